@@ -35,11 +35,15 @@ EXIT_CODES = {
     "violated the contract. The message names it.",
     ExitCode.NOTHING_TO_RUN: "No specs or trials to run. For `check`: no claim is given and the run conforms, or no "
     "step was recorded.",
-    ExitCode.INCOMPLETE: "Trials are missing (`--max-minutes`). The same command continues.",
+    ExitCode.INCOMPLETE: "Trials are missing: `--max-minutes` passed, or SIGTERM stopped the trials and saved their "
+    "state. The same command continues.",
     ExitCode.NOT_RECOMPUTED: "For `verify`: no recomputed value differs, but some values could not be recomputed: "
     "they were omitted, are in an unavailable store, or another version wrote them.",
     ExitCode.BUG: "A bug in dpspec. The message names the file of a report to send.",
-    ExitCode.INTERRUPTED: "Interrupted. Finished trials are stored; the same command continues.",
+    ExitCode.INTERRUPTED: "Interrupted by Ctrl-C. Finished trials and the state of running ones are stored; the same "
+    "command continues.",
+    ExitCode.TERMINATED: "SIGTERM outside of trials, or a second one. Finished trials are stored; the same command "
+    "continues.",
 }
 
 

@@ -22,9 +22,10 @@ def main() -> int:
 
         return command()
     except BaseException:
-        if not interrupt.heard():
+        number = interrupt.heard()
+        if number is None:
             raise
-        return 130  # dpspec.errors may not have been imported
+        return 128 + number  # dpspec.errors may not have been imported
     finally:
         interrupt.leave()
 

@@ -45,8 +45,8 @@ def run(
     Raises:
         SpecError: A spec is invalid. Like ``PluginError``, it carries all diagnostics, and notes with the lines.
         PluginError: A kind is not installed.
-        NothingToRunError: There are no specs.
-        UsageError: A folder contains no spec, or an argument is invalid.
+        NothingToRunError: There are no specs, or a folder contains none.
+        UsageError: An argument is invalid.
     """
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import RunOptions

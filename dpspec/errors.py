@@ -75,6 +75,7 @@ class ExitCode(IntEnum):
     NOT_RECOMPUTED = 7
     BUG = 70
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class DpspecError(Exception):

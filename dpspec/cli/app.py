@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import typer
 
 from dpspec.cli import explain, interrupt, new, plugins, results, run, specs
 from dpspec.cli.arguments import show_diagnostics
-from dpspec.cli.output import emit, flush, note, silence, tolerate_any_character
+from dpspec.cli.output import REFUSED, emit, flush, note, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 from dpspec.text import plain
 
@@ -37,10 +38,6 @@ def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
         f"{shlex.join(['dpspec', *map(shown, arguments)])}\n{''.join(traceback.format_exception(error))}"
     )
     return ExitCode.PLUGIN if plugin else ExitCode.BUG
-
-
-#: Errors of permissions and of a full disk.
-_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
@@ -85,7 +82,7 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         except OSError:
             note("error: the working directory is gone: change to one that exists")
             return ExitCode.USAGE
-        if error.errno not in _REFUSED:
+        if error.errno not in REFUSED:
             raise
         refusal = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         note(f"error: {_said(refusal)}")
@@ -110,8 +107,11 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
 
 
 def _interrupted() -> int:
-    note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
-    return ExitCode.INTERRUPTED
+    terminated = interrupt.heard() is signal.SIGTERM
+    interrupt.forget()
+    what = "Terminated" if terminated else "Interrupted"
+    note(f"\n{what}. Finished trials are stored: run the same command again to resume.")
+    return ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED
 
 
 def _show_usage(error: typer.TyperException) -> None:
@@ -135,7 +135,7 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 every claim is as expected, 1 some are not, 2 usage, 3 spec invalid, 4 plugin missing or "
         "broken, 5 nothing to run, 6 incomplete (a re-run resumes), 7 some values could not be recomputed (verify), 70 "
-        "a bug in dpspec, 130 interrupted."
+        "a bug in dpspec, 130 interrupted, 143 terminated."
     ),
     add_completion=False,
     no_args_is_help=True,

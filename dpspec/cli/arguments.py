@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from dpspec.cli.output import note, wants_color
+from dpspec.cli.output import ShownError, note, wants_color
 from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
@@ -98,7 +98,8 @@ def loaded_specs(
     if loaded.diagnostics:
         show_diagnostics(loaded.diagnostics, loaded.sources)
     if not loaded.ok:
-        raise typer.Exit(ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC)
+        code = ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
+        raise ShownError(code, loaded.diagnostics)
     if not loaded.specs:
         raise NothingToRunError("no spec in the given files")
     try:
@@ -107,7 +108,7 @@ def loaded_specs(
         if not error.diagnostics:
             raise
         show_diagnostics(error.diagnostics, loaded.sources, internal=internal)
-        raise typer.Exit(error.exit_code) from None
+        raise ShownError(error.exit_code, error.diagnostics) from None
 
 
 def report_skipped_files(loaded: Loaded) -> None:

@@ -6,17 +6,23 @@ result is lost. Formats and paths of report files are checked before training.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from dpspec.contract.catalog import Catalog
-from dpspec.errors import UsageError
+import typer
+
+from dpspec.cli import interrupt
+from dpspec.contract import Diagnostic
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
@@ -87,6 +93,18 @@ def _write(name: str, text: str) -> None:
             raise UsageError(f"cannot write to stdout: {getattr(error, 'strerror', None) or error}") from None
 
 
+class ShownError(typer.Exit):
+    """The end of a command whose diagnostics were printed."""
+
+    def __init__(self, exit_code: ExitCode, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__(exit_code)
+        self.code = exit_code
+        self.diagnostics = tuple(diagnostics)
+
+
+#: Errors of permissions and of a full disk.
+REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 #: The format with commands to a runner.
 COMMANDS = "github"
 
@@ -96,6 +114,7 @@ STDOUT = "-"
 @dataclass(frozen=True)
 class RequestedReport:
     format: str
+    offered: Offered
     render: Callable[..., str]
     path: str
 
@@ -113,7 +132,8 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
             raise UsageError(f"--report expects FORMAT=PATH, got {option!r}")
         if path != STDOUT:
             _require_writable(Path(path))
-        reports.append(RequestedReport(name, find_format(name, catalog), path))
+        render = find_format(name, catalog)
+        reports.append(RequestedReport(name, catalog.reporters[name], render, path))
     return tuple(reports)
 
 
@@ -138,13 +158,77 @@ def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> 
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
+    """Render and write each report, also after the failure of another. Raises the first failure at the end."""
+    from dpspec.registry.loader import mark
+
+    failures: list[BaseException] = []
     for report in reports:
-        text = report.render(result, internal=internal)
-        if report.to_stdout:
-            emit(text, commands=report.format == COMMANDS)
-        else:
-            write_file(Path(report.path), text)
-            note(f"wrote {report.path} ({report.format})")
+        try:
+            _write_report(report, report.render(result, internal=internal))
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            failures.append(error)
+            mark(error, report.offered)
+            _name_failure(report, error)
+    if failures:
+        raise failures[0]
+
+
+def _write_report(report: RequestedReport, text: object) -> None:
+    if not isinstance(text, str):
+        from dpspec.registry.loader import misbehaved
+
+        raise misbehaved(report.offered, f"render() returns a {type(text).__name__}, not text")
+    if report.to_stdout:
+        emit(text, commands=report.format == COMMANDS)
+    else:
+        write_file(Path(report.path), text)
+        note(f"wrote {report.path} ({report.format})")
+
+
+def _name_failure(report: RequestedReport, error: BaseException) -> None:
+    from dpspec.registry.loader import describe
+
+    source = report.offered
+    reason = str(error) if isinstance(error, DpspecError) else describe(error)
+    note(
+        f"error: reporter {quoted(report.format)} of {source.distribution} {source.version} (plugin {source.plugin}) "
+        f"did not write {report.path}: {reason}"
+    )
+
+
+@contextmanager
+def failures_in_reports(reports: Sequence[RequestedReport]) -> Iterator[None]:
+    """If the block ends with an error, write it to the reports whose formats hold failures, and raise it again."""
+    try:
+        yield
+    except Exception as error:
+        if not interrupt.heard():
+            _report_failure(reports, error)
+        raise
+
+
+def _report_failure(reports: Sequence[RequestedReport], error: Exception) -> None:
+    from dpspec.registry.loader import describe, raised_by
+    from dpspec.reporters.failures import FORMATS, Failure
+
+    message, diagnostics = describe(error), getattr(error, "diagnostics", ())
+    if isinstance(error, DpspecError):
+        message, code = str(error), error.exit_code
+    elif isinstance(error, ShownError):
+        code = error.code
+    elif isinstance(error, MemoryError):
+        code = ExitCode.INCOMPLETE
+    elif isinstance(error, OSError) and error.errno in REFUSED:
+        code = ExitCode.USAGE
+    else:
+        code = ExitCode.PLUGIN if raised_by(error) else ExitCode.BUG
+    failure = Failure(exit_code=code, message=message, diagnostics=diagnostics)
+    for report in reports:
+        if report.format in FORMATS:
+            try:
+                _write_report(report, FORMATS[report.format](failure))
+            except DpspecError as second:
+                _name_failure(report, second)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey, StorePlace
+from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -17,6 +17,7 @@ from dpspec.text import plain
 if TYPE_CHECKING:
     from dpspec.engine.differences import Mismatch
     from dpspec.engine.results.result import Result
+    from dpspec.engine.storage.trial_store import Store
 
 
 def report(
@@ -77,7 +78,10 @@ def diff(
 
 def verify(
     result: ResultFile,
-    store: StorePlace = DEFAULT_STORE,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|URL", help=f"The store of the result's trials; {DEFAULT_STORE} if it exists."),
+    ] = None,
     store_key: StoreKey = None,
     directory: Annotated[
         Path | None,
@@ -91,7 +95,7 @@ def verify(
 
     Ends with 0 if all values are equal, with 1 if a value differs, and with 7 if a value could not be recomputed: its
     evidence was omitted, is in another store, or another version wrote it. With --store-key this includes every trial
-    without a seal in the store.
+    without a seal in the store. Ends with 7 also if --store names a store without any trial of the result.
     """
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
@@ -103,7 +107,7 @@ def verify(
     stored = read_result(result)
     page = page_at(result)
     catalog = load_catalog()
-    trial_store = Store(store, read_key(store_key), only_read=True)
+    trial_store = Store(store or DEFAULT_STORE, read_key(store_key), only_read=True)
     held = trial_store if trial_store.exists() else None
     folder = None if directory is None else str(directory)
     # With a key only trials with its seal count.
@@ -129,9 +133,25 @@ def verify(
             emit("\n".join(map(plain, f"the page differs from its result in {edit}".split("\n"))))
         wrong += bool(edit)
         unclear += bool(reason)
+    found = _count_trials(stored, trial_store, "damaged or without a seal" if store_key else "damaged")
     ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
+    if ended is ExitCode.OK and found == 0 and store is not None:
+        ended = ExitCode.NOT_RECOMPUTED
     emit(plain(unverified(stored, held)))
     return ended
+
+
+def _count_trials(stored: Result, store: Store, unusable: str) -> int | None:
+    """Print and return the number of the result's trials in the store; None for a result without trials."""
+    from dpspec.engine.verify import stored_trials
+
+    total = sum(len(audit.trials) for audit in stored.audits)
+    if not total:
+        return None
+    intact, damaged = stored_trials(stored, store) if store.exists() else (0, 0)
+    text = f"store {store.location}: {intact} of {total} trials found, {damaged} {unusable}"
+    emit(plain(text if store.exists() else f"{text}: it does not exist"))
+    return intact
 
 
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpspec.cli import interrupt
 from dpspec.cli.arguments import (
     DEFAULT_STORE,
     AllowChangedClaims,
@@ -23,7 +24,7 @@ from dpspec.cli.arguments import (
     Verbose,
     loaded_specs,
 )
-from dpspec.cli.output import emit, note, parse_reports, show_on_terminal, write_reports
+from dpspec.cli.output import emit, failures_in_reports, note, parse_reports, show_on_terminal, write_reports
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -84,47 +85,49 @@ def run(
     from dpspec.reporters.summary import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    if not DEVICE.fullmatch(device):
-        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     catalog = load_catalog()
     report_files = parse_reports(reports, catalog)
-    earlier = None if baseline is None else read_result(baseline)
-    if executor not in catalog.executors:
-        raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
-    if verbose and quiet:
-        raise UsageError("--verbose and --quiet exclude each other: remove one")
-    if address is not None and executor == "local":
-        raise UsageError("--ray-address requires --executor ray")
-    if allow_changed_claims and baseline is None:
-        raise UsageError("--allow-changed-claims requires --baseline RESULT")
-    trial_store = Store(store, read_key(store_key))
+    with failures_in_reports(report_files):
+        earlier = None if baseline is None else read_result(baseline)
+        if not DEVICE.fullmatch(device):
+            raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+        if executor not in catalog.executors:
+            raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+        if verbose and quiet:
+            raise UsageError("--verbose and --quiet exclude each other: remove one")
+        if address is not None and executor == "local":
+            raise UsageError("--ray-address requires --executor ray")
+        if allow_changed_claims and baseline is None:
+            raise UsageError("--allow-changed-claims requires --baseline RESULT")
+        trial_store = Store(store, read_key(store_key))
 
-    def require_writable_store(event: Event) -> None:
-        refusal = trial_store.refusal() if isinstance(event, TrialsPlanned) and event.total > event.stored else None
-        if refusal is not None:
-            raise UsageError(f"cannot keep trials in {trial_store.location}: {refusal}")
+        def require_writable_store(event: Event) -> None:
+            refusal = trial_store.refusal() if isinstance(event, TrialsPlanned) and event.total > event.stored else None
+            if refusal is not None:
+                raise UsageError(f"cannot keep trials in {trial_store.location}: {refusal}")
 
-    options = RunOptions(
-        executor=executor,
-        workers=workers,
-        threads=threads,
-        address=address,
-        device=device,
-        deadline=deadline,
-        max_trials=max_trials,
-    )
-    with (
-        loaded_specs(specs, catalog, overrides, internal=internal) as loaded,
-        Progress(sys.stderr, quiet=quiet) as progress,
-    ):
-        result = runner.run(
-            loaded.specs,
-            catalog,
-            store=trial_store,
-            options=options,
-            listeners=(require_writable_store, progress, notify),
-            train=not bounds_only,
+        options = RunOptions(
+            executor=executor,
+            workers=workers,
+            threads=threads,
+            address=address,
+            device=device,
+            deadline=deadline,
+            max_trials=max_trials,
+            stop_requests=interrupt.stop_requests,
         )
+        with (
+            loaded_specs(specs, catalog, overrides, internal=internal) as loaded,
+            Progress(sys.stderr, quiet=quiet) as progress,
+        ):
+            result = runner.run(
+                loaded.specs,
+                catalog,
+                store=trial_store,
+                options=options,
+                listeners=(require_writable_store, progress, notify),
+                train=not bounds_only,
+            )
     # The options that numbers depend on.
     command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
     command += ["--device", device] if device != "auto" else []
@@ -132,13 +135,13 @@ def run(
     command += ["--bounds-only"] if bounds_only else []
     environment = type(result.environment)({**result.environment, "command": command})
     result = dataclasses.replace(result, environment=environment)
-    write_reports(report_files, result, internal=internal)
     if any(report.to_stdout for report in report_files):
         note(tally(result))
     else:
         if not quiet:
             show_on_terminal(result, internal=internal, brief=not verbose)
         emit(tally(result))
+    write_reports(report_files, result, internal=internal)
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:
@@ -249,9 +252,10 @@ def check(
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )
-    result = check_run(run, claim, catalog)
-    write_reports(report_files, result, internal=internal)
+    with failures_in_reports(report_files):
+        result = check_run(run, claim, catalog)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
         emit(tally(result))
+    write_reports(report_files, result, internal=internal)
     return exit_code_of(result)

@@ -89,6 +89,7 @@ def plan(
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.results import decimals
     from dpspec.engine.running.train import format_time_range
+    from dpspec.executors.processes import PROCESS_BYTES
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters import words
     from dpspec.reporters.layout import Page
@@ -108,7 +109,7 @@ def plan(
                 work = (
                     f"{words.count(its_plan.trials, 'trial')} in {words.count(len(its_plan.chunks), 'chunk')}, "
                     f"{format_time_range(its_plan.seconds)} of one core, "
-                    f"{decimals.size(its_plan.memory_bytes)} of memory"
+                    f"{decimals.size(its_plan.memory_bytes + PROCESS_BYTES)} of memory per worker"
                 )
             page.line(f"{words.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
             for power in its_plan.power:

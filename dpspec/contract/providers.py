@@ -251,11 +251,13 @@ class Resumable:
         folder: Created on demand. Its owner removes it once the run's outcome is stored.
         seconds: Maximum lost work.
         steps: Save after this number of steps instead.
+        resumed: Called with the completed and the total steps if the run continues from a stored state.
     """
 
     folder: FilePath
     seconds: float = 60.0
     steps: int | None = None
+    resumed: Callable[[int, int], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import string
-from dpspec.data.source import CLASSES, Halves, check_count, locate, path, schema, sha256
+from dpspec.data.source import CLASSES, MAX_BYTES, Halves, check_count, locate, path, schema, sha256
 from dpspec.text import joined, shortened
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class Idx(Halves):
         import numpy as np
 
         images, labels = half
-        return _array(images, axes=3)[:, None].astype(np.float32) / np.float32(255), _array(labels, axes=1)
+        pixels = _array(images, axes=3)[:, None].astype(np.float32)
+        pixels /= np.float32(255)
+        return pixels, _array(labels, axes=1)
 
     def key(self, halves: list[tuple[Path, Path]]) -> dict[str, Json]:
         return {"kind": "idx", "files": [sha256(file) for pair in halves for file in pair]}
@@ -179,6 +181,8 @@ class Npz(Halves):
                 values, of = "real numbers" if "f" in kinds else "integers", joined([str(n) for n in axes], "or")
                 raise DataError(f"{what} must have {values} and {of} axes, got dtype {dtype} and shape {shape}")
             check_count(what, shape)
+            if (size := prod(shape) * dtype.itemsize) > MAX_BYTES:
+                raise DataError(f"{what}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
             shapes.append(shape)
         if shapes[1] != shapes[0][:1]:
             message = f"y{half} must have shape {shapes[0][:1]}, one label per record, got {shapes[1]}"

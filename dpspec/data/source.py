@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import prod
@@ -117,19 +117,32 @@ def checked(
     if wrong.size:
         message = f"{what}: the label of record {wrong[0]} is not in 0..{classes - 1}"
         raise DataError(message, private=str(y[wrong[0]]))
+    rows = x if x.dtype == np.float32 else np.empty(x.shape, dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = x.astype(np.float32)
+        for part in _blocks(x) if rows is not x else ():
+            rows[part] = x[part]
     check_finite(rows, what, "features", missing=missing)
-    return rows, y.astype(np.int64)
+    return rows, y.astype(np.int64, copy=False)
+
+
+#: Number of values per block, which bounds the memory of temporary arrays.
+_BLOCK = 2**20
+
+
+def _blocks(x: np.ndarray[Any, Any]) -> Iterator[slice]:
+    """Slices of records (n, ...) with about ``_BLOCK`` values each."""
+    step = max(1, _BLOCK // max(1, prod(x.shape[1:])))
+    return (slice(start, start + step) for start in range(0, len(x), step))
 
 
 def check_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: bool = False) -> None:
     import numpy as np
 
-    good = np.isfinite(x) | np.isnan(x) if missing else np.isfinite(x)
-    bad = np.flatnonzero(~good.all(axis=tuple(range(1, x.ndim))))
-    if bad.size:
-        raise DataError(f"{what}: record {bad[0]} is not finite in float32 ({when})")
+    for part in _blocks(x):
+        good = np.isfinite(x[part]) | np.isnan(x[part]) if missing else np.isfinite(x[part])
+        bad = np.flatnonzero(~good.all(axis=tuple(range(1, x.ndim))))
+        if bad.size:
+            raise DataError(f"{what}: record {part.start + bad[0]} is not finite in float32 ({when})")
 
 
 def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
@@ -152,22 +165,38 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
         return array.reshape((-1,) + (1,) * (x.ndim - 2)) if array.ndim else array
 
     constants, radius = options.get("standardise"), options.get("radius")
-    if constants is not None and len(x):
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            centred = x.astype(np.float64) - spread(constants.get("mean", 0.0))
-            x = (centred / spread(constants.get("std", 1.0))).astype(np.float32)
-        check_finite(x, what, "after standardise", missing=bool(options.get("missing")))
-    if radius is not None and len(x):
-        flat = x.reshape(len(x), -1).astype(np.float64)
+    if (constants is None and radius is None) or not len(x):
+        return x
+    scaled = np.empty_like(x)
+    for part in _blocks(x):
+        rows = x[part]
+        if constants is not None:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                centred = rows.astype(np.float64) - spread(constants.get("mean", 0.0))
+                rows = (centred / spread(constants.get("std", 1.0))).astype(np.float32)
+        scaled[part] = rows
+    if constants is not None:
+        check_finite(scaled, what, "after standardise", missing=bool(options.get("missing")))
+    if radius is None:
+        return scaled
+    for part in _blocks(x):
+        rows = scaled[part]
+        flat = rows.reshape(len(rows), -1).astype(np.float64)
         norms = np.linalg.norm(np.nan_to_num(flat), axis=1, keepdims=True)
         shorter = flat * (radius * (1 - 2.0**-22) / np.maximum(norms, radius))
-        x = np.where(norms > radius, shorter, flat).astype(np.float32).reshape(x.shape)
-    return x
+        scaled[part] = np.where(norms > radius, shorter, flat).astype(np.float32).reshape(rows.shape)
+    return scaled
 
 
 #: Maximum size of a file, and maximum number of values of an array (4 bytes each once loaded).
 MAX_BYTES = 2**30
 MAX_VALUES = 2**28
+
+#: Maximum number of records, because some work per record is done in Python.
+MAX_RECORDS = 2**26
+
+#: Maximum memory per value while rows are loaded: a float64 number and its float32 copies.
+LOADING_BYTES = 16
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
@@ -207,7 +236,9 @@ def sha256(path: Path) -> str:
 def check_count(what: object, shape: Sequence[int]) -> None:
     if min(shape, default=0) < 1:
         raise DataError(f"{what}: is empty (shape {tuple(shape)})")
-    if prod(shape) > MAX_VALUES:
+    if prod(shape) > MAX_VALUES or shape[0] > MAX_RECORDS:
+        if prod(shape) <= MAX_VALUES:
+            raise DataError(f"{what}: {shape[0]} records; at most {MAX_RECORDS} are read")
         raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")
 
 
@@ -330,6 +361,7 @@ class Source(ABC):
     def __init__(self, options: FrozenMap, directory: Path) -> None:
         self.options = options
         self.directory = directory
+        self._values: int | None = None  # of all records, also unselected ones
 
     @abstractmethod
     def describe(self) -> Facts:
@@ -345,6 +377,8 @@ class Source(ABC):
     def facts(self) -> Facts:
         whole = self.describe()
         check_constants(self.options, whole.shape)
+        # A label, and what locates a record, count as two more values.
+        self._values = (whole.records + whole.test_records) * (prod(whole.shape) + 2)
         chosen = self.selection(whole)
         key: dict[str, Json] = {"rows": whole.digest, **chosen.key}
         constants, radius = self.options.get("standardise"), self.options.get("radius")
@@ -361,6 +395,12 @@ class Source(ABC):
             digest=digest(key),
         )
 
+    def loading_bytes(self) -> int:
+        """Memory of :meth:`load` in bytes, for all rows of the files: 8 per read and per converted value."""
+        if self._values is None:
+            self.facts()
+        return LOADING_BYTES * (self._values or 0)
+
     def load(self) -> LoadedData:
         """Return the records that trials use: finite float32 (NaN if missing), int64 labels. Raises ``DataError``."""
         whole, what, what_test = self.describe(), self.what(), self.what(test=True)
@@ -369,10 +409,14 @@ class Source(ABC):
         missing = bool(self.options.get("missing"))
         train = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
         test = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
+        del raw  # the memory of the unconverted rows
         shapes = train[0].shape, test[0].shape
         if shapes != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
             raise DataError(f"{what}: shapes {shapes[0]} and {shapes[1]} differ from those described")
-        chosen = self.selection(whole).rows(whole_rows(train, test))
+        rows = whole_rows(train, test)
+        del train, test
+        chosen = self.selection(whole).rows(rows)
+        del rows
         return dataclasses.replace(
             chosen,
             train_x=transformed(chosen.train_x, self.options, what),

@@ -192,7 +192,8 @@ class Parquet(Table):
                 values, categories = parquet_column(table, name, half), columns.categories.get(name)
                 if categories is not None:
                     found = _places(values, categories, partial(unknown_category, name, categories), half)
-                    x[np.arange(len(y)), start + found] = 1.0
+                    for place in range(len(categories)):
+                        x[:, start + place] = found == place
                 elif values.dtype.kind not in "fiub":
                     message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
                     raise DataError(message, "categories")
@@ -235,16 +236,24 @@ def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, str
     """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
     import numpy as np
 
-    if values.dtype.kind in "fiub":
-        different, inverse = np.unique(values, return_inverse=True)
-        found = np.array([known.get(_text_of(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
-    else:
-        place = {value: known.get(_text_of(value), -1) for value in set(values)}
-        found = np.array([place[value] for value in values], dtype=np.int64)
-    bad = np.flatnonzero(found < 0)
-    if bad.size:
-        raise unknown(_text_of(values[bad[0]]), f"{where}: record {bad[0]}")
-    return found
+    indices, place = np.empty(len(values), dtype=np.int32), dict[Any, int]()
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        if block.dtype.kind in "fiub":
+            different, inverse = np.unique(block, return_inverse=True)
+            found = np.array([known.get(_text_of(v), -1) for v in different], dtype=np.int32)[inverse.reshape(-1)]
+        else:
+            place |= {value: known.get(_text_of(value), -1) for value in set(block) - place.keys()}
+            found = np.fromiter(map(place.__getitem__, block), dtype=np.int32, count=len(block))
+        bad = np.flatnonzero(found < 0)
+        if bad.size:
+            raise unknown(_text_of(block[bad[0]]), f"{where}: record {start + bad[0]}")
+        indices[start : start + _BLOCK] = found
+    return indices
+
+
+#: Number of values whose indices are found together, which bounds the memory of temporary arrays.
+_BLOCK = 2**20
 
 
 def _text_of(value: Any) -> str:
@@ -307,8 +316,8 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
         if _is_text(kind.value_type):  # each distinct string is stored once to bound memory
             chunks = values.unify_dictionaries().chunks
             different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
-            places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
-            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
+            places = [chunk.indices.cast("int32").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
+            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int32), *places])]
             return texts
         kind = kind.value_type
         values = values.cast(kind)

@@ -12,6 +12,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def verify(
     for what in ("confidence", "notes"):
         mismatches.extend(compare("", what, getattr(result, what), getattr(recomputed, what)))
     return tuple(mismatches)
+
+
+def stored_trials(result: Result, store: Store) -> tuple[int, int]:
+    """The numbers of intact and of damaged trials of a result in a store."""
+    keys = {record.key for audit in result.audits for record in audit.trials}
+    for key in keys - store.intact - store.damaged:
+        with suppress(ValueError):  # not a key
+            store.get(key)
+    return len(keys & store.intact), len(keys & store.damaged)
 
 
 def counted_trials(number: int) -> str:

@@ -135,29 +135,39 @@ class Pool(Protocol):
     def messages(self) -> Iterator[Message]:
         """Messages since the last call. Waits briefly for the first."""
 
+    def stop(self) -> None:
+        """Ask running tasks to stop at their next safe point. Each still ends with one message."""
+
     def close(self) -> None:
         """Stop all tasks and release all resources."""
 
 
 class InlineContext:
-    def __init__(self, device: str, seconds: float | None, tell: Callable[[Any], None]) -> None:
-        self.device, self.tell = device, tell
+    """``stop`` returns a true value if the task should stop, apart from its time limit of ``seconds``."""
+
+    def __init__(
+        self, device: str, seconds: float | None, tell: Callable[[Any], None], stop: Callable[[], object] | None = None
+    ) -> None:
+        self.device, self.tell, self._stop = device, tell, stop
         self._until = None if seconds is None else time.monotonic() + seconds
 
     def stopped(self) -> bool:
-        return self._until is not None and time.monotonic() > self._until
+        late = self._until is not None and time.monotonic() > self._until
+        return late or (self._stop is not None and bool(self._stop()))
 
 
 class InlinePool:
     """A pool whose only worker is the caller: a task runs while the caller iterates over its messages.
 
-    ``tell`` receives progress reports immediately; without it they are dropped.
+    ``tell`` receives progress reports immediately; without it they are dropped. ``requested`` returns a true value if a
+    running task should stop.
     """
 
     size = 1
 
     def __init__(self, tell: Callable[[TaskProgress], None] | None = None) -> None:
         self.tell = tell
+        self.requested: Callable[[], object] | None = None
         self._task: Task | None = None
 
     def room(self, needs: Resources) -> bool:
@@ -177,7 +187,7 @@ class InlinePool:
                 self.tell(TaskProgress(task=number, value=value))
 
         try:
-            for value in task.work(InlineContext(task.needs.device, task.seconds, tell)):
+            for value in task.work(InlineContext(task.needs.device, task.seconds, tell, self.requested)):
                 yield PartialResult(task=number, value=value)
         except Exception as error:
             self._task = None
@@ -185,6 +195,9 @@ class InlinePool:
         else:
             self._task = None
             yield TaskFinished(task=number)
+
+    def stop(self) -> None:
+        """Do nothing: the task asks ``requested`` itself."""
 
     def close(self) -> None:
         self._task = None

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 from multiprocessing import util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any
 
+from dpspec.contract import Cancelled
 from dpspec.executors import (
     InlineContext,
     InlinePool,
@@ -135,13 +138,18 @@ class Processes:
             if worker.pipe in heard or worker.process.sentinel in heard:
                 yield self._heard(worker)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         for worker in self._workers:
             if worker.task is not None:
                 worker.process.terminate()
-            worker.pipe.close()
+
+    def close(self) -> None:
+        self.stop()
         for worker in self._workers:
-            worker.process.join(_GRACE)
+            worker.pipe.close()
+        until = time.monotonic() + _GRACE
+        for worker in self._workers:
+            worker.process.join(max(0.0, until - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -171,8 +179,20 @@ class Processes:
         return message
 
 
+#: Whether a worker was asked to end by SIGTERM, and whether it runs a task, which then ends at a safe point.
+_terminated = _running = False
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    global _terminated
+    _terminated = True
+    if not _running:
+        raise SystemExit(128 + signum)
+
+
 def _serve(pipe: Connection, path: str | None) -> None:
     restore(path)
+    signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the caller handles it
     os.dup2(2, 1)  # only the caller writes to stdout
     sys.stdout = sys.stderr
@@ -185,6 +205,7 @@ def _serve(pipe: Connection, path: str | None) -> None:
 
 
 def _run(task: Task, device: str, pipe: Connection) -> None:
+    global _running
     number = task.number
 
     def send(message: Message) -> None:
@@ -195,16 +216,24 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
             raise _GoneError from error
 
     try:
-        for value in task.work(
-            InlineContext(device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)))
-        ):
+        _running = True
+        place = InlineContext(
+            device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)), lambda: _terminated
+        )
+        for value in task.work(place):
             send(PartialResult(task=number, value=value))
     except _GoneError:
         raise
+    except Cancelled as error:
+        if _terminated:  # the caller counts the worker as lost
+            raise SystemExit(128 + signal.SIGTERM) from error
+        send(TaskFailed(task=number, error=portable(error)))
     except Exception as error:
         send(TaskFailed(task=number, error=portable(error)))
     else:
         send(TaskFinished(task=number))
+    finally:
+        _running = False
 
 
 def portable(error: BaseException) -> BaseException:
@@ -225,7 +254,7 @@ def portable(error: BaseException) -> BaseException:
 _WORTHWHILE = 20.0
 
 #: Fraction of the free memory for tasks, and bytes of a process without a task.
-_SHARE, _PROCESS = 0.8, 400 * 2**20
+_SHARE, PROCESS_BYTES = 0.8, 400 * 2**20
 
 
 def cores() -> int:
@@ -250,8 +279,8 @@ def open_pool(demand: PoolRequest) -> Pool:
 
     places = devices(demand.device)
     free = _SHARE * free_bytes("cpu")
-    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
+    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // PROCESS_BYTES)))
     if most == 1:
         return InlinePool()
     threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # each GPU needs a thread
-    return Processes(places, most, threads, int(free), _PROCESS)
+    return Processes(places, most, threads, int(free), PROCESS_BYTES)

@@ -164,9 +164,13 @@ class Cluster:
         yield from self._round(_MOMENT)
         yield from self._round(0.0)  # most announced results have arrived by now
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Cancel all tasks: a stopped remote task keeps no state."""
         for generator in self._running:
             self._ray.cancel(generator, force=True)
+
+    def close(self) -> None:
+        self.stop()
         self._over.set()  # last, because calls to a lost head never return
         self._running.clear()
         self._arriving.clear()

@@ -18,7 +18,7 @@ from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import FrozenMap, Json, digest, freeze, thaw, without
 from dpspec.contract.spec import unit_in_words
-from dpspec.errors import Diagnostic, PluginError, SpecError, UsageError, has_errors
+from dpspec.errors import Diagnostic, NothingToRunError, PluginError, SpecError, UsageError, has_errors
 from dpspec.language.blocks import core
 from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
 from dpspec.language.problems import problems
@@ -28,10 +28,9 @@ from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locat
 from dpspec.regular_files import NotRegularError, open_regular
 from dpspec.text import quoted
 
-#: Keys that do not affect an audit, or that composition has already consumed.
-OUTSIDE_DIGEST = frozenset(
-    {"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"}
-)
+#: Keys that do not affect an audit, or that composition has already consumed. The name is in the digest, so that a
+#: result cannot be renamed.
+OUTSIDE_DIGEST = frozenset({"description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"})
 
 _INHERITED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
@@ -109,7 +108,7 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     """Read, compose and validate spec files, or the specs in folders; ``overrides`` apply to every spec.
 
     Raises:
-        UsageError: A folder contains no spec.
+        NothingToRunError: A folder contains no spec.
     """
     files, others = find_specs(paths)
     given, misread = parse_overrides(overrides)
@@ -227,7 +226,7 @@ def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...
             why = f"none of its {len(below)} YAML files has a top-level key 'dpspec', as in 'dpspec: 1'"
             if not below:
                 why = "it has no YAML files; for a recording, use `dpspec check`"
-            raise UsageError(f"no spec in the folder {quoted(str(path))}: {why}")
+            raise NothingToRunError(f"no spec in the folder {quoted(str(path))}: {why}")
         files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
     return _unique(files), _unique(others)

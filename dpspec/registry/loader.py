@@ -389,9 +389,13 @@ def _table(
 _MARK = "dpspec_plugin"
 
 
-def mark(error: BaseException) -> None:
-    """Write the distribution whose code raised an error into it: a traceback does not leave its process."""
-    if distribution := raised_by(error):
+def mark(error: BaseException, offered: Offered | None = None) -> None:
+    """Write the distribution whose code raised an error into it: a traceback does not leave its process.
+
+    ``offered`` is the provider that was called, if a foreign one is to blame for any error.
+    """
+    blamed = offered.distribution if offered is not None and is_foreign(offered) else ""
+    if distribution := blamed or raised_by(error):
         error.__dict__[_MARK] = distribution
 
 

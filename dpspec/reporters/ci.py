@@ -13,6 +13,7 @@ from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result
+from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain
@@ -59,13 +60,14 @@ def render_github(result: Result, *, internal: bool = False) -> str:
             if found is not None:
                 place = {"file": found["file"], "line": str(found["line"]), "col": str(found["column"])}
             title = f"{problem.subject}: {problem.label}"
-            lines.append(_command(problem.level, problem.text, title=title, **place))
-    lines.append(_command("notice", tally(result), title="dpspec"))
+            lines.append(workflow_command(problem.level, problem.text, title=title, **place))
+    kind = "notice" if result.exit_code is ExitCode.OK else "error"
+    lines.append(workflow_command(kind, tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
 
 
-def _command(kind: str, message: str, **properties: str) -> str:
-    """Percent signs and line ends are escaped, and colons and commas in properties."""
+def workflow_command(kind: str, message: str, **properties: str) -> str:
+    """A command to GitHub's runner. Percent signs and line ends are escaped, and colons and commas in properties."""
 
     def escaped(text: str) -> str:
         return plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -118,7 +120,7 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     yield from (case, *trials)
 
 
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _RULES = {
     "contradicted": "An attack rejects a proved bound: theory, implementation or attack is wrong",
@@ -157,19 +159,23 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         "columnKind": "unicodeCodePoints",
         "results": [_result(audit, problem) for audit in result.audits for problem in _problems(audit)],
     }
-    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    document = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
+
+
+def artifact_uri(file: str) -> str:
+    """The path of a file as a relative reference of SARIF."""
+    path = PurePath(file).as_posix()
+    try:
+        return quote(path, errors="surrogateescape")  # undecodable bytes of a name are kept
+    except UnicodeEncodeError:
+        return quote(path, errors="backslashreplace")
 
 
 def _result(audit: AuditResult, problem: _Problem) -> Json:
     place = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
-    path = PurePath(place["file"]).as_posix()
-    try:
-        uri = quote(path, errors="surrogateescape")  # undecodable bytes of a name are kept
-    except UnicodeEncodeError:
-        uri = quote(path, errors="backslashreplace")
     location = {
-        "artifactLocation": {"uri": uri},
+        "artifactLocation": {"uri": artifact_uri(place["file"])},
         "region": {"startLine": place["line"], "startColumn": place["column"]},
     }
     of = "conformance " if not problem.claim and problem.rule != "incomplete" else ""

@@ -236,7 +236,7 @@ class RemoteStorage:
     def mark(self) -> None:
         self._look()
         if not self._marked:
-            with self._asked():
+            with self._asked(), self._in_bucket():
                 self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
             self._marked = True
 
@@ -244,7 +244,7 @@ class RemoteStorage:
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
             self.mark()
-            with self._asked():
+            with self._asked(), self._in_bucket():
                 self._files.pipe_file(probe, b"")
                 self._files.rm_file(probe)
         except UsageError as error:
@@ -276,7 +276,7 @@ class RemoteStorage:
         self.mark()
         place = self._folder(key)
         with suppress(FileExistsError):
-            with self._asked():
+            with self._asked(), self._in_bucket():
                 for file in sorted(folder.iterdir()):
                     if file.name != RECORD:
                         with file.open("rb") as stream:
@@ -285,7 +285,7 @@ class RemoteStorage:
             record = (folder / RECORD).read_bytes()
             for pause in (*_PAUSES, None):
                 try:
-                    with self._asked():
+                    with self._asked(), self._in_bucket():
                         self._files.pipe_file(f"{place}/{RECORD}", record, mode="create")
                     break
                 except UsageError:
@@ -331,6 +331,18 @@ class RemoteStorage:
 
     def _folder(self, key: str) -> str:
         return f"{self._root}/trials/{check_key(key)[:2]}/{key}"
+
+    @contextmanager
+    def _in_bucket(self) -> Iterator[None]:
+        """Name the bucket if a write finds nothing: object stores have no folders that could be missing."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            bucket = self.location.partition("://")[2].partition("/")[0]
+            raise UsageError(
+                f"cannot use the store {self.location}: the bucket {bucket!r} does not exist, or must not be written: "
+                "create it, or name another one"
+            ) from error
 
     @contextmanager
     def _asked(self) -> Iterator[None]:

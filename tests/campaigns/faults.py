@@ -268,6 +268,27 @@ def ctrl_c_twice(run: Run, place: Path, chance: random.Random) -> str:
     return ended
 
 
+def terminated(*options: str) -> "Fault":
+    """Return a fault that sends SIGTERM to all processes of a run with ``options`` at a random moment."""
+
+    def terminate(run: Run, place: Path, chance: random.Random) -> str:
+        pid = run.start(place, *options)
+        time.sleep(chance.uniform(0.0, (3.0 if options else 1.0) * run.seconds))
+        try:
+            os.killpg(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            os.kill(pid, signal.SIGTERM)
+        ended = run.ended(place, pid, "SIGTERM", run.code, 6, 143, -signal.SIGTERM).partition(",")[0]
+        states = any(path.is_file() for path in (place / "store" / "unfinished").rglob("*"))
+        run.settle(place, "SIGTERM")
+        resumed = "resumed at step" in said(place)
+        if resumed != states:
+            raise FaultError(f"SIGTERM: {states} states saved, and a trial resumed: {resumed}")
+        return f"{ended}{', resumed' if resumed else ''}"
+
+    return terminate
+
+
 def disk_full(run: Run, place: Path, chance: random.Random) -> str:
     """Run out of disk space in a trial, and run again with enough space."""
     store = place / "store"
@@ -354,6 +375,8 @@ Fault = Callable[[Any, Path, random.Random], str | None]
 FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
     "kill": (lambda target, place, chance: target.kill(place, chance), (*KINDS, RECORDER), True),
     "ctrl-c": (ctrl_c_twice, ("group",), True),
+    "sigterm": (terminated(), ("group", "modelmix"), True),
+    "sigterm-workers": (terminated("--workers", "2"), ("group",), True),
     "full": (disk_full, ("group",), False),
     "damaged": (damaged_store, KINDS, True),
     "ray-head": (ray_head_killed, ("group",), False),

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ci, pytest.mark.skipif(sys.platform != "linux", reason
 
 SLOW = [
     *(f"kill --kinds {kind} --times 2" for kind in ("group", "modelmix", "per-instance", "rero")),
-    *("damaged --times 2", "ray-head"),
+    *("damaged --times 2", "sigterm-workers --times 2", "ray-head"),
 ]
 
 
@@ -20,7 +20,7 @@ SLOW = [
     "arguments",
     [
         "kill --kinds preprocessing recorder --times 1",
-        "ctrl-c full damaged --kinds group --times 1",
+        "ctrl-c sigterm full damaged --kinds group --times 1",
         *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in SLOW),
     ],
 )

@@ -98,7 +98,8 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone,))
     ended = dpspec("verify", stored)
     assert ended.code == 7
-    first, last, unverified = ended.out.splitlines()
+    first, counted, last, unverified = ended.out.splitlines()
+    assert counted.startswith("store .dpspec/store: 0 of 1 trials found")
     assert first.startswith(f"demo: the verdict of one (proved) was not recomputed: {omitted}")
     assert unverified.startswith("not verified, because a result does not imply it: the measurements of 1 trial, ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
@@ -174,6 +175,36 @@ def test_a_bare_result_that_a_browser_would_show_as_a_page_is_refused(dpspec, tm
     assert "must not end in" in ended.err
     path = path.rename(tmp_path / "report")
     assert dpspec("verify", path).code == 0
+
+
+def test_verify_counts_the_trials_of_the_store(dpspec, counting, tmp_path):
+    assert dpspec("run", counting, "--store", "kept", "--report", "json=r.json").code == 0
+    full = dpspec("verify", "r.json", "--store", "kept")
+    assert (full.code, "store kept: 5 of 5 trials found, 0 damaged" in full.out) == (0, True)
+    records = sorted((tmp_path / "kept").glob("trials/*/*/record.json"))
+    for count in (2, 5):
+        for record in records[:count]:
+            record.write_bytes(record.read_bytes()[:-9])
+        ended = dpspec("verify", "r.json", "--store", "kept")
+        assert f"store kept: {5 - count} of 5 trials found, {count} damaged" in ended.out
+        assert ended.code == (7 if count == 5 else 0)
+    missing = dpspec("verify", "r.json", "--store", "nowhere")
+    assert (missing.code, "store nowhere: 0 of 5 trials found, 0 damaged: it does not exist" in missing.out) == (
+        7,
+        True,
+    )
+    assert dpspec("verify", "r.json").code == 0
+
+
+def test_verify_notices_another_name(dpspec, tmp_path):
+    (tmp_path / "a.yaml").write_text(specs.BOUNDS, encoding="utf-8")
+    assert dpspec("run", "a.yaml", "--bounds-only", "--report", "json=r.json").code in (0, 1)
+    result = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    (audit,) = result["audits"]
+    audit["name"] = audit["document"]["name"] = "renamed"
+    (tmp_path / "r.json").write_text(json.dumps(result), encoding="utf-8")
+    ended = dpspec("verify", "r.json")
+    assert (ended.code, "renamed: digest" in ended.out) == (1, True)
 
 
 def test_verify_with_a_key_takes_no_trial_for_vouched_that_its_seal_is_not_on(dpspec, counting, tmp_path):

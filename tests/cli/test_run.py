@@ -1,14 +1,21 @@
 """``dpspec run``: verdicts on stdout, everything else on stderr, and an exit code that a pipeline can act on."""
 
+import dataclasses
 import json
 import os
 import re
 import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import counting as support
 
+import dpspec.contract as dps
+from dpspec.contract.catalog import Offered
 from dpspec.engine.results.codec import load
+from dpspec.registry import loader
 
 
 def test_claims_as_expected(dpspec, counting):
@@ -30,17 +37,24 @@ def test_a_time_limit_leaves_an_incomplete_run_that_resumes(dpspec, counting):
     assert dpspec("run", counting).code == 0
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT])
-def test_an_interrupt_keeps_what_was_trained(dpspec, counting, sent):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 6)])
+def test_a_signal_keeps_what_was_trained(dpspec, counting, sent, code):
     def stop(index: int) -> None:
         if index == 2 and len(support.RAN) == 2:
             os.kill(os.getpid(), sent)
 
     support.HOOKS.append(stop)
-    ended = dpspec("run", counting)
-    assert ended.code == 130
-    assert ended.out == ""
-    assert "un the same command again to resume" in ended.err
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    ended = dpspec("run", counting, "--report", "junit=out.xml")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert ended.code == code
+    assert ended.err.count("un the same command again to resume") == 1
+    if code == 6:
+        assert "stopped by SIGTERM" in ended.err
+        assert "INCOMPLETE" in ended.out
+        assert 'errors="1"' in Path("out.xml").read_text("utf-8")
+    else:
+        assert ended.out == ""
     kept = len(support.RAN)
     support.HOOKS.clear()
     assert dpspec("run", counting).code == 0
@@ -57,6 +71,79 @@ def test_a_bug_in_an_audit_is_its_plugins_and_no_verdict(dpspec, counting, monke
     assert (ended.code, ended.out) == (4, "")
     assert "bug in plugin" in ended.err
     assert "ZeroDivisionError: of all things" in ended.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_stops_immediately(dpspec, counting, sent):
+    def stop(index: int) -> None:
+        os.kill(os.getpid(), sent)
+        os.kill(os.getpid(), sent)
+        support.RAN.append("after the signals")
+
+    support.HOOKS.append(stop)
+    ended = dpspec("run", counting)
+    assert (ended.code, support.RAN) == (128 + sent, [])
+    assert "run the same command again" in ended.err
+    support.HOOKS.clear()
+    assert dpspec("run", counting).code == 0
+
+
+@pytest.mark.parametrize("place", ["-", "crash.txt"])
+def test_a_reporter_that_crashes_costs_nothing_but_its_report(dpspec, counting, monkeypatch, place):
+    def crash(result: object, *, internal: bool) -> str:
+        raise ZeroDivisionError("of all things")
+
+    catalog = loader.load_catalog()
+    offered = Offered(
+        provider=dps.Reporter(format="crash", summary="x", render="crashing:render", suffix=".txt"),
+        plugin="crashing",
+        distribution="dpspec-crashing",
+        version="1.2",
+    )
+    catalog = dataclasses.replace(catalog, reporters={**catalog.reporters, "crash": offered})
+    monkeypatch.setattr(loader, "load_catalog", lambda: catalog)
+    monkeypatch.setitem(sys.modules, "crashing", SimpleNamespace(render=crash))
+    ended = dpspec(
+        "run", counting, "--report", f"crash={place}", "--report", "json=out.json", "--report", "junit=j.xml"
+    )
+    assert "1 audit, 2 claims: all as expected" in (ended.out + ended.err)
+    assert load(Path("out.json").read_text("utf-8")).complete
+    assert 'errors="0"' in Path("j.xml").read_text("utf-8")
+    assert "reporter 'crash' of dpspec-crashing 1.2 (plugin crashing) did not write" in ended.err
+    assert "ZeroDivisionError: of all things" in ended.err
+    assert ended.code == 4
+    monkeypatch.setitem(sys.modules, "crashing", SimpleNamespace(render=lambda result, internal: {}))
+    ended = dpspec("run", counting, "--report", f"crash={place}", "--report", "json=out.json")
+    assert ended.code == 4
+    assert "render() returns a dict, not text" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "code"),
+    [("clams: 1\n", (), 3), ("", ("--device", "tpu"), 2), ("mechanism: {kind: nowhere}\n", (), 4), ("", (), 4)],
+)
+def test_a_run_without_a_result_reports_its_failure(dpspec, counting, change, options, code):
+    def fail(index: int) -> None:
+        raise ZeroDivisionError
+
+    support.HOOKS.append(fail)
+    text = support.EXAMPLE
+    if change.startswith("mechanism"):
+        text = "\n".join(line for line in text.splitlines() if not line.startswith("mechanism")) + "\n"
+    counting.write_text(text + change, encoding="utf-8")
+    formats = {"sarif": "s.json", "junit": "j.xml", "markdown": "m.md", "github": "g.txt", "json": "r.json"}
+    reports = [part for name, path in formats.items() for part in ("--report", f"{name}={path}")]
+    ended = dpspec("run", counting, *options, *reports)
+    assert ended.code == code, ended.err
+    (sarif,) = json.loads(Path("s.json").read_text("utf-8"))["runs"]
+    assert sarif["invocations"][0]["exitCode"] == code
+    assert 'errors="1"' in Path("j.xml").read_text("utf-8")
+    assert f"exit {code}" in Path("m.md").read_text("utf-8")
+    assert Path("g.txt").read_text("utf-8").splitlines()[-1].startswith("::error title=dpspec::no verdict")
+    assert not Path("r.json").exists()
+    if change:
+        assert "coin.yaml,line=" in Path("g.txt").read_text("utf-8")
+        assert sarif["results"][0]["locations"]
 
 
 def test_reports_are_written(dpspec, counting, tmp_path):

@@ -1,6 +1,7 @@
 """csv, npz and idx: rows, and errors for unusable files."""
 
 import gzip
+import io
 import os
 import zipfile
 from collections.abc import Callable
@@ -50,6 +51,9 @@ def test_files_that_are_absent_odd_or_huge(
     with monkeypatch.context() as patch:
         patch.setattr(limits, "MAX_VALUES", 7)
         refused(made, "values; at most 7")
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "MAX_RECORDS", 3)
+        refused(made, "records; at most 3")
     path.unlink()
     refused(made, str(path), "no such file")
     os.mkfifo(path)
@@ -277,3 +281,15 @@ def test_idx_refuses(file: str, change: Callable[[bytes], bytes], parts: list[st
     path = files / file
     path.write_bytes(change(path.read_bytes()))
     refused(source("idx", files, **TESTED), *parts)
+
+
+def test_a_small_archive_of_many_values_is_refused_before_it_is_read(source: Make, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape, kind in (("x", (2**17, 1025), np.float64), ("y", (2**17,), np.int64)):
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(
+                header, {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
+            )
+            archive.writestr(f"{name}.npy", header.getvalue())
+    made = source("npz", tmp_path, path="bomb.npz", classes=2)
+    refused(made, f"x: {2**17 * 1025 * 8} decompressed bytes; the maximum is {2**30}")

@@ -1,6 +1,8 @@
 """The options that all kinds share: split, size, seed, standardise, radius."""
 
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
-from dpspec.data.source import select, transformed
+from dpspec.data import source as limits
+from dpspec.data.source import checked, select, transformed
 
 Make = Callable[..., DataSource]
 
@@ -126,3 +129,49 @@ def test_radius_is_never_exceeded_and_short_records_are_left_alone(x: Any, radiu
     assert np.array_equal(got[before <= radius], x[before <= radius])
     assert (after[before > radius] >= radius * (1 - 1e-6)).all()
     assert got.dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [(41, 5), (9, 2, 4, 4)])
+def test_blocks_give_the_bits_of_the_whole(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32) * 3
+    options = FrozenMap({"standardise": {"mean": 0.1, "std": 0.3}, "radius": 2.0})
+    whole = transformed(x, options, "x")
+    monkeypatch.setattr(limits, "_BLOCK", 2 * x[0].size)
+    assert np.array_equal(transformed(x, options, "x"), whole)
+    integers = np.arange(x.size).reshape(shape)
+    assert np.array_equal(checked(integers, np.zeros(len(x), dtype=np.int64), 2, "x")[0], integers.astype(np.float32))
+    integers = integers.astype(np.float64)
+    integers[7] = np.inf
+    with pytest.raises(DataError, match="record 7 is not finite"):
+        checked(integers, np.zeros(len(x), dtype=np.int64), 2, "x")
+
+
+@pytest.mark.parametrize("kind", ["npz-float64", "npz-uint8", "csv", "parquet"])
+@pytest.mark.parametrize("change", [{}, {"split": {"test": 0.5}, "standardise": {"mean": 0.5}, "radius": 0.5}])
+def test_loading_takes_at_most_the_planned_memory(
+    kind: str, change: dict[str, Any], source: Make, tmp_path: Path
+) -> None:
+    records, width = (40_000, 8) if kind in ("csv", "parquet") else (4000, 200)
+    table = {"label": "y", "classes": ["no", "yes"]}
+    if kind.startswith("npz"):
+        x, y = np.zeros((records, width), dtype=kind.partition("-")[2]), np.zeros(records, dtype=np.int64)
+        np.savez_compressed(tmp_path / "x.npz", x=x, y=y)
+        made = source("npz", tmp_path, path="x.npz", classes=2, **change)
+    elif kind == "csv":
+        names, line = ",".join([*(f"a{i}" for i in range(width)), "y"]), ",".join(["1.5"] * width + ["yes"])
+        (tmp_path / "x.csv").write_text(f"{names}\n" + f"{line}\n" * records, encoding="utf-8")
+        made = source("csv", tmp_path, path="x.csv", **table, **change)
+    else:
+        pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+        columns = {f"a{i}": np.zeros(records) for i in range(width)}
+        pq.write_table(pa.table({**columns, "y": ["yes"] * records}), tmp_path / "x.parquet")
+        made = source("parquet", tmp_path, path="x.parquet", **table, **change)
+    made.facts()
+    tracemalloc.start()
+    try:
+        made.load()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    planned = made.loading_bytes()  # type: ignore[attr-defined]
+    assert planned / 4 < peak < planned + 2**25  # temporary arrays of one block

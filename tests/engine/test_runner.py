@@ -13,6 +13,7 @@ from support import counting
 
 from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, LoadedData, Resumable, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
+from dpspec.engine.preparing import context as context_module
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.diff import diff
@@ -20,6 +21,7 @@ from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.training.gradients import memory
 
 
 @pytest.fixture
@@ -124,6 +126,18 @@ def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context:
     context.state_folder = lambda index: tmp_path / str(index)
     assert context.resumable(3) == Resumable(folder=tmp_path / "3")
     assert not (tmp_path / "3").exists()
+
+
+def test_rows_that_do_not_fit_into_memory_are_not_loaded(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = context.prepared.loading_bytes
+    plan = context.prepared.audit.plan(context.prepared.spec, context.facts)
+    assert needed == 16 * 10
+    assert context.prepared.plan().memory_bytes == plan.memory_bytes + needed
+    monkeypatch.setattr(context_module, "_UNCHECKED_BYTES", needed)
+    for free, message in ((needed - 1, "loading the rows takes up to 160 B, and 159 B are free"), (needed, "no trial")):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+        with pytest.raises((MemoryError, AssertionError), match=message):
+            _ = context.data
 
 
 def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(

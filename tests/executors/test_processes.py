@@ -132,6 +132,23 @@ def test_closing_stops_what_runs(pool: Processes, tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("how", ["stop", "close", "a signal to the worker"])
+def test_a_stopped_task_saves_its_state(pool: Processes, tmp_path: Path, how: str) -> None:
+    file = tmp_path / "state"
+    pool.start(task(1, partial(tasks.wait_for_stop, str(file))))
+    while not file.exists():
+        time.sleep(0.01)
+    if how == "close":
+        pool.close()
+    elif how == "stop":
+        pool.stop()
+    else:
+        os.kill(pool._workers[0].process.pid or 0, signal.SIGTERM)
+    if how != "close":
+        assert until_end(pool, 1)[1] == [WorkerLost(task=1, reason="its process ended with exit code 143")]
+    assert file.read_text(encoding="utf-8") == "saved"
+
+
 def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(
         f"""

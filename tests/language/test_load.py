@@ -9,7 +9,7 @@ import pytest
 
 from dpspec.contract import Span, Spec
 from dpspec.contract.catalog import Catalog
-from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.errors import NothingToRunError, PluginError, SpecError
 from dpspec.language import load
 from dpspec.language.load import Loaded, find_specs, from_document, is_spec, load_specs
 
@@ -22,12 +22,12 @@ def digest(loaded: Loaded) -> str:
 
 
 class TestDigest:
-    def test_does_not_depend_on_spelling_composition_defaults_names_and_texts(self, load: Load, valid: str) -> None:
+    def test_does_not_depend_on_spelling_composition_defaults_and_texts(self, load: Load, valid: str) -> None:
         before = digest(load(valid))
         head, body = valid.split("mechanism:\n")
         lines, rest = body.split("\n\n", 1)
         again = f"{rest}\n# a comment\n{head}mechanism:\n" + "\n".join(reversed(lines.split("\n"))) + "\n"
-        named = valid.replace("name: valid", "name: other\nrequires: [pytest]").replace("nothing wrong", "another text")
+        named = valid.replace("name: valid", "name: valid\nrequires: [pytest]").replace("nothing wrong", "another text")
         for text in (
             again,
             valid.replace("1e-5", "0.00001").replace("epsilon: 3", "epsilon: 3.0"),
@@ -43,8 +43,11 @@ class TestDigest:
     def test_sees_everything_else(self, load: Load, valid: str, change: str) -> None:
         assert digest(load(valid, change)) != digest(load(valid))
 
+    def test_sees_the_name(self, load: Load, valid: str) -> None:
+        assert digest(load(valid.replace("name: valid", "name: other"))) != digest(load(valid))
+
     def test_is_the_same_tomorrow(self, load: Load, valid: str) -> None:
-        assert digest(load(valid)) == "b520d923ca596afcd8bdea5a1eacefdc3e024450f84375f8e7ddef0a32dec836"
+        assert digest(load(valid)) == "828a5a0e2669a0f7ea04171802d01dff8fb1334de65460aa1859140af5e71fc9"
 
 
 class TestFromDocument:
@@ -153,11 +156,11 @@ def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it has no YAML files; for a recording, use `dpspec check`"):
+    with pytest.raises(NothingToRunError, match="it has no YAML files; for a recording, use `dpspec check`"):
         find_specs([tmp_path])
     write(tmp_path / "a.yaml", "name: a\n")
     write(tmp_path / "b.yaml", "name: b\n")
-    with pytest.raises(UsageError, match="none of its 2 YAML files has a top-level key 'dpspec'"):
+    with pytest.raises(NothingToRunError, match="none of its 2 YAML files has a top-level key 'dpspec'"):
         load_specs([tmp_path], Catalog())
 
 

@@ -75,7 +75,9 @@ def test_the_pinned_schema_sees_what_is_wrong() -> None:
 def test_github_annotates_the_line() -> None:
     lines = ci.render_github(broken()).splitlines()
     assert lines[0].startswith("::error title=demo%2C claim one%3A refuted,file=specs/demo.yaml,line=17,col=5::")
-    assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
+    assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::error"]
+    passed = ci.render_github(factory.result()).splitlines()
+    assert [line.split(" ", 1)[0] for line in passed] == ["::notice"]
 
 
 def test_csv_reads_back() -> None:

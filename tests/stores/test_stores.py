@@ -15,6 +15,7 @@ from threading import Barrier
 from typing import Any
 
 import fsspec
+import fsspec.implementations.memory
 import numpy as np
 import pytest
 from support import counting
@@ -417,3 +418,39 @@ def test_writers_at_once_find_a_new_store_marked_by_one_of_them(tmp_path: Path, 
 
         with ThreadPoolExecutor(4) as threads:
             assert all(threads.map(write, stores))
+
+
+class NoBucket(fsspec.implementations.memory.MemoryFileSystem):
+    """An object store without the bucket: reads find nothing, and writes fail as those of s3fs do."""
+
+    protocol = "nobucket"
+
+    def find(self, path: str, *options: Any, **named: Any) -> list[str]:
+        raise FileNotFoundError(path)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **named: Any) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+
+class Forbidden(NoBucket):
+    protocol = "forbidden"
+
+    def cat_file(self, *given: Any, **named: Any) -> bytes:
+        raise PermissionError("Access Denied")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"), [(NoBucket, "the bucket 'lost-bucket' does not exist"), (Forbidden, "Access Denied")]
+)
+def test_a_missing_bucket_is_named(files: type, says: str) -> None:
+    fsspec.register_implementation(files.protocol, files, clobber=True)
+    location = f"{files.protocol}://lost-bucket/store"
+    store = Store(location)
+    refusal = store.refusal()
+    assert refusal is not None
+    assert says in refusal
+    with pytest.raises(UsageError, match=says):
+        store.put(KEY, TRIAL, RECORDED)
+    assert Store(location).exists()
+    if files is NoBucket:
+        assert store.get(KEY) is None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dpspec.contract import Cancelled
 from dpspec.executors import Message, Pool, Resources, Task, TaskContext, TaskFailed, TaskFinished, WorkerLost
 
 
@@ -97,6 +98,16 @@ def wait(file: str, place: TaskContext) -> Iterator[int]:
     while True:
         place.tell("still")
         time.sleep(0.02)
+    yield 0
+
+
+def wait_for_stop(file: str, place: TaskContext) -> Iterator[int]:
+    """Create a file, wait for the request to stop, and write to the file as a trial saves its state."""
+    Path(file).touch()
+    while not place.stopped():
+        time.sleep(0.02)
+    Path(file).write_text("saved", encoding="utf-8")
+    raise Cancelled
     yield 0
 
 

@@ -101,13 +101,14 @@ def killed_and_run_again(make_job, folder, name, deadly, expected):
 
 
 def test_a_stopped_run_loses_nothing(make_job, tmp_path):
-    where, done = Resumable(folder=tmp_path, seconds=1e9), []
+    resumed: list[tuple[int, int]] = []
+    where, done = Resumable(folder=tmp_path, seconds=1e9, resumed=lambda *at: resumed.append(at)), []
     progress = {"progress": lambda step, total: done.append(step), "cancelled": lambda: len(done) >= 5}
     with pytest.raises(Cancelled):
         NativeTrainer().train(make_job(steps=STEPS, resumable=where, **progress))
     other = make_job(steps=STEPS, resumable=where)
     NativeTrainer().train(other)
-    assert done == [1, 2, 3, 4, 5]
+    assert (done, resumed) == ([1, 2, 3, 4, 5], [(5, STEPS)])
     plain = make_job(steps=STEPS)
     NativeTrainer().train(plain)
     assert torch.equal(flat_model.flatten(other.model), flat_model.flatten(plain.model))

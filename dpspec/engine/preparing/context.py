@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.contract.events import Event, Progressed
+from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
+from dpspec.engine.results import decimals
 from dpspec.registry.loader import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
+
+#: Memory for loading rows below which the free memory is not checked.
+_UNCHECKED_BYTES = 2**28
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
@@ -58,6 +62,7 @@ class RunContext:
 
     @cached_property
     def data(self) -> LoadedData:
+        self._require_memory()
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
@@ -65,6 +70,20 @@ class RunContext:
             offered = self.prepared.offers["data"][1]
             raise misbehaved(offered, f"load() gives {len(rows.train_x)} records, and facts() declares {declared}")
         return rows
+
+    def _require_memory(self) -> None:
+        """Raise ``MemoryError`` before the system ends the process while it loads the rows."""
+        needed = self.prepared.loading_bytes
+        if needed < _UNCHECKED_BYTES:
+            return
+        from dpspec.training.gradients.memory import free_bytes
+
+        free = free_bytes("cpu")
+        if needed > free:
+            raise MemoryError(
+                f"loading the rows takes up to {decimals.size(needed)}, and {decimals.size(free)} are free: use fewer "
+                "records or columns"
+            )
 
     @cached_property
     def model(self) -> ModelFactory:
@@ -110,7 +129,15 @@ class RunContext:
 
     def resumable(self, index: int) -> Resumable | None:
         folder = self.state_folder(index) if self.state_folder is not None else None
-        return None if folder is None else Resumable(folder=folder)
+        if folder is None:
+            return None
+
+        def resumed(step: int, total: int) -> None:
+            if self.emit is not None:
+                message = f"trial {index}: resumed at step {step} of {total}"
+                self.emit(Noticed(audit=self.prepared.spec.name, message=message))
+
+        return Resumable(folder=folder, resumed=resumed)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
         now = time.monotonic()

@@ -21,6 +21,7 @@ from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.spec import Spec, records_per_user
+from dpspec.data.source import LOADING_BYTES
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import Diagnostic, PluginError, SpecError
 from dpspec.kit.findings import bad_value, unsupported
@@ -79,7 +80,19 @@ class Prepared:
         return resolve(reference) if reference else None
 
     def plan(self) -> Plan:
-        return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
+        """The audit's plan, whose memory includes the loading of the rows."""
+        if self.spec.audit is None:
+            return NO_TRIALS
+        plan = self.audit.plan(self.spec, self.facts)
+        return dataclasses.replace(plan, memory_bytes=plan.memory_bytes + self.loading_bytes) if plan.chunks else plan
+
+    @cached_property
+    def loading_bytes(self) -> int:
+        """Memory in bytes while the rows are loaded, estimated for sources of plugins."""
+        estimate = getattr(self.source, "loading_bytes", None)
+        if estimate is not None:
+            return int(estimate())
+        return LOADING_BYTES * (self.facts.records + self.facts.test_records) * max(1, self.facts.features)
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:

@@ -9,11 +9,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, ModelError, Plan, Spec
 from dpspec.contract.catalog import Catalog
@@ -182,9 +183,19 @@ DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SHORT = 60.0
 
 
+StopRequests: TypeAlias = Callable[[], AbstractContextManager[Callable[[], str]]]
+
+
+def _no_requests() -> AbstractContextManager[Callable[[], str]]:
+    return nullcontext(lambda: "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Execution of a run; None lets dpspec decide, ``executor`` None is this process."""
+    """Execution of a run; None lets dpspec decide, ``executor`` None is this process.
+
+    While trials run, the context of ``stop_requests`` yields a function that names a request to stop, such as SIGTERM.
+    """
 
     executor: str | None = None
     workers: int | None = None
@@ -193,6 +204,7 @@ class RunOptions:
     device: str = "auto"
     deadline: float | None = None
     max_trials: int | None = None
+    stop_requests: StopRequests = field(default=_no_requests, repr=False)
 
     def seconds_left(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.monotonic()
@@ -297,22 +309,41 @@ class Training:
             on_progress=lambda report: self._emit(report.value),
         )
         try:
-            self._dispatch(pool, chosen)
+            with self._options.stop_requests() as requested:  # after Ray has set its handlers of signals
+                if isinstance(pool, InlinePool):
+                    pool.requested = requested
+                self._dispatch(pool, chosen, requested)
+                signaled = requested()
         finally:
             pool.close()
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
-        why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
+        why = "stopped at the time limit"
+        if signaled:
+            why = f"stopped by {signaled}"
+        elif cut:
+            why = f"stopped after {self._options.max_trials} trials"
         for audit in self.audits:
-            if audit.missing_trials and (cut or late):
+            if audit.missing_trials and (cut or late or signaled):
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
-    def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk]) -> None:
-        """Run all chunks in their order while there is room, until the deadline, which stops running tasks too."""
+    def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk], requested: Callable[[], str]) -> None:
+        """Run all chunks in their order while there is room, until the deadline or a request to stop.
+
+        Both stop running tasks too.
+        """
         waiting, running, started = deque(chunks), dict[int, _Chunk](), 0
         done, total = 0, sum(len(chunk.missing) for chunk in chunks)
         everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        stopping = False
         while waiting or running:
+            if requested() and not stopping:
+                stopping = True
+                waiting.clear()
+                stop = getattr(pool, "stop", None)  # executors for earlier versions lack it
+                if stop is None:
+                    return
+                stop()
             while (left := self._options.seconds_left()) is None or left >= 0.0:
                 if not waiting or not pool.room(waiting[0].needs):
                     break
@@ -351,7 +382,7 @@ class Training:
                         if isinstance(error, ModelError):
                             raise SpecError([model_mismatch(error, ("model",), spec)]) from error
                         raise error
-                    case WorkerLost(reason=reason) if chunk.missing:
+                    case WorkerLost(reason=reason) if chunk.missing and not requested():
                         chunk.losses += 1
                         again = chunk.losses < TRIES
                         outcome = "retrying" if again else f"given up after {TRIES} times"

@@ -129,6 +129,9 @@ class Store:
             self._storage = RemoteStorage.open(text)
         self._key = key
         self._only_read = only_read
+        #: Keys of the records that :meth:`get` read, and of those that it could not use.
+        self.intact: set[str] = set()
+        self.damaged: set[str] = set()
         self._storage.require_store()
 
     @property
@@ -151,13 +154,16 @@ class Store:
         try:
             if not self._storage.holds(key):
                 return None
-            return self._read(key, index)
+            stored = self._read(key, index)
+            self.intact.add(key)
+            return stored
         except _UNREADABLE as error:
             if isinstance(error, OSError) and error.errno not in _BROKEN:
                 why = error.strerror or str(error)
                 raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {why}") from error
             if not self._storage.holds(key):  # another process took it away meanwhile
                 return None
+            self.damaged.add(key)
             if self._only_read:
                 return None
             self.quarantine(key)

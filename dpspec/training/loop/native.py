@@ -288,6 +288,8 @@ def train_with(job: TrainingJob, parts: Parts) -> None:
     if job.resumable is not None:
         checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, parts.initial))
         resumed = checkpoint.load(stateful, state)
+        if resumed is not None and job.resumable.resumed is not None:
+            job.resumable.resumed(resumed[0], parts.schedule.total)
     done, state = resumed if resumed is not None else (0, state)
     with torch.no_grad(), full_precision(state.device):
         if resumed is None:

@@ -1,0 +1,118 @@
+"""Reports of a command that ended without a result: JUnit, SARIF, GitHub annotations and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpspec.contract import Diagnostic, Json, format_path
+from dpspec.errors import ExitCode
+from dpspec.reporters.ci import SARIF_SCHEMA, artifact_uri, workflow_command
+from dpspec.reporters.words import count
+from dpspec.text import json_text, markdown, plain
+from dpspec.version import VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The end of a command without a result: its exit code, the message, and the diagnostics of specs."""
+
+    exit_code: ExitCode
+    message: str
+    diagnostics: Sequence[Diagnostic] = ()
+
+    @property
+    def headline(self) -> str:
+        errors = sum(diagnostic.severity == "error" for diagnostic in self.diagnostics)
+        reason = f"{count(errors, 'error')} in the specs" if errors else self.message
+        return f"no verdict (exit {self.exit_code:d}): {reason}"
+
+
+def _text(diagnostic: Diagnostic) -> str:
+    return f"{diagnostic.message}; {diagnostic.help}" if diagnostic.help else diagnostic.message
+
+
+def _place(diagnostic: Diagnostic) -> str:
+    span = diagnostic.span
+    return format_path(diagnostic.path) if span is None else f"{span.file}:{span.line}:{span.column}"
+
+
+def _github(failure: Failure) -> str:
+    lines = []
+    for diagnostic in failure.diagnostics:
+        span, title = diagnostic.span, f"{diagnostic.severity}[{diagnostic.code}]"
+        place = {} if span is None else {"file": span.file, "line": str(span.line), "col": str(span.column)}
+        lines.append(workflow_command(diagnostic.severity, _text(diagnostic), title=title, **place))
+    lines.append(workflow_command("error", failure.headline, title="dpspec"))
+    return "\n".join(lines) + "\n"
+
+
+def _junit(failure: Failure) -> str:
+    from junitparser import Error, JUnitXml, TestCase, TestSuite
+
+    errors = [diagnostic for diagnostic in failure.diagnostics if diagnostic.severity == "error"]
+    problems = [(_place(one), _text(one), one.code) for one in errors]
+    suite = TestSuite("dpspec")
+    for name, text, kind in problems or [("run", failure.message, failure.exit_code.name.lower())]:
+        case = TestCase(plain(name), "dpspec")
+        case.result = [Error(plain(text), plain(kind))]
+        suite.add_testcase(case)
+    document = JUnitXml("dpspec")
+    document.add_testsuite(suite)
+    content: bytes = document.tostring()  # type: ignore[no-untyped-call]
+    return content.decode("utf-8") + "\n"
+
+
+def _sarif(failure: Failure) -> str:
+    codes = list(dict.fromkeys(diagnostic.code for diagnostic in failure.diagnostics))
+    results: list[Json] = []
+    notifications: list[Json] = [{"level": "error", "message": {"text": plain(failure.headline)}}]
+    for diagnostic in failure.diagnostics:
+        message: Json = {"text": plain(_text(diagnostic))}
+        if diagnostic.span is None:  # code scanning rejects a result without a location
+            notifications.append({"level": diagnostic.severity, "message": message})
+            continue
+        region: Json = {"startLine": diagnostic.span.line, "startColumn": diagnostic.span.column}
+        location: Json = {"artifactLocation": {"uri": artifact_uri(diagnostic.span.file)}, "region": region}
+        results.append(
+            {
+                "ruleId": f"dpspec/{diagnostic.code}",
+                "ruleIndex": codes.index(diagnostic.code),
+                "level": diagnostic.severity,
+                "message": message,
+                "locations": [{"physicalLocation": location}],
+            }
+        )
+    rules: list[Json] = [
+        {"id": f"dpspec/{code}", "help": {"text": f"See `dpspec explain {code}`."}} for code in map(plain, codes)
+    ]
+    invocation: Json = {
+        "executionSuccessful": False,
+        "exitCode": int(failure.exit_code),
+        "toolExecutionNotifications": notifications,
+    }
+    run: Json = {
+        "tool": {"driver": {"name": "dpspec", "semanticVersion": VERSION, "rules": rules}},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return json_text(json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)) + "\n"
+
+
+def _markdown(failure: Failure) -> str:
+    lines = ["# dpspec", "", f"**{markdown(failure.headline)}**", ""]
+    lines += [
+        f"- **{one.severity}** {markdown(f'[{one.code}] {_place(one)}: {_text(one)}')}" for one in failure.diagnostics
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+#: The formats that report a failure. Other formats hold results only.
+FORMATS: Mapping[str, Callable[[Failure], str]] = {
+    "github": _github,
+    "junit": _junit,
+    "sarif": _sarif,
+    "markdown": _markdown,
+}
