@@ -1,9 +1,11 @@
 """A release is refused before anything is built where its tag, its code and its CHANGELOG do not agree."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,16 @@ def test_nothing_is_published_that_was_not_tested_and_built() -> None:
     said = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert 'bash .ci/release "$GITHUB_REF_NAME" dist' in said
     assert not any("${{" in line for line in said)  # a tag's name is text, never a part of a script
+
+
+def test_workflows_test_every_classified_python_and_pin_actions_by_digest() -> None:
+    """The digest of an action is fixed; a tag can be moved to other code that runs with the secrets of a release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    prefix = "Programming Language :: Python :: 3."
+    classified = [text.rpartition(" ")[2] for text in project["classifiers"] if text.startswith(prefix)]
+    for name, job in (("ci.yml", "check"), ("release.yml", "test")):
+        jobs = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"]
+        assert jobs[job]["strategy"]["matrix"]["python"] == classified
+        used = [step["uses"] for steps in jobs.values() for step in steps["steps"] if "uses" in step]
+        assert used
+        assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used)
