@@ -3,6 +3,9 @@
     >>> import dpspec
     >>> result = dpspec.run("specs/quickstart.yaml")  # doctest: +SKIP
     >>> result.to_frame()  # doctest: +SKIP
+    >>> bounds = dpspec.epsilon(noise=1.1, rate=0.01, steps=1000)
+    >>> 1.514 < bounds.lower <= bounds.upper < 1.516
+    True
 
 The public API is this package, :mod:`dpspec.contract`, :mod:`dpspec.kit`, :mod:`dpspec.testing` and the names in
 ``dpspec.accounting.__all__``. All other modules may change with any version. Names are imported on first use:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from dpspec.engine.results.codec import dump
     from dpspec.engine.results.diff import diff
     from dpspec.engine.results.result import Result, Verdict
+    from dpspec.engine.schedule_privacy import EpsilonBounds, epsilon
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verify import verify
     from dpspec.language.load import load_specs
@@ -37,6 +41,7 @@ __version__ = VERSION
 _HOME = {
     "Claim": "dpspec.contract",
     "Diagnostic": "dpspec.contract",
+    "EpsilonBounds": "dpspec.engine.schedule_privacy",
     "Finding": "dpspec.contract",
     "Result": "dpspec.engine.results.result",
     "Spec": "dpspec.contract",
@@ -44,6 +49,7 @@ _HOME = {
     "Verdict": "dpspec.engine.results.result",
     "diff": "dpspec.engine.results.diff",
     "dump": "dpspec.engine.results.codec",
+    "epsilon": "dpspec.engine.schedule_privacy",
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.language.load",
@@ -57,6 +63,7 @@ _HOME = {
 __all__ = [
     "Claim",
     "Diagnostic",
+    "EpsilonBounds",
     "Finding",
     "Result",
     "Spec",
@@ -65,6 +72,7 @@ __all__ = [
     "__version__",
     "diff",
     "dump",
+    "epsilon",
     "load",
     "load_catalog",
     "load_specs",

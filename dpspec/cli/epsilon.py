@@ -1,0 +1,167 @@
+"""``dpspec epsilon``: the certified privacy of a training schedule, without a spec."""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import StrEnum
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpspec.cli.output import emit
+from dpspec.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dpspec.accounting import Interval
+    from dpspec.engine.schedule_privacy import GroupPrivacy, Schedule
+
+
+#: Columns of the output.
+_WIDTH = 80
+
+_LEGEND = (
+    "Certified: a group of records is added or removed, all iterates are visible.",
+    "worse: the direction with the larger epsilon. mu: the smallest for all deltas.",
+    "advantage: maximum true- minus false-positive rate of a membership attack.",
+    "identified: its maximum true-positive rate at a false-positive rate of 1%.",
+)
+
+
+class SamplingName(StrEnum):
+    POISSON = "poisson"
+    FIXED = "fixed"
+
+
+def epsilon(
+    steps: Annotated[int, typer.Option(metavar="N", help="Number of steps.")],
+    noise: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Standard deviation of the Gaussian noise on the sum, in clip norms."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="Q", help="Sampling rate of Poisson batches: batch size / records; 1 for all records."),
+    ] = None,
+    delta: Annotated[float, typer.Option(metavar="D", help="The delta, above 0 and below 1.")] = 1e-5,
+    group_size: Annotated[
+        str, typer.Option("--group-size", metavar="K,...", help="Numbers of records that one person may have.")
+    ] = "1",
+    sampling: Annotated[SamplingName, typer.Option(help="Batches of random or of fixed size.")] = SamplingName.POISSON,
+    batch_size: Annotated[int | None, typer.Option(metavar="B", help="Size of a batch, for fixed.")] = None,
+    records: Annotated[int | None, typer.Option(metavar="N", help="Number of records, for fixed.")] = None,
+    laplace: Annotated[
+        float | None, typer.Option(metavar="B", help="Scale of Laplace noise in L1 clip norms, in place of --noise.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="E", help="Find the smallest Gaussian noise with at most this epsilon."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with unrounded intervals.")] = False,
+) -> int:
+    """Certified epsilon of a training schedule, for records and groups, without a spec and without training.
+
+    Bounds are for add-remove adjacency and an adversary who sees every iterate. Intervals contain the exact value, and
+    the printed ends are rounded outward.
+    """
+    from dpspec.engine import schedule_privacy
+
+    if target is not None and (noise is not None or laplace is not None):
+        raise UsageError("--target finds the noise: remove --noise and --laplace")
+    if target is noise is laplace is None:
+        raise UsageError("--noise, --laplace or --target is required: give one")
+
+    def schedule(std: float | None) -> Schedule:
+        return schedule_privacy.make_schedule(
+            steps=steps,
+            noise=std,
+            rate=rate,
+            sampling=sampling.value,
+            batch_size=batch_size,
+            records=records,
+            laplace=laplace,
+        )
+
+    try:
+        groups = []
+        for size in _sizes(group_size):
+            std = noise if target is None else schedule_privacy.noise_for(target, schedule, size, delta)
+            groups.append(schedule_privacy.group_privacy(schedule(std), size, delta))
+    except ValueError as error:
+        name, _, rule = str(error).partition(" ")
+        raise UsageError(f"--{name.replace('_', '-')} {rule}") from None
+    settings = schedule(groups[0].noise if laplace is None else None)
+    emit(_as_json(settings, groups, delta, target) if as_json else _table(settings, groups, delta, target))
+    return ExitCode.OK
+
+
+def _sizes(text: str) -> list[int]:
+    """The group sizes of a list with commas, without repetitions."""
+    try:
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--group-size must be integers with commas, such as 1,8, got {text!r:.60}") from None
+
+
+def _batches(schedule: Schedule) -> str:
+    if schedule.rate is None:
+        return f"batches of {schedule.batch_size} of {schedule.records} records"
+    return "all records" if schedule.rate == 1.0 else f"Poisson batches at rate {schedule.rate:g}"
+
+
+def _table(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target: float | None) -> str:
+    from dpspec.engine.results import decimals
+
+    kind = "Laplace" if schedule.laplace else "Gaussian"
+    noise = f"{kind} noise" if target is not None else f"{kind} noise {decimals.exact(schedule.noise)}"
+    steps = f"{schedule.steps} step" + ("s" if schedule.steps > 1 else "")
+    goal = f", epsilon <= {decimals.exact(target)}" if target is not None else ""
+    head = f"{noise}, {_batches(schedule)}, {steps}, delta = {decimals.exact(delta)}{goal}"
+    columns = ["records", *(["noise"] if target is not None else []), "epsilon", "worse", "mu", "advantage", "identified"]
+    rows = [columns]
+    for group in groups:
+        shown = [decimals.exact(group.noise)] if target is not None else []
+        shares = (f"{decimals.upper(100.0 * share.upper, digits=3)}%" for share in (group.advantage, group.identified))
+        rows.append([str(group.group_size), *shown, _ends(group.epsilon), group.direction, _ends(group.mu), *shares])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*wrap(head, _WIDTH), "", *lines, "", *_LEGEND])
+
+
+def _ends(interval: Interval) -> str:
+    from dpspec.engine.results import decimals
+
+    return f"{decimals.lower(interval.lower + 0.0)} to {decimals.upper(interval.upper)}"
+
+
+def _as_json(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target: float | None) -> str:
+    def ends(interval: Interval) -> list[Any]:
+        return [end + 0.0 if math.isfinite(end) else "inf" for end in (interval.lower, interval.upper)]
+
+    content = {
+        "mechanism": "laplace" if schedule.laplace else "gaussian",
+        "steps": schedule.steps,
+        "sampling": "fixed" if schedule.rate is None else "poisson",
+        "rate": schedule.rate,
+        "batch_size": schedule.batch_size,
+        "records": schedule.records,
+        "delta": delta,
+        "target": target,
+        "adjacency": "add-remove",
+        "groups": [
+            {
+                "group_size": group.group_size,
+                "noise": group.noise,
+                "epsilon": ends(group.epsilon),
+                "direction": group.direction,
+                "epsilon_remove": ends(group.remove),
+                "epsilon_add": ends(group.add),
+                "mu": ends(group.mu),
+                "advantage": ends(group.advantage),
+                "true_positives_at_1_percent": ends(group.identified),
+            }
+            for group in groups
+        ],
+    }
+    return json.dumps({name: value for name, value in content.items() if value is not None}, indent=2)

@@ -1,0 +1,66 @@
+"""``dpspec epsilon``: the table, JSON and errors."""
+
+import json
+
+import pytest
+
+import dpspec as package
+
+
+def test_the_table_fits_a_terminal_and_rounds_outward(dpspec):
+    done = dpspec("epsilon", "--noise", 1.1, "--rate", 0.01, "--steps", 1000, "--group-size", "1,8")
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    bounds = package.epsilon(noise=1.1, rate=0.01, steps=1000, group_size=[1, 8])
+    for line, lower, upper in zip(lines[3:5], bounds.lower, bounds.upper, strict=True):
+        shown = [float(word) for word in line.split()[1:4:2]]
+        assert shown[0] <= upper
+        assert lower <= shown[1]
+        assert shown[1] - shown[0] < 2e-3 * shown[1]
+        assert "remove" in line
+
+
+def test_json_has_unrounded_ends(dpspec):
+    arguments = ("--steps", 100, "--sampling", "fixed", "--batch-size", 64, "--records", 6400)
+    content = json.loads(dpspec("epsilon", "--noise", 1.1, *arguments, "--json").out)
+    (group,) = content["groups"]
+    assert (content["batch_size"], content["records"], content["delta"]) == (64, 6400, 1e-5)
+    assert "rate" not in content
+    assert group["epsilon"] == [max(ends) for ends in zip(group["epsilon_remove"], group["epsilon_add"], strict=True)]
+    assert 0.01 < group["true_positives_at_1_percent"][0] <= group["true_positives_at_1_percent"][1] < 1
+
+
+def test_a_target_gives_noise_that_reaches_it(dpspec):
+    arguments = ("--rate", 0.01, "--steps", 1000, "--group-size", "1,8")
+    done = dpspec("epsilon", "--target", 8, *arguments)
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert len(done.out.splitlines()) <= 12
+    groups = json.loads(dpspec("epsilon", "--target", 8, *arguments, "--json").out)["groups"]
+    for group in groups:
+        bounds = package.epsilon(noise=group["noise"], rate=0.01, steps=1000, group_size=group["group_size"])
+        assert bounds.lower <= 8
+        assert 7.99 < group["epsilon"][1] <= 8
+    assert groups[0]["noise"] < groups[1]["noise"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--noise nan --rate 0.1 --steps 3", "--noise must be a finite number above 0, got nan"),
+        ("--noise 1 --rate 2 --steps 3", "--rate must be above 0 and at most 1, got 2.0"),
+        ("--noise 1 --rate 0.1 --steps 0", "--steps must be at least 1, got 0"),
+        ("--noise 1 --rate 0.1 --steps 3 --delta 1", "--delta must be above 0 and below 1, got 1.0"),
+        ("--noise 1 --rate 0.1 --steps 3 --group-size 1,", "--group-size must be integers with commas"),
+        ("--rate 0.1 --steps 3", "--noise, --laplace or --target is required: give one"),
+        ("--noise 1 --target 8 --rate 0.1 --steps 3", "--target finds the noise: remove --noise and --laplace"),
+        ("--target 1e-9 --rate 1 --steps 1000000", "--target must be reachable with noise up to 1e+06"),
+        ("--noise 1 --sampling fixed --batch-size 9 --records 9 --steps 1", "--batch-size must be at most records"),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_option(dpspec, arguments, message):
+    done = dpspec("epsilon", *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+    assert done.err.count("\n") == 1
