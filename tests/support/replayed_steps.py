@@ -124,7 +124,7 @@ def own_step(clipping: Clipping = flat_sum, chunk: int | None = None) -> StepRep
 
 
 def microbatch_step(factor: Callable[[Tensor], Any]) -> StepReplay:
-    """Clip the gradient of each record by a backward pass of its own. factor: of the norm."""
+    """Clip the gradient of each record in a separate backward pass. factor: of the norm."""
     x, y = features()
     model = mlp()
     sums = [torch.zeros_like(p) for p in model.parameters()]
