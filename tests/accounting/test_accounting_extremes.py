@@ -48,7 +48,7 @@ def require_sane(answer: Interval, low: float, high: float) -> None:
     assert math.copysign(1.0, answer.lower) > 0.0
 
 
-@extremes(40)
+@extremes(15)
 @given(losses(), questions())
 def test_any_question_about_any_composition(loss: PrivacyLoss, question: Question) -> None:
     _, ask, low, high = question
@@ -105,14 +105,14 @@ def test_two_gaussian_steps_contain_the_exact_delta(
     assert found.lower * (1.0 - 1e-6) - 1e-12 <= exact <= found.upper * (1.0 + 1e-6) + 1e-12
 
 
-@extremes(15)
+@extremes(5)
 @given(losses(), st.tuples(deltas, deltas).map(sorted))
 def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
     small, large = loss.epsilons(pair, width=1e-2)
     assert large.lower <= small.upper * (1.0 + 1e-9)
 
 
-@extremes(15)
+@extremes(8)
 @given(poisson, integers(1e4), integers(100), deltas, directions)
 def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: float, direction: Direction) -> None:
     loss = PrivacyLoss.of(pair, direction).compose(count)
@@ -128,7 +128,7 @@ def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> N
     assert time.process_time() - start < _LONGEST
 
 
-@extremes(6)
+@extremes(4)
 @given(st.one_of(poisson, laplace), integers(1e4))
 def test_whole_curves(pair: Pair, count: int) -> None:
     bounds = tradeoff_bounds(PrivacyLoss.of(pair).compose(count), nodes=32)
