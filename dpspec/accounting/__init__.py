@@ -19,7 +19,7 @@ Each module imports only modules above it:
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``allocation``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
-* ``profiles``, ``refinement``, ``privacy_loss``: certified answers about a composition
+* ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use, numpy and scipy with them. An argument without a meaning raises ``ValueError``, whose

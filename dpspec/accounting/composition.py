@@ -81,7 +81,7 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
     def chernoff(log_rate: float, side: float) -> float:
         rate, total = math.exp(log_rate), 0.0
         for part in tilted:  # steps * ln of the moment generating function, losses counted from the lowest node
-            with np.errstate(over="ignore"):  # at such a rate there is no bound
+            with np.errstate(over="ignore"):  # such a rate gives an infinite bound
                 exponents = part.logs + side * rate * part.offsets
             top = float(exponents.max())
             if top == math.inf:
@@ -134,7 +134,7 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         count += part.steps
         product = power if product is None else np.multiply(product, power, out=product)
     assert product is not None
-    # the first value is the total of the tilted masses, 1 up to what the bounds charge
+    # the first value is the total of the tilted masses, 1 up to the charged rounding
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)

@@ -28,6 +28,9 @@ WIDE = 0.5
 #: The widest cell in loss: its exponential is a double.
 WIDEST = 300.0
 
+#: Below this width of a cell the rounding of masses is charged to losses.
+_NARROW = 1e-9
+
 #: The smallest double, and ln of the smallest mass that keeps all its digits.
 SMALLEST, _LOG_EXACT = 5e-324, -707.0
 
@@ -349,8 +352,10 @@ def discretize_from_below(cells: Cells) -> Atoms:
     given[1:] += down * pulls[1:]
     given[:-1] += up * pulls[:-1]
     nodes = nodes + given - taken - 8.0 * EPS * (nodes + given + taken)
-    masses = remove_kinks(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64))
-    below = Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift)
+    masses, moves = remove_kinks(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64))
+    # a rounded mass next to a narrow cell is a different loss
+    moved = 8.0 * EPS * (8.0 + min(moves, len(nodes))) if cells.spacing < _NARROW and moves > 0 else 0.0
+    below = Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift + moved)
     return below.at_most_one(_rounding_of(cells))
 
 
@@ -391,12 +396,15 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
     return pulls
 
 
-def remove_kinks(nodes: Floats, losses: Floats) -> Floats:
-    """Non-negative masses on the same ``losses``, whose curve is below the curve of ``nodes``; (n,) each."""
+def remove_kinks(nodes: Floats, losses: Floats) -> tuple[Floats, int]:
+    """Non-negative masses on the same ``losses``, whose curve is below the curve of ``nodes``; (n,) each.
+
+    Also the number of masses that moved: each move rounds them.
+    """
     nodes = nodes.copy()
     queue = np.flatnonzero(nodes < 0.0).tolist()
     if not queue:
-        return nodes
+        return nodes, 0
     left: dict[int, int] = {}
     right: dict[int, int] = {}
     last, moves = len(nodes) - 1, 0
@@ -425,7 +433,7 @@ def remove_kinks(nodes: Floats, losses: Floats) -> Floats:
             queue.append(below)
         if nodes[above] < 0.0:
             queue.append(above)
-    return np.asarray(nodes * (1.0 - 8.0 * EPS * (1.0 + min(moves, len(nodes)))), dtype=np.float64)
+    return np.asarray(nodes * (1.0 - 8.0 * EPS * (1.0 + min(moves, len(nodes)))), dtype=np.float64), moves
 
 
 def _end_earlier(nodes: Floats, losses: Floats) -> int:

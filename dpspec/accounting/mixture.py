@@ -213,7 +213,7 @@ class Mixture(Pair):
         return first + log_or_minus_infinity(excess - error), first + log_or_minus_infinity(excess + error)
 
     def _steep_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:
-        """Bounds of ln delta for an effect so large that the closed form has no digits left.
+        """Bounds of ln delta for effects at which the closed form loses its digits.
 
         delta is convex in the distribution with the group: at most the mean of the components' profiles. From below,
         present-first, the test of component j has the power P[c >= c_j] delta_j(t) and at most the level e^-t;

@@ -26,6 +26,7 @@ from dpspec.accounting.numerics import (
     directions,
     finite,
     inside,
+    log_or_minus_infinity,
     positive,
     strict,
     whole,
@@ -413,13 +414,13 @@ def _open(
         for item, saddle in zip(items, saddles, strict=True):
             item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
             if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
-                surely = value < math.log(infinite.lower) - rounding
+                surely = value < log_or_minus_infinity(infinite.lower) - rounding
                 item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
             elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
                 # A large delta, where epsilon is 0 or little more: delta at 0 decides.
                 at_zero = at_zero or solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0]
                 item.saddle = cumulants.find(epsilon=0.0)
-                if math.log(at_zero.upper) <= value:
+                if log_or_minus_infinity(at_zero.upper) <= value:
                     item.answer = Interval(0.0, 0.0)
                 else:
                     gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value

@@ -20,6 +20,9 @@ from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, S
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
 
+#: From this number of steps on, grids are shorter.
+_MANY_STEPS = 10**7
+
 #: An epsilon below this counts as this if widths are compared with it.
 TINY = 1e-7
 
@@ -147,6 +150,8 @@ class GridRefinement:
         for item in items:
             first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
         self._centre(0.5 * (first + last))
+        # rounding limits the width of the answer about many steps, and long grids take seconds
+        self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
         self._last = False
 
@@ -283,7 +288,7 @@ class GridRefinement:
                 above, below = part.atoms(spacing, sorted(tilts), widest, CELLS)
                 uppers[-1].append((above, steps))
                 lowers[-1].append((below, steps))
-        for _ in range(5):
+        for _ in range(self._centres):
             # The distance from the centre over which the composition keeps its precision.
             reach = self._saddle.spread + 1.0 / self._saddle.tilt
             scan = max(reach, 8.0 * spacing)
@@ -322,11 +327,11 @@ class GridRefinement:
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         for side in sides:
-            composed = compose(side, tilt, centre, floor, NODES)
+            composed = compose(side, tilt, centre, floor, self._nodes)
             value, error = composed.sum_at(centre)
             if error > UNSURE * value:
                 log_delta = min(item.log_delta for item in self.items)
-                members.append(split_rare_steps(composed, side, floor, NODES, log_delta))
+                members.append(split_rare_steps(composed, side, floor, self._nodes, log_delta))
             else:
                 members.append((((composed, 0.0),), -math.inf))
         return ComposedProfile(tuple(members))

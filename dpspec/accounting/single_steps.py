@@ -32,6 +32,7 @@ from dpspec.accounting.numerics import (
     log_or_minus_infinity,
 )
 from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, loss_extremes, smallest_level
+from dpspec.accounting.truncated_poisson import Revealed
 
 #: Method of an answer.
 STEPS = "exact profiles of single steps"
@@ -41,6 +42,9 @@ _ROUNDING, _AGREE = 1e-11, 1e-9
 
 #: The largest numbers of phases whose profiles are evaluated for a lower and for an upper end.
 _LOWER, _UPPER = 8, 16
+
+#: The largest number of components of a mixture whose profile is evaluated.
+_COMPONENTS = 4096
 
 #: Distances of a threshold t from epsilon + ln T.
 _BEYOND = (3.0, 10.0, 40.0)
@@ -67,9 +71,8 @@ class SingleSteps:
     def __init__(self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> None:
         self._phases, self._sides = phases, sides
         self._steps = sum(steps for _, steps in phases)
-        closed = [phase for phase in phases if phase[0].log_delta_bounds(0.0, sides[0]) is not None]
-        closed.sort(key=lambda phase: phase[0].dominating_effect * math.sqrt(phase[1]), reverse=True)
-        self._closed = closed[:_LOWER]
+        largest = sorted(phases, key=lambda phase: phase[0].dominating_effect * math.sqrt(phase[1]), reverse=True)
+        self._closed = [phase for phase in largest[:_LOWER] if _closed_form(phase[0], 0.0, sides[0]) is not None]
         self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
         self.log_upper = functools.cache(self._log_upper)
         self.log_lower = functools.cache(self._log_lower)
@@ -170,7 +173,7 @@ class SingleSteps:
         return Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
 
     def _largest_epsilon(self, log_delta: float, limit: float) -> float:
-        """An epsilon up to ``limit`` whose delta is larger, as large as the lower bound allows; 0 if there is none."""
+        """An epsilon up to ``limit`` whose delta is larger, as large as the lower bound allows; else 0."""
         low, high = 0.0, 1.0
         if self.log_lower(0.0) <= log_delta:
             return 0.0
@@ -190,7 +193,7 @@ class SingleSteps:
         return crossing(lambda epsilon: log_delta - self.log_upper(epsilon), high, low, within=_ROUNDING * high)[0]
 
     def early_answer(self, question: Question, width: float) -> Interval | None:
-        """An answer that needs no grid, within the relative ``width``; None if there is none.
+        """An answer that needs no grid, within the relative ``width``; else None.
 
         An epsilon of 0, if the advantages of all steps add up to no more than delta. A delta, and a test if losses
         above 20 decide it.
@@ -294,9 +297,16 @@ def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
     return math.log(-math.expm1(math.fsum(steps * math.log1p(-math.exp(log)) for log, steps in deltas)))
 
 
+def _closed_form(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float] | None:
+    """Bounds of ln delta of one step, unless they take more than milliseconds."""
+    cases = [case for _, case in pair.cases] if isinstance(pair, Revealed) else [pair]
+    components = sum(len(case.ratio.shifts) for case in cases if isinstance(case, Mixture))
+    return pair.log_delta_bounds(epsilon, side) if components <= _COMPONENTS else None
+
+
 def _profile(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float]:
-    """Bounds of ln delta of one step: its closed form, or that of a Gaussian pair that dominates."""
-    if (bounds := pair.log_delta_bounds(epsilon, side)) is not None:
+    """Bounds of ln delta of one step: its closed form, or a dominating Gaussian pair's."""
+    if (bounds := _closed_form(pair, epsilon, side)) is not None:
         return bounds
     if not 0.0 < pair.dominating_effect < math.inf:
         return -math.inf, 0.0

@@ -22,7 +22,7 @@ from dpspec.accounting.grid import discretize_from_above, discretize_from_below,
 def test_removing_kinks_only_lowers_a_curve(values: list[float], gaps: list[int], spacing: float) -> None:
     nodes = np.array(values)
     losses = spacing * np.cumsum(gaps[: len(nodes)])
-    after = remove_kinks(nodes, losses)
+    after, _ = remove_kinks(nodes, losses)
     assert np.all(after >= 0.0)
     for epsilon in np.concatenate((losses, 0.5 * (losses[1:] + losses[:-1]), [losses[0] - 1.0])):
         weights = -np.expm1(np.minimum(epsilon - losses, 0.0))

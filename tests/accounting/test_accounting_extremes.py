@@ -1,0 +1,154 @@
+"""Every public question about a privacy loss over the whole admitted range: an answer in time, sane, and true.
+
+``CAMPAIGN=n`` in the environment runs n examples of each test.
+"""
+
+import math
+import os
+import time
+
+import mpmath
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.accounting_oracle import gaussian_delta, two_laplace_steps, two_step_delta
+from support.extreme_pairs import (
+    Question,
+    deltas,
+    directions,
+    discrete,
+    epsilons,
+    exact_delta,
+    integers,
+    laplace,
+    large_groups,
+    log_uniform,
+    losses,
+    noises,
+    poisson,
+    questions,
+)
+
+from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, Pair, PrivacyLoss, tradeoff_bounds
+
+#: CPU seconds of one answer; most take a few milliseconds.
+_LONGEST = 60.0
+
+
+def extremes(examples: int) -> settings:
+    """Settings of a test with this number of examples."""
+    count = int(os.environ.get("CAMPAIGN", "0")) or examples
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def require_sane(answer: Interval, low: float, high: float) -> None:
+    """Fails unless ``answer`` is within [low, high], up to rounding."""
+    assert not math.isnan(answer.lower)
+    assert low * (1.0 - 1e-9) - 1e-300 <= answer.lower <= answer.upper <= high * (1.0 + 1e-9)
+    assert math.copysign(1.0, answer.lower) > 0.0
+
+
+@extremes(15)
+@given(losses(), questions())
+def test_any_question_about_any_composition(loss: PrivacyLoss, question: Question) -> None:
+    _, ask, low, high = question
+    start = time.process_time()
+    require_sane(ask(loss), low, high)
+    assert time.process_time() - start < _LONGEST
+
+
+@extremes(60)
+@given(st.one_of(poisson, laplace, discrete), epsilons, st.sampled_from(DIRECTIONS))
+def test_one_step_contains_the_exact_delta(pair: Pair, epsilon: float, direction: Direction) -> None:
+    found = PrivacyLoss.of(pair, direction).delta(epsilon)
+    require_sane(found, 0.0, 1.0)
+    with mpmath.workdps(400):
+        exact = exact_delta(pair, epsilon, direction)
+    if exact is not None:
+        assert found.lower <= exact * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-300)
+        assert found.upper >= exact * (1 - mpmath.mpf(1e-9)) - mpmath.mpf(1e-300)
+
+
+@extremes(20)
+@given(noises, integers(1e9), epsilons)
+def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, count: int, epsilon: float) -> None:
+    mu = math.sqrt(count) / sigma
+    found = PrivacyLoss.gaussian(sigma).compose(count).delta(epsilon)
+    with mpmath.workdps(60):
+        exact = gaussian_delta(epsilon, mpmath.sqrt(count) / mpmath.mpf(sigma)) if mu < 1e3 else None
+    require_sane(found, 0.0, 1.0)
+    if exact is not None:
+        assert found.lower * (1.0 - 1e-6) <= exact + mpmath.mpf(1e-50)
+        assert found.upper * (1.0 + 1e-6) + 1e-50 >= exact
+
+
+@extremes(8)
+@given(log_uniform(1e-4, 30.0), log_uniform(1e-6, 1.0), st.floats(0.0, 0.95), st.sampled_from(DIRECTIONS))
+def test_two_laplace_steps_contain_the_exact_delta(
+    scale: float, rate: float, share: float, direction: Direction
+) -> None:
+    pair = Laplace(scale, 1.0, rate)
+    epsilon = share * pair.largest_loss(direction)
+    found = PrivacyLoss.of(pair, direction).compose(2).delta(epsilon)
+    exact = two_laplace_steps(pair.edge, pair.rate, epsilon, direction)
+    assert found.lower * (1.0 - 1e-8) - 1e-15 <= exact <= found.upper * (1.0 + 1e-8) + 1e-15
+
+
+@extremes(8)
+@given(log_uniform(0.2, 1e3), log_uniform(1e-6, 1.0), log_uniform(1e-3, 3.0), st.sampled_from(DIRECTIONS))
+def test_two_gaussian_steps_contain_the_exact_delta(
+    sigma: float, rate: float, epsilon: float, direction: Direction
+) -> None:
+    pair = Mixture.poisson(1, rate, sigma)
+    found = PrivacyLoss.of(pair, direction).compose(2).delta(epsilon)
+    exact = two_step_delta(pair, pair, epsilon, direction)
+    assert found.lower * (1.0 - 1e-6) - 1e-12 <= exact <= found.upper * (1.0 + 1e-6) + 1e-12
+
+
+@extremes(5)
+@given(losses(), st.tuples(deltas, deltas).map(sorted))
+def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
+    small, large = loss.epsilons(pair, width=1e-2)
+    assert large.lower <= small.upper * (1.0 + 1e-9)
+
+
+@extremes(8)
+@given(poisson, integers(1e4), integers(100), deltas, directions)
+def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: float, direction: Direction) -> None:
+    loss = PrivacyLoss.of(pair, direction).compose(count)
+    few, many = loss.epsilon(delta, width=1e-2), loss.compose(factor).epsilon(delta, width=1e-2)
+    assert few.lower <= many.upper * (1.0 + 1e-9)
+
+
+@extremes(6)
+@given(large_groups, st.sampled_from((1, 100)), deltas)
+def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> None:
+    start = time.process_time()
+    require_sane(PrivacyLoss.of(pair).compose(count).epsilon(delta, width=1e-2), 0.0, math.inf)
+    assert time.process_time() - start < _LONGEST
+
+
+@extremes(4)
+@given(st.one_of(poisson, laplace), integers(1e4))
+def test_whole_curves(pair: Pair, count: int) -> None:
+    bounds = tradeoff_bounds(PrivacyLoss.of(pair).compose(count), nodes=32)
+    for level in (1e-6, 0.1, 0.5):
+        require_sane(bounds(level), 0.0, 1.0 - level)
+    require_sane(bounds.advantage(), 0.0, 1.0)
+
+
+def test_advantages_below_delta_prove_an_epsilon_of_zero() -> None:
+    """Rate times steps, 2e-9, is below delta; the epsilon used to be at most 1e10."""
+    assert PrivacyLoss.gaussian(1e-5, rate=1e-9).compose(2).epsilon(1e-6) == Interval(0.0, 0.0)
+
+
+@pytest.mark.parametrize(("steps", "low", "high"), [(1, 4.9e23, 5.1e23), (2, 9.9e23, 1.01e24)])
+def test_almost_no_noise(steps: int, low: float, high: float) -> None:
+    """A draw shows the record: 1 - 0.99^T, and an epsilon of about T / (2 sigma^2) while all draws exceed delta."""
+    loss = PrivacyLoss.gaussian(1e-12, rate=0.01).compose(steps)
+    assert low < loss.epsilon(1e-6).lower <= loss.epsilon(1e-6).upper < high
+    revealed = 1.0 - 0.99**steps
+    assert loss.advantage().lower * (1.0 - 1e-9) <= revealed <= loss.advantage().upper * (1.0 + 1e-9)
+    assert loss.advantage().relative_width < 1e-6
+    gamma = revealed + 0.01 * (1.0 - revealed)
+    assert loss.rero(0.01).lower * (1.0 - 1e-9) <= gamma <= loss.rero(0.01).upper * (1.0 + 1e-9)
