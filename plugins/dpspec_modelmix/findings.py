@@ -14,7 +14,7 @@ from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import Attack, PhaseOptions, Segment, segments_of, unmet_conditions
-from dpspec_modelmix.published import PRINTED, compared, comparisons, utility_findings
+from dpspec_modelmix.published import PRINTED, compared, comparisons, figure_3, utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 
 #: Assumptions of every bound.
@@ -46,7 +46,7 @@ _ONE_HOT = dps.Assumption(
 )
 
 
-def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
     segments = segments_of(spec.phases, spec.training.options, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
@@ -92,7 +92,7 @@ def _with_mixing(
     reasons: list[str],
     plain: float,
     scopes: Sequence[dps.Scope],
-) -> Iterator[dps.Finding]:
+) -> Iterator[dps.Finding | dps.Series]:
     """Epsilon with mixing, or as if all conditions held if there are ``reasons`` against; ``plain``: without mixing."""
     best = None if segments[0].noise == "laplace" else theory.mixed_epsilon(segments, delta)
     mixed = theory.freedman_epsilon(segments, delta) if best is None else best.epsilon
@@ -123,6 +123,7 @@ def _with_mixing(
         yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
         method = "without mixing / with mixing, integer orders"
         yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
+        yield from figure_3(spec, segments, delta, best.epsilon, improved.epsilon)
     yield from comparisons(spec, segments, delta, assumptions)
 
 
