@@ -64,6 +64,9 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         yield certified_upper(
             "epsilon", interval, at={"delta": delta}, scope=SCOPE, source="Ganesh 2024", assumptions=base, method=method
         )
+    intervals = _plain(tuple(theory.without_mixing(segments)), kit.PROFILE_DELTAS)
+    rows = [(SCOPE.adjacency, 1, e.upper, delta) for e, delta in zip(intervals, kit.PROFILE_DELTAS, strict=True)]
+    yield kit.profile([row for row in rows if math.isfinite(row[2])], rigor="certified", source="Ganesh 2024")
     by_mean = any(PhaseOptions.of(phase).by_mean for phase in spec.phases)
     scopes: tuple[dps.Scope, ...] = (SCOPE,)
     if by_mean and "expected_batch_size" not in spec.training.options:
