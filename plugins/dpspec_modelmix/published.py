@@ -191,7 +191,7 @@ _PANELS = ((0.3675, 0.02), (0.456371, 0.04))
 def figure_3(
     spec: dps.Spec, segments: Sequence[Segment], delta: float, repaired: float, improved: float
 ) -> Iterator[dps.Series]:
-    """The printed value of a spec of Figure 3 and those of the paper's and of the repaired formulas; else nothing.
+    """The printed value of a spec of Figure 3 and the values of the paper's and the repaired formulas.
 
     ``repaired`` and ``improved``: the repaired theorem with the paper's conversion to epsilon and with a better one.
     """

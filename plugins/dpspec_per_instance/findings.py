@@ -175,7 +175,7 @@ class Analysis:
 def record_table(records: Analysis) -> dps.Series:
     """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1.
 
-    ``epsilon`` is at most the data-independent value, so many records can tie. ``rank`` orders ``uncapped`` from 1, the
+    ``epsilon`` is at most the data-independent value: records can tie. ``rank`` orders ``uncapped`` from 1, the
     largest.
     """
     delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios

@@ -288,7 +288,7 @@ _SHOWN_ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 16.0, 32.0, 64.0)
 
 
 def divergence_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    """By order and accounting method; a published method has rows only where it applies."""
+    """By order and accounting method; a published method has rows only if it applies."""
     tested, m = Declaration.of(spec.mechanism.options).ptr is not None, pipeline.private
     rows: list[tuple[dps.Json, ...]] = []
     for method, title in METHOD_TITLES.items():
