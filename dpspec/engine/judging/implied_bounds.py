@@ -48,8 +48,8 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
         if pairs and _above_curve(low, [pair for pair, _ in pairs]):
             (epsilon, delta), source = min(pairs, key=lambda item: (item[0][1], item[0][0]))
             yield (
-                f"{_shown(low)} exceeds the bound that the proved upper bounds imply, such as epsilon <= {upper(epsilon)} at "
-                f"delta {exact(delta)} from {_shown(source)}"
+                f"{_shown(low)} exceeds the bound that the proved upper bounds imply, such as epsilon <= "
+                f"{upper(epsilon)} at delta {exact(delta)} from {_shown(source)}"
             )
 
 
