@@ -17,8 +17,8 @@ from dpspec.engine.results.result import SOURCE
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
-class ContradictoryBoundsError(Exception):
-    """Two proved bounds exclude each other: a bug in a bound, hence no ``DpspecError``."""
+class ContradictoryBoundsError(ValueError):
+    """Two proved bounds exclude each other: a bug in a bound (no ``DpspecError``), or an edited result in ``verify``."""
 
 
 def require_consistent(audit: str, mechanism: str, findings: Sequence[Finding]) -> None:
