@@ -97,7 +97,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
 
 
 def _is_whole(curve: ProvenCurve) -> bool:
-    """Whether all bounds are pure DP, or there are several, of which one is at a large delta or has epsilon 0."""
+    """Whether all bounds are pure DP, or there are several and one has a large delta or epsilon 0."""
     epsilon, delta = curve.pairs[0]
     return epsilon == 0.0 or (delta >= _LARGE if len(curve.pairs) > 1 else delta == 0.0)
 

@@ -106,7 +106,7 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         of = "" if one else f" in {titles[next(i for i, each in enumerate(audits) if each is audit)]}"
         verb = _PREDICATES[words.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
         reason = worst.reason.rstrip(".")
-        if worst.verdict == "refuted":  # without what the attack adds to a certified bound
+        if worst.verdict == "refuted":  # without the sentence about the attack
             reason = re.split(r"\. (?=[A-Z])", reason, maxsplit=1)[0]
         if reason.startswith(_NOT_PROVED):
             verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)

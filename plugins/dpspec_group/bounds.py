@@ -273,7 +273,7 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
         f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
         columns,
         units={"group_size": "records"},
-        # Of the bounds. The line of a baseline that is no bound is marked as such.
+        # Of the bounds; other baselines are marked in the legend.
         rigor="theorem" if columns.keys() - {"group_size", "epsilon", "linear"} else "certified",
         source="; ".join(source),
         x="group_size",

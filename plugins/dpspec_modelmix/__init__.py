@@ -152,7 +152,7 @@ class ModelMixAudit(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         return refusals(spec, facts)
 
-    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_modelmix.findings import findings
 
         return findings(spec, context)

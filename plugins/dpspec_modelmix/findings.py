@@ -14,7 +14,7 @@ from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import Attack, PhaseOptions, Segment, segments_of, unmet_conditions
-from dpspec_modelmix.published import PRINTED, compared, comparisons, utility_findings
+from dpspec_modelmix.published import PRINTED, compared, comparisons, figure_3, utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 
 #: Assumptions of every bound.
@@ -46,7 +46,7 @@ _ONE_HOT = dps.Assumption(
 )
 
 
-def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
     segments = segments_of(spec.phases, spec.training.options, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
@@ -64,6 +64,9 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         yield certified_upper(
             "epsilon", interval, at={"delta": delta}, scope=SCOPE, source="Ganesh 2024", assumptions=base, method=method
         )
+    intervals = _plain(tuple(theory.without_mixing(segments)), kit.PROFILE_DELTAS)
+    rows = [(SCOPE.adjacency, 1, e.upper, delta) for e, delta in zip(intervals, kit.PROFILE_DELTAS, strict=True)]
+    yield kit.profile([row for row in rows if math.isfinite(row[2])], rigor="certified", source="Ganesh 2024")
     by_mean = any(PhaseOptions.of(phase).by_mean for phase in spec.phases)
     scopes: tuple[dps.Scope, ...] = (SCOPE,)
     if by_mean and "expected_batch_size" not in spec.training.options:
@@ -92,7 +95,7 @@ def _with_mixing(
     reasons: list[str],
     plain: float,
     scopes: Sequence[dps.Scope],
-) -> Iterator[dps.Finding]:
+) -> Iterator[dps.Finding | dps.Series]:
     """Epsilon with mixing, or as if all conditions held if there are ``reasons`` against; ``plain``: without mixing."""
     best = None if segments[0].noise == "laplace" else theory.mixed_epsilon(segments, delta)
     mixed = theory.freedman_epsilon(segments, delta) if best is None else best.epsilon
@@ -123,6 +126,7 @@ def _with_mixing(
         yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
         method = "without mixing / with mixing, integer orders"
         yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
+        yield from figure_3(spec, segments, delta, best.epsilon, improved.epsilon)
     yield from comparisons(spec, segments, delta, assumptions)
 
 

@@ -175,6 +175,47 @@ def comparisons(
     yield compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
+#: Epsilon printed in Figure 3, panels a to c, by threshold and linf_truncation.
+FIGURE_3 = dict(
+    zip(
+        [(threshold, truncation) for threshold in (0.075, 0.15, 0.3) for truncation in (1, 25, 100)],
+        (57.2, 17.9, 15.3, 40.4, 9.0, 7.9, 31.7, 5.4, 4.8),
+        strict=True,
+    )
+)
+
+#: Noise multiplier and sampling rate of panels a to c, and of d to f, for which no value is printed.
+_PANELS = ((0.3675, 0.02), (0.456371, 0.04))
+
+
+def figure_3(
+    spec: dps.Spec, segments: Sequence[Segment], delta: float, repaired: float, improved: float
+) -> Iterator[dps.Series]:
+    """The printed value of a spec of Figure 3 and the values of the paper's and the repaired formulas.
+
+    ``repaired`` and ``improved``: the repaired theorem with the paper's conversion to epsilon and with a better one.
+    """
+    phase, options = spec.phases[0], PhaseOptions.of(spec.phases[0])
+    panel = (phase.noise_multiplier, phase.sampling.rate)
+    if panel not in _PANELS or (len(spec.phases), phase.steps, phase.clip_norm, delta) != (1, 5000, 20.0, 1e-5):
+        return
+    setting = (options.mixing.threshold, options.sparsity)
+    columns: dict[str, list[dps.Json]] = {
+        "printed": [FIGURE_3.get(setting) if panel == _PANELS[0] else None],
+        "recomputed": [real_epsilon(segments, delta).epsilon if segments[0].one_dimensional else repaired],
+        "repaired": [repaired],
+        "improved": [improved],
+    }
+    yield kit.series(
+        "figure-3",
+        "Figure 3: epsilon as printed, by the paper's orders, by the repaired theorem, and by a better conversion",
+        columns,
+        rigor="approximate",
+        source=f"{PRINTED}; {SOURCE}; Canonne, Kamath & Steinke 2020",
+        upper=("repaired", "improved"),
+    )
+
+
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
     # The corollary with the repaired sign of the denominator and without T is the value of a single step.

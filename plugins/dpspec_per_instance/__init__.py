@@ -63,6 +63,7 @@ class PerInstanceAudit(dps.Audit):
         from dpspec_per_instance import bounds, statements
 
         yield from bounds.upper_bounds(spec)
+        yield from bounds.profile_series(spec)
         yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:

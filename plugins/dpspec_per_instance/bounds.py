@@ -289,10 +289,24 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
     """Epsilon of every record of every dataset at the claimed deltas, and in the widest direction along the curve."""
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
-    pairs = tuple((Mixture.poisson(1, phase.rate(), phase.noise_multiplier), phase.steps) for phase in spec.phases)
-    curves = [PrivacyLoss(pairs, DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
+    curves = [PrivacyLoss(_pairs(spec), DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
     worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
     return dict(zip(deltas, worst, strict=True))
+
+
+def profile_series(spec: dps.Spec) -> Iterator[dps.Series]:
+    """The certified privacy profile of every record, for the success rates of an attacker; in both directions only."""
+    if spoken_directions(spec)[-1] == "both":
+        loss = PrivacyLoss(_pairs(spec))
+        rows = [
+            ("add-remove", 1, epsilon.upper, delta)
+            for epsilon, delta in zip(loss.epsilons(kit.PROFILE_DELTAS, width=1e-3), kit.PROFILE_DELTAS, strict=True)
+        ]
+        yield kit.profile(rows, rigor="certified", source="Ganesh 2024, Theorem 3.1, for one record")
+
+
+def _pairs(spec: dps.Spec) -> tuple[tuple[Mixture, int], ...]:
+    return tuple((Mixture.poisson(1, phase.rate(), phase.noise_multiplier), phase.steps) for phase in spec.phases)
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:

@@ -173,7 +173,11 @@ class Analysis:
 
 
 def record_table(records: Analysis) -> dps.Series:
-    """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1."""
+    """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1.
+
+    ``epsilon`` is at most the data-independent value: records can tie. ``rank`` orders ``uncapped`` from 1, the
+    largest.
+    """
     delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
     norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
@@ -192,6 +196,8 @@ def record_table(records: Analysis) -> dps.Series:
         "data_independent": [whole.tight] * len(norms),
         "epsilon": [min(value, whole.tight) for value in _rounded(whole.estimate)],
         "from": ["data set" if value >= whole.tight else "record" for value in _rounded(whole.estimate)],
+        "uncapped": _rounded(whole.estimate),
+        "rank": _ranks(whole.estimate),
         "ratio": _rounded(whole.estimate / whole.renyi),
         "advantage": _rounded(advantage(np.minimum(whole.estimate, whole.tight), delta)),
     }
@@ -202,7 +208,7 @@ def record_table(records: Analysis) -> dps.Series:
         rigor="approximate",
         source=f"{bounds.STEP_SOURCE}; {bounds.RUN_SOURCE}",
         kind="sorted",
-        y=["epsilon"],
+        y=["uncapped"],
         by="label",
         units={"mean_norm": "clip norms"},
         upper=[name for name in columns if name == "data_independent" or "confidence_upper_" in name],
@@ -216,6 +222,13 @@ def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     small = np.exp(-np.minimum(eps, 700.0))
     most = (-np.expm1(-eps) + 2.0 * np.asarray(delta, dtype=np.float64) * small) / (1.0 + small)
     return np.asarray(np.minimum(most, 1.0), dtype=np.float64)
+
+
+def _ranks(values: Floats) -> list[int]:
+    """The place of each value in descending order, from 1; equal values in their order."""
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
+    return [int(rank) for rank in ranks]
 
 
 def _rounded(values: Floats | Array) -> list[float]:
@@ -288,6 +301,7 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
                 yield from _epsilon_findings(records, epsilons, fraction=fraction)
             if direction == records.audited.widest_direction:
                 yield from _renyi_comparison(records, epsilons)
+                yield from _capped(records, epsilons)
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
@@ -338,6 +352,36 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
             method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
             privacy=records.privacy,
+        )
+
+
+#: Number of named records with the largest estimates.
+_TOP = 5
+
+
+def _capped(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    """The share of estimates above the data-independent epsilon, and the records with the largest ones."""
+    estimates, tight = epsilons.estimate, epsilons.tight
+    share, ratio = float(np.mean(estimates > tight)), float(np.quantile(estimates, 0.9)) / tight
+    finding = partial(dps.Finding, bound="estimate", rigor="approximate", source=_SOURCE)
+    yield finding(
+        quantity="share_above_data_independent",
+        value=share,
+        at=dps.FrozenMap({"delta": epsilons.delta}),
+        scope=dps.Scope(direction=epsilons.direction, data="this"),
+        method=f"plug-in over {records.runs} runs, by rdp: {100.0 * share:.3g}% of the estimates exceed the certified "
+        f"{tight:.4g} of any record (by a factor of {ratio:.3g} at the 90th percentile), are reported as this value, "
+        "and tie; ranks use the uncapped estimates",
+        privacy=records.privacy,
+    )
+    for rank, place in enumerate(np.argsort(-estimates, kind="stable")[:_TOP].tolist(), start=1):
+        yield finding(
+            quantity="epsilon_uncapped",
+            value=float(estimates[place]),
+            at=dps.FrozenMap({"delta": epsilons.delta, "rank": rank}),
+            scope=dps.Scope(direction=epsilons.direction, data="this", record=records.audited.points[place]),
+            method=f"plug-in over {records.runs} runs, among {len(estimates)} audited records",
+            privacy="per-record",
         )
 
 

@@ -202,7 +202,7 @@ def gamma_outcomes(spec: dps.Spec, leakage: Leakage, named: Sequence[float]) -> 
         "gamma-by-kappa",
         "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
         columns,
-        # Of the bounds. Lines that are no bounds are marked as such.
+        # Of the bounds; other lines are marked in the legend.
         rigor="theorem" if values.keys() - set(APPROXIMATE) else "certified",
         source=gamma_source(*bounds),
         x="kappa",

@@ -180,18 +180,23 @@ def test_a_finding_taken_as_recorded_may_have_any_place(bench: Bench) -> None:
 def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, public: bool) -> None:
     result = bench.result("per-instance", trained=True, public=public)
     (audit,) = result.audits
-    bound = next(one for one in audit.findings if one.bound == "upper" and "delta" in one.at)
-    findings = (*audit.findings, dataclasses.replace(bound, rigor="certified", value=0.001, lower=None))
+    attained = next(one for one in audit.findings if (one.bound, one.rigor) == ("lower", "certified"))
+    forgery = dataclasses.replace(attained, bound="upper", method="another accountant")
+    findings = (*audit.findings, forgery)
     spec = from_document(audit.document, load_catalog())
     (judged,) = judge([Concluded(spec=spec, findings=findings, checks=audit.checks, evidence=audit.evidence)])
     forged = dataclasses.replace(audit, findings=judged.findings, verdicts=judged.verdicts)
-    assert 0.001 in [verdict.upper for verdict in forged.verdicts]
+    assert attained.value in [verdict.upper for verdict in forged.verdicts]
     text = codec.dump(dataclasses.replace(result, audits=(forged,)))
     ended, said = bench.ends(text, "nowhere")
     assert ended == "not recomputed"
     assert "what follows from the trials (2 trials) was not recomputed" in said
     assert "could not be recomputed: 3 of 3 verdicts" in said
     assert bench.ends(text, str(bench.folder / "store"))[0] == "objected"
+    # Below the certified lower bound the forged bound contradicts it.
+    findings = (*audit.findings, dataclasses.replace(forgery, value=0.001))
+    text = codec.dump(dataclasses.replace(result, audits=(dataclasses.replace(forged, findings=findings),)))
+    assert bench.ends(text, "nowhere")[0] == "objected"
 
 
 def test_two_audits_of_one_name_and_trials_in_another_order_are_no_result(bench: Bench) -> None:

@@ -63,7 +63,8 @@ def each_bound(value=None, **changes):
     """Replace fields of every bound; ``value`` is a function of its value."""
 
     def change(found, *_):
-        moved = [dataclasses.replace(f, value=value(f.value)) if value else f for f in found]
+        findings = [f for f in found if isinstance(f, Finding)]
+        moved = [dataclasses.replace(f, value=value(f.value)) if value else f for f in findings]
         return [dataclasses.replace(f, **changes) for f in moved]
 
     return change

@@ -17,8 +17,8 @@ from dpspec.engine.results.result import SOURCE
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
-class ContradictoryBoundsError(Exception):
-    """Two proved bounds exclude each other: a bug in a bound, hence no ``DpspecError``."""
+class ContradictoryBoundsError(ValueError):
+    """Two proved bounds exclude each other: a bug in a bound (no ``DpspecError``), or an edited result in ``verify``."""
 
 
 def require_consistent(audit: str, mechanism: str, findings: Sequence[Finding]) -> None:
@@ -37,7 +37,7 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
     lowers = [finding for finding in proofs if finding.bound == "lower" and finding.rigor == "certified"]
     ends = [replace(f, value=f.lower, bound="lower") for f in uppers if f.rigor == "certified" and f.lower is not None]
     for low, attained in [*((f, True) for f in lowers), *((f, False) for f in ends)]:
-        # The lower end of an interval bounds the value of its own method only.
+        # The lower end of an interval bounds the value by one method.
         above = [f for f in uppers if _applies(f, low) and (attained or f.method == low.method)]
         part = Part(quantity=low.quantity, claimed=low.value, at=low.at)
         for high in above:
@@ -48,8 +48,8 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
         if pairs and _above_curve(low, [pair for pair, _ in pairs]):
             (epsilon, delta), source = min(pairs, key=lambda item: (item[0][1], item[0][0]))
             yield (
-                f"{_shown(low)} exceeds what the proved upper bounds imply, among them epsilon <= {upper(epsilon)} at "
-                f"delta {exact(delta)} from {_shown(source)}"
+                f"{_shown(low)} exceeds the bound that the proved upper bounds imply, such as epsilon <= "
+                f"{upper(epsilon)} at delta {exact(delta)} from {_shown(source)}"
             )
 
 

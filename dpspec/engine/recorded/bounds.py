@@ -219,14 +219,14 @@ def _profile(run: RecordedRun, adjacency: str, size: int) -> list[tuple[float, f
         return []
     noise, rates = [sigma or 0.0 for sigma in noise_multipliers(run)], [rate for rate in run.rates if rate is not None]
     if len(rates) < len(noise):
-        bounds = [(epsilon_of(run, adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
-        return [(each.upper, delta) for each, delta in bounds if each is not None and math.isfinite(each.upper)]
+        ends = [(epsilon_of(run, adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
+        return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
     epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
     # Omitted empty draws add (1 + e^epsilon) eta to delta, as in ``_ranked_epsilon``.
     eta = _empty_draw(run.header.world or 0, run.header.share or 0, rates)
     charged = [
-        (each.upper, delta + (1.0 + math.exp(min(each.upper, 700.0))) * eta)
-        for each, delta in zip(epsilons, PROFILE_DELTAS, strict=True)
+        (end.upper, delta + (1.0 + math.exp(min(end.upper, 700.0))) * eta)
+        for end, delta in zip(epsilons, PROFILE_DELTAS, strict=True)
     ]
     return [(epsilon, delta) for epsilon, delta in charged if math.isfinite(epsilon) and delta < 1.0]
 

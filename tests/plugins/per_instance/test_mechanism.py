@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support import solved_once, specs
 
+from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Series
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load, reread
@@ -16,6 +17,7 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.reporters.terminal import render
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_per_instance import render_records
@@ -115,6 +117,33 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
     assert all(c >= e for c, e in zip(records["confidence_upper_remove"], records["estimate_remove"], strict=True))
 
 
+def test_estimates_above_the_worst_case_are_counted_and_rank_records_uncapped(both) -> None:
+    audit, _, result = both
+    columns = table(audit, "records").columns
+    uncapped = np.maximum(columns["estimate_remove"], columns["estimate_add"])
+    assert columns["uncapped"] == pytest.approx(uncapped)
+    ranked = [place for _, place in sorted(zip(columns["rank"], range(4), strict=True))]
+    assert list(uncapped[ranked]) == sorted(uncapped, reverse=True)
+    (share,) = [f for f in audit.findings if f.quantity == "share_above_data_independent"]
+    tight = columns["data_independent"][0]
+    assert share.value == np.mean(uncapped > tight)
+    assert f"{100.0 * share.value:.3g}% of the estimates exceed the certified {tight:.4g}" in share.method
+    top = [f for f in audit.findings if f.quantity == "epsilon_uncapped"]
+    assert [f.scope.record for f in top] == [columns["record"][place] for place in ranked]
+    assert {f.privacy for f in top} == {"per-record"}
+    assert not any(f.quantity == "epsilon_uncapped" for f in redact(result).audits[0].findings)
+
+
+def test_the_risk_is_that_of_the_certified_curve(both) -> None:
+    audit, _, _ = both
+    (rate,) = rates(audit)
+    pair = Mixture.poisson(1, 0.2, 1.5)
+    for power, level in zip(rate.powers, FALSE_POSITIVES, strict=True):
+        losses = [PrivacyLoss(((pair, 12),), side) for side in ("present-first", "absent-first")]  # type: ignore[arg-type]
+        true = max(1.0 - loss.tradeoff(level).upper for loss in losses)
+        assert true <= power <= 1.02 * true
+
+
 def test_lower_bounds_stay_below_upper_values(both) -> None:
     audit, _, _ = both
     records = table(audit, "records").columns
@@ -149,7 +178,7 @@ def test_the_table_of_the_mean_rule_has_medians_by_direction(both) -> None:
 def test_reports_without_internal_hold_no_record(both) -> None:
     audit, _, result = both
     public = redact(result).audits[0]
-    theory = {"one-step", "attack-limits", "unlearning"}
+    theory = {"profile", "divergence-by-order", "one-step", "attack-limits", "unlearning"}
     assert {s.name for s in public.series} == theory
     assert {s.name for s in audit.series} > theory
     assert all(s.privacy != "public" for s in audit.series if s.name not in theory)

@@ -52,6 +52,16 @@ def stated(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:
     return findings, tables
 
 
+def test_divergences_by_order_are_those_of_the_gaussian(tmp_path: Path) -> None:
+    """At rate 1, n steps have n a / (2 sigma^2) at order a, in both directions."""
+    _, tables = stated(spec_of(tmp_path, "mechanism.sampling.rate=1.0", "mechanism.noise_multiplier=4.0"))
+    columns = tables["divergence-by-order"].columns
+    assert columns["direction"] == ("remove",) * 5 + ("add",) * 5
+    for order, first, run in zip(columns["order"], columns["first_step"], columns["run"], strict=True):
+        assert first == pytest.approx(order / 32.0, rel=1e-6)
+        assert run == pytest.approx(100.0 * order / 32.0, rel=1e-6)
+
+
 def test_at_the_papers_own_setting_the_printed_constant_backs_nothing(tmp_path: Path) -> None:
     """Batches of 128 of MNIST: Corollary 3.1 holds with the exact profile, and as printed it is flagged as refuted."""
     findings, tables = stated(spec_of(tmp_path))

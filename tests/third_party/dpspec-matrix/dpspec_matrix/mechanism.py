@@ -117,7 +117,7 @@ class Matrix(kit.AttackedMechanism):
         from dpspec.accounting import Interval, certified_lower, certified_upper
 
         attained = spec.training.get("optimizer") is None
-        found = list(super().bound(spec, context))
+        found = [one for one in super().bound(spec, context) if isinstance(one, dps.Finding)]
         for size in sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)}):
             between = Interval(*self.mu(spec, size)).by("exact whole numbers, square root rounded outward")
             found.append(
