@@ -236,7 +236,8 @@ class _Draws:
     Given K = k, the steps compose to the Gaussian pair of effect a sqrt(k), with the profile delta_k. As the output is
     a mixture of these, delta(epsilon) <= sum_k P[K = k] delta_k(epsilon). Present-first, the test whether the loss of
     any k steps together exceeds t has a power of at least P[K >= k] delta_k(t), and a level of at most binom(T, k)
-    e^-t. X"""
+    e^-t.
+    """
 
     effect: float
     steps: int

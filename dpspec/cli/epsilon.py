@@ -118,7 +118,15 @@ def _table(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target:
     steps = f"{schedule.steps} step" + ("s" if schedule.steps > 1 else "")
     goal = f", epsilon <= {decimals.exact(target)}" if target is not None else ""
     head = f"{noise}, {_batches(schedule)}, {steps}, delta = {decimals.exact(delta)}{goal}"
-    columns = ["records", *(["noise"] if target is not None else []), "epsilon", "worse", "mu", "advantage", "identified"]
+    columns = [
+        "records",
+        *(["noise"] if target is not None else []),
+        "epsilon",
+        "worse",
+        "mu",
+        "advantage",
+        "identified",
+    ]
     rows = [columns]
     for group in groups:
         shown = [decimals.exact(group.noise)] if target is not None else []

@@ -24,6 +24,7 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
@@ -131,6 +132,7 @@ class WatchedTraining:
         self._opacus: OpacusWatch | None = None
         self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
+        self._replays: ReplayedSteps | None = None
         if parts.clipping is not None:
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
@@ -146,6 +148,9 @@ class WatchedTraining:
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
+            if parts.clipping in ("flat", "ghost") and group is None and not parts.compiled and self.gradients is None:
+                self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer)
+                self._replays.attach(self.guarded, self._undo)
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             self._hooks = StepHooks(inner, before, after)
@@ -192,6 +197,8 @@ class WatchedTraining:
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
             return
+        if self._replays is not None:
+            self._replays.pause(True)
         try:
             observe()
         except Exception as error:
@@ -205,6 +212,9 @@ class WatchedTraining:
             with contextlib.suppress(Exception):
                 if self._rank is not None:
                     self._rank.group.end()
+        finally:
+            if self._replays is not None:
+                self._replays.pause(False)
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None
@@ -243,6 +253,8 @@ class WatchedTraining:
             "scaling": opacus.scaling.found if opacus is not None else None,
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
+            "replays": self._replays.counts if self._replays is not None else None,
+            "replay_failure": self._replays.abstained if self._replays is not None else "",
             "replaced": opacus.replaced.found if opacus is not None else None,
             "passes": passes,
             "gradients": self._reported.found,
@@ -368,6 +380,8 @@ class WatchedTraining:
         step.updates = 1
         if self._seeds is not None:
             self._seeds.step()
+        if self._replays is not None:
+            self._replays.after_step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)

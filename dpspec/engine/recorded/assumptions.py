@@ -280,6 +280,10 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         probed, removed, _, _, confirmed, _ = found
         text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps, and its loss gives the "
         text += f"gradients of the training at {confirmed:.0f} of these steps"
+    if end is not None and end.replays is not None and end.replays[1] >= 1.0:
+        text += f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
+    elif end is not None and end.replay_failure:
+        text += f"; the chosen steps were not replayed: {end.replay_failure}"
     yield stated("unmixed-batches", text)
     repeats = run.header.repeats
     if repeats > 1:

@@ -11,6 +11,7 @@ from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly
 
@@ -25,6 +26,8 @@ ADDED = "batches with other gradients than the second backward pass left"
 GHOST_NORMS = "norms that differ from the recomputed gradient's"
 CHANGE = "change of the clipped sum if a record is removed, in clip norms"
 INFLUENCE = "change of other contributions if a record is removed, in clip norms"
+SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
+OTHERS_MOVED = "change of other records' outputs or gradients if a record is replaced in the replayed step"
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
 REPLACED = "methods of the optimizer that the script replaced"
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
@@ -46,6 +49,10 @@ _ADVICE = {
     GHOST_NORMS: "Call each layer by its forward, once in a pass, and keep the hooks of Opacus.",
     CHANGE: "Check loss_reduction, and layers and losses that mix records.",
     INFLUENCE: "Replace batch normalization (for example by group normalization) and losses that mix records.",
+    SUM_MOVED: "One record contributes more than the clip norm allows: look for several rows or backward passes for "
+    "each record, losses that weigh records by the batch, and clipping of other values than a record's whole gradient.",
+    OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
+    "the batch, mixup, in-batch negatives, and losses that divide by a total of the batch.",
     SCALED: "Give the loss the reduction that make_private got as loss_reduction.",
     REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, run.noised).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
@@ -241,6 +248,13 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
             yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
             yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
         yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
+    if end.replays is not None and end.replays[1] >= 1.0:
+        tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
+        note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
+        most = LARGEST_MOVE * (1.0 + MOVE_ROUNDING)
+        yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
+        others = max(of_outputs, of_gradients)
+        yield _sampled("unmixed-batches", OTHERS_MOVED, others <= ROWS_ROUNDING, 0.0, others, note, ROWS_ROUNDING)
     if end.replaced is not None:
         note = ", ".join(end.replaced[:5]) or "no method was replaced"
         yield none_found("clipping", REPLACED, "reported", len(end.replaced), note, None)

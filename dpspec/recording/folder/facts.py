@@ -38,6 +38,8 @@ class Facts:
     scaling: tuple[Count, Real, Number] | None
     probe: tuple[Number, Number, Number, Number, Number, Number] | None
     probe_failure: str
+    replays: tuple[Number, Number, Number, Number, Number, Number] | None = None
+    replay_failure: str = ""
     replaced: Names | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[float, float, float, float, float, float, float, float] | None
@@ -100,11 +102,12 @@ _RANKS: dict[str, Join] = {
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "recomputed": _columns(sum, sum, sum, max),
     "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
+    "replays": _columns(sum, sum, sum, max, max, max),
 }
 
 _PARTS: dict[str, Join] = {

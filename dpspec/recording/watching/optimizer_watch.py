@@ -22,6 +22,7 @@ from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.clipped_sums import (
     Contributions,
     RecomputedSums,
@@ -114,6 +115,7 @@ class OpacusWatch:
         rank: RankWatch | None = None,
     ) -> None:
         self._rank = rank
+        self.replays: ReplayedSteps | None = None
         self._entering, self._noise, self._probing = entering, noise, probing
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
@@ -265,6 +267,9 @@ class OpacusWatch:
         ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
+        if self.replays is not None:
+            sums = summed_gradients(self._optimizer, self._parameters)
+            self.replays.before_noise([total for total in sums if total is not None])
         if not self._follows:
             self._require_plain()
             self._use()

@@ -1,0 +1,182 @@
+"""The sensitivity of a traced step, measured by replays with another record.
+
+Let S be the clipped sum of a batch, and S' the sum after one record is replaced by another one. If each contribution
+depends on its own record and has at most the clip norm C, then |S - S'| <= 2 C: the two contributions, and nothing
+else, change. The outputs of the model at the other records, and the gradients of the loss at these outputs, are equal,
+because the same operations run on the same rows (``docs/explanation/replay.md``).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+from dpspec.recording.step_replay.trace import AbstainError, StepTrace
+
+#: Maximum number of replacements of one step.
+MOST_REPLACEMENTS = 4
+
+#: The factor of a scaled record: large, and of the other sign.
+_SCALE = -30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReplay:
+    """The result of the replays of one step.
+
+    Attributes:
+        records: The number of rows of the batch.
+        replacements: The number of replays with another record.
+        sum_moved: The largest move of the clipped sum, in clip norms.
+        outputs_moved: The largest relative change of the model's outputs at other records.
+        gradients_moved: The same for the gradients at these outputs; 0 if none was observed.
+        operations: The number of operations of the step.
+        seconds: The duration of all replays.
+        abstained: The reason why the step could not be replayed; empty if it was.
+    """
+
+    records: int
+    replacements: int = 0
+    sum_moved: float = 0.0
+    outputs_moved: float = 0.0
+    gradients_moved: float = 0.0
+    operations: int = 0
+    seconds: float = 0.0
+    abstained: str = ""
+
+    @property
+    def mixes_records(self) -> bool:
+        """Whether the outputs or gradients at other records depend on the replaced one."""
+        return max(self.outputs_moved, self.gradients_moved) > ROWS_ROUNDING
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the sum moves further than two contributions of one clip norm each."""
+        return self.sum_moved > LARGEST_MOVE * (1.0 + MOVE_ROUNDING)
+
+
+def measure(
+    trace: StepTrace,
+    batch: Sequence[Tensor],
+    sums: Sequence[Tensor],
+    clip_norm: float,
+    *,
+    outputs: Sequence[Tensor] = (),
+    gradients: Sequence[Tensor] = (),
+    randomness: random.Random | None = None,
+) -> StepReplay:
+    """Replay a step with other records, after its sum and before its update.
+
+    Args:
+        trace: The stopped trace.
+        batch: Features, labels, ... of the batch, each (b, ...), as the step used them.
+        sums: The clipped sum, one tensor for each parameter.
+        clip_norm: The maximum norm of a contribution.
+        outputs: The outputs of the model, each (b, ...).
+        gradients: The gradients of the loss at these outputs.
+        randomness: Chooses the records; None for the system's randomness.
+
+    Returns:
+        The result; ``abstained`` says why if the step could not be replayed.
+    """
+    start, size = time.perf_counter(), len(batch[0]) if batch else 0
+    result = StepReplay(records=size, operations=len(trace.operations))
+    try:
+        moved = _moves(trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom())
+    except AbstainError as error:
+        result = replace(result, abstained=str(error))
+    except Exception as error:
+        result = replace(result, abstained=f"{type(error).__name__}: {error}"[:200])
+    else:
+        replacements, of_sum, of_outputs, of_gradients = moved
+        result = replace(
+            result,
+            replacements=replacements,
+            sum_moved=of_sum,
+            outputs_moved=of_outputs,
+            gradients_moved=of_gradients,
+        )
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def _moves(
+    trace: StepTrace,
+    batch: Sequence[Tensor],
+    sums: Sequence[Tensor],
+    clip_norm: float,
+    outputs: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    randomness: random.Random,
+) -> tuple[int, float, float, float]:
+    """Return the number of replacements and the largest moves of sums, outputs and gradients."""
+    if not batch or len(batch[0]) < 2:
+        raise AbstainError("its batch has fewer than two records")
+    size = len(batch[0])
+    wanted = [*sums, *outputs, *gradients]
+    same = trace.replay([], wanted)
+    executed = [tensor.detach() for tensor in wanted]
+    for repeated, original in zip(same[: len(sums)], executed, strict=False):
+        if not torch.equal(repeated, original):
+            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+    largest = [0.0, 0.0, 0.0]
+    chosen = _replacements(batch, size, randomness)
+    for row, replaced in chosen:
+        moved = trace.replay(list(zip(batch, replaced, strict=True)), wanted)
+        first, second = len(sums), len(sums) + len(outputs)
+        squares = sum(
+            float((new.double() - old.double()).square().sum()) for new, old in zip(moved[:first], same, strict=False)
+        )
+        largest[0] = max(largest[0], squares**0.5 / clip_norm)
+        for kind, (begin, end) in enumerate(((first, second), (second, len(wanted))), start=1):
+            for new, old in zip(moved[begin:end], same[begin:end], strict=True):
+                largest[kind] = max(largest[kind], _change_of_others(new, old, row, size))
+    return len(chosen), largest[0], largest[1], largest[2]
+
+
+def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
+    """Choose rows, and batches in which each is replaced.
+
+    The other record is one of the batch, with another label if there is one: as it is, scaled, null, and cut to half of
+    its length.
+    """
+    labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
+    chosen: list[tuple[int, list[Tensor]]] = []
+    for attempt in range(MOST_REPLACEMENTS):
+        row = randomness.randrange(size)
+        others = [other for other in range(size) if other != row]
+        differing = [other for other in others if any(bool((t[other] != t[row]).any()) for t in labels)]
+        other = randomness.choice(differing or others)
+        replaced = []
+        for tensor in batch:
+            value = tensor.detach().clone()
+            value[row] = tensor.detach()[other]
+            if tensor.is_floating_point() and attempt == 1:
+                value[row] *= _SCALE
+            elif tensor.is_floating_point() and attempt == 2:
+                value[row] = 0
+            elif not tensor.is_floating_point() and tensor.dim() == 2 and attempt == 3:
+                value[row, tensor.shape[1] // 2 :] = _padding(tensor)
+            replaced.append(value)
+        chosen.append((row, replaced))
+    return chosen
+
+
+def _padding(tokens: Tensor) -> int:
+    """Return the value that probably fills short rows of tokens (b, length): -100, 0, or the most frequent one."""
+    usual = next((value for value in (-100, 0) if bool((tokens == value).any())), None)
+    return int(tokens.flatten().mode().values) if usual is None else usual
+
+
+def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:
+    """Return the relative change of all rows except ``row``; 0 for a tensor without a row for each record."""
+    if not old.dim() or len(old) != size or not old.is_floating_point():
+        return 0.0
+    others = [other for other in range(size) if other != row]
+    difference = (new[others].double() - old[others].double()).norm()
+    return float(difference / old[others].double().norm().clamp_min(1e-30)) if bool(difference > 0.0) else 0.0

@@ -1,0 +1,228 @@
+"""The operations of a step, and their replay with other values of some tensors.
+
+A ``TorchDispatchMode`` sees each operation of torch below automatic differentiation: the forward pass, the backward
+pass, per-sample gradients and their sum. A replay calls the same operations again with the same random numbers. It
+repeats all of them, also those that do not depend on the changed tensors, so that writes into views reach the tensors
+that share their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: Maximum number of operations of a step, and maximum size in bytes of their results.
+MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
+
+_ATEN = torch.ops.aten
+
+#: Operations that return a number of Python, on which the script's control flow may depend.
+_TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
+
+
+class AbstainError(Exception):
+    """The step cannot be replayed; the message is the reason, and may follow "the step was not replayed:"."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of an operation of torch.
+
+    Attributes:
+        function: The operation.
+        args: Its positional arguments.
+        kwargs: Its named arguments.
+        results: Its results.
+        shapes: The shapes of its results, which later operations may change in place.
+        states: The states of the generators from which it draws, before the call.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: Any
+    shapes: tuple[torch.Size, ...]
+    states: tuple[tuple[torch.Generator, Tensor], ...]
+
+
+class StepTrace(TorchDispatchMode):
+    """Notes all operations of the current thread while it is active. It changes no value and draws no number.
+
+    Attributes:
+        operations: The operations in order.
+        failure: The reason why the trace is incomplete; empty if it is complete.
+        active: Whether it sees operations.
+        paused: Whether it ignores them: the recorder's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.failure = ""
+        self._bytes = 0
+        self._produced: set[int] = set()  # addresses of the memory of results
+        #: By address, the content of memory from before the step into which the step writes.
+        self.before: dict[int, Tensor] = {}
+        self.active = self.paused = False
+
+    def start(self) -> None:
+        """Begin to note operations."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+        self.active = True
+
+    def stop(self) -> None:
+        """End; a second call does nothing."""
+        if self.active:
+            self.active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if self.failure or self.paused:
+            return func(*args, **named)
+        try:
+            states = _generator_states(func, args, named)
+            self._note_writes(func, args, named)
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            return func(*args, **named)
+        results = func(*args, **named)
+        try:
+            shapes = tuple(tensor.shape for tensor in tensors_in(results))
+            self.operations.append(Operation(func, args, named, results, shapes, states))
+            self._note_results(results)
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+        return results
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Keep the content of memory from before the step that ``func`` is about to overwrite."""
+        if not func._schema.is_mutable:
+            return
+        values = [*zip(func._schema.arguments, args, strict=False)]
+        values += [(argument, named[argument.name]) for argument in func._schema.arguments if argument.name in named]
+        for argument, value in values:
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for tensor in tensors_in(value):
+                address = _address(tensor)
+                if address and address not in self._produced and address not in self.before:
+                    self.before[address] = _whole(tensor).clone()
+
+    def _note_results(self, results: Any) -> None:
+        for tensor in tensors_in(results):
+            address = _address(tensor)
+            if address not in self.before and address not in self._produced:
+                self._produced.add(address)
+                self._bytes += tensor.untyped_storage().nbytes()
+        if self._bytes > MOST_BYTES:
+            self._fail(f"its operations need more than {MOST_BYTES >> 20} MiB")
+        elif len(self.operations) > MOST_OPERATIONS:
+            self._fail(f"it has more than {MOST_OPERATIONS} operations")
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason[:200]
+        self.operations, self.before = [], {}
+
+    def replay(self, changed: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> list[Tensor]:
+        """Repeat the operations with other values of some tensors.
+
+        Args:
+            changed: Pairs of a tensor of the step and its other value, of the same shape.
+            wanted: Tensors of the step.
+
+        Returns:
+            Copies of the values of ``wanted`` in the replay.
+
+        Raises:
+            AbstainError: The step cannot be replayed, or another number of Python or shape results.
+        """
+        if self.failure:
+            raise AbstainError(self.failure)
+        with torch.no_grad():
+            replay = _Replay(self, changed)
+            for operation in self.operations:
+                replay.repeat(operation)
+            return [replay.value(tensor).detach().clone() for tensor in wanted]
+
+
+class _Replay:
+    def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._values: dict[int, Tensor] = {}
+        self._changed = {id(tensor): value for tensor, value in changed}
+        self._memory = {address: content.clone() for address, content in trace.before.items()}
+
+    def value(self, tensor: Tensor) -> Tensor:
+        key = id(tensor)
+        if key not in self._values:
+            self._values[key] = self._changed.get(key, self._from_before(tensor))
+        return self._values[key]
+
+    def _from_before(self, tensor: Tensor) -> Tensor:
+        """The value of a tensor from before the step: its own memory, or a copy if the step writes into it."""
+        memory = self._memory.get(_address(tensor))
+        if memory is None:
+            return tensor.detach()
+        return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def repeat(self, operation: Operation) -> None:
+        args, kwargs = tree_map(self._look_up, (operation.args, dict(operation.kwargs)))
+        saved = [(generator, generator.get_state()) for generator, _ in operation.states]
+        for generator, state in operation.states:
+            generator.set_state(state)
+        try:
+            results = operation.function(*args, **kwargs)
+        finally:
+            for generator, state in saved:
+                generator.set_state(state)
+        if operation.function in _TO_PYTHON and not _same(results, operation.results):
+            raise AbstainError("a number of Python depends on the record, for example by .item()")
+        executed, repeated = tensors_in(operation.results), tensors_in(results)
+        if len(executed) != len(repeated):
+            raise AbstainError(f"{operation.function} returns another number of tensors")
+        for old, new, shape in zip(executed, repeated, operation.shapes, strict=True):
+            if new.shape != shape:
+                raise AbstainError(f"the shape of a result of {operation.function} depends on the record")
+            self._values[id(old)] = self._changed.get(id(old), new)
+
+    def _look_up(self, item: Any) -> Any:
+        return self.value(item) if isinstance(item, Tensor) else item
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors of nested lists, tuples and dictionaries."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _same(first: Any, second: Any) -> bool:
+    return bool(first == second) or (first != first and second != second)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return the whole memory of a tensor as bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _generator_states(
+    func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[torch.Generator, Tensor], ...]:
+    """Return the generators that ``func`` may use, with their states."""
+    given = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Generator)]
+    if not given and torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
+        return ()
+    generators = given or [torch.default_generator]
+    if not given and any(tensor.is_cuda for tensor in tensors_in((args, named))):
+        generators += [torch.cuda.default_generators[torch.cuda.current_device()]]
+    return tuple((generator, generator.get_state()) for generator in generators)

@@ -1,0 +1,156 @@
+"""Replays of some steps of a recorded training with Opacus' optimizer."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpspec.recording.step_replay.measure import StepReplay, measure
+from dpspec.recording.step_replay.trace import StepTrace, tensors_in
+
+#: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
+#: _ALWAYS took less than _SHARE of the training's time.
+_FIRST, _ALWAYS, _SHARE = 2.0, 2, 0.05
+
+
+class ReplayedSteps:
+    """Traces some steps from the model's forward pass to the clipped sum, and replays them before the noise."""
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._random = random.SystemRandom()
+        self._started, self._seconds = time.monotonic(), 0.0
+        self._trace: StepTrace | None = None
+        self._inputs: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+        self._gradients: list[Tensor] = []
+        self._hooks: list[Any] = []
+        self._steps = self._tried = self._replayed = self._replacements = 0
+        self._moved = [0.0, 0.0, 0.0]
+        self._chosen: bool | None = None
+        self.abstained = ""
+
+    @property
+    def counts(self) -> list[float]:
+        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of other records' outputs
+        and of gradients at them, relative]."""
+        return [self._tried, self._replayed, self._replacements, *(min(move, 1e9) for move in self._moved)]
+
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        """Observe forward passes until ``undo`` ends it."""
+
+        def before(_: Any, args: Any, kwargs: Any) -> None:
+            guarded(lambda: self._begin((args, kwargs)))
+            if self._trace is not None and not self._trace.active:
+                self._trace.start()
+
+        def after(_: Any, __: Any, output: Any) -> None:
+            guarded(lambda: self._note(output))
+
+        hooks = (
+            self._model.register_forward_pre_hook(before, with_kwargs=True),
+            self._model.register_forward_hook(after),
+        )
+        for hook in hooks:
+            undo.callback(hook.remove)
+        undo.callback(self.stop)
+
+    def pause(self, paused: bool) -> None:
+        """Ignore operations of the recorder itself."""
+        if self._trace is not None:
+            self._trace.paused = paused
+
+    def _begin(self, given: Any) -> None:
+        if self._trace is not None or self._chosen is False or not torch.is_grad_enabled() or not self._model.training:
+            return
+        inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
+        if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+            return
+        self._chosen = self._choose()
+        if self._chosen:
+            self._trace = StepTrace()
+            self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+
+    def _choose(self) -> bool:
+        number = self._steps + 1
+        if self._tried < _ALWAYS:
+            return True
+        affordable = self._seconds < _SHARE * (time.monotonic() - self._started)
+        return affordable and self._random.random() * number < _FIRST
+
+    def _note(self, output: Any) -> None:
+        if self._trace is None:
+            return
+        for tensor in tensors_in(output):
+            if tensor.requires_grad and tensor.dim() and len(tensor) == len(self._inputs[0]):
+                self._outputs.append(tensor)
+                self._hooks.append(tensor.register_hook(self._gradients.append))  # type: ignore[no-untyped-call]
+
+    def before_noise(self, sums: Sequence[Tensor]) -> None:
+        """The clipped sum of the step is complete."""
+        trace = self._trace
+        if trace is None:
+            return
+        self.stop(keep=True)
+        self._tried += 1
+        start = time.monotonic()
+        batch = [*self._inputs, *self._labels(trace)]
+        replay = measure(
+            trace,
+            batch,
+            list(sums),
+            float(self._optimizer.max_grad_norm),
+            outputs=self._outputs,
+            gradients=self._gradients,
+        )
+        self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
+        self._add(replay)
+        self._forget()
+
+    def after_step(self) -> None:
+        """The next step begins."""
+        self._steps += 1
+        self._chosen = None
+        self.stop()
+
+    def stop(self, *, keep: bool = False) -> None:
+        """End the trace, and unless ``keep`` discard it."""
+        if self._trace is not None:
+            self._trace.stop()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if not keep:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._trace, self._inputs, self._outputs, self._gradients = None, [], [], []
+
+    def _labels(self, trace: StepTrace) -> list[Tensor]:
+        """Integers from before the step with a row for each record, such as labels."""
+        size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
+        found: list[Tensor] = []
+        for operation in trace.operations:
+            for tensor in tensors_in((operation.args, dict(operation.kwargs))):
+                integers = not tensor.is_floating_point() and not tensor.is_complex()
+                if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
+                    found.append(tensor)
+                produced.add(id(tensor))
+            produced |= {id(tensor) for tensor in tensors_in(operation.results)}
+        return found
+
+    def _add(self, replay: StepReplay) -> None:
+        if replay.abstained:
+            self.abstained = replay.abstained
+            return
+        self._replayed += 1
+        self._replacements += replay.replacements
+        moves = (replay.sum_moved, replay.outputs_moved, replay.gradients_moved)
+        self._moved = [max(pair) for pair in zip(self._moved, moves, strict=True)]
