@@ -23,9 +23,10 @@ from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
 
 MAX_PARENTS = 8
 
-MAX_CELLS = 1000
-#: Maximum of the number of cells times the number of values in the document.
-MAX_VALUES = 200_000
+#: Maximum number of cells of a matrix, with and without the key ``audit``, which trains.
+MAX_CELLS, MAX_BOUNDED_CELLS = 1000, 10_000
+#: Maximum of the number of cells times the number of values in the document without its matrix.
+MAX_VALUES = 2_000_000
 
 _NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "matrix", "tuning"})
 
@@ -184,6 +185,10 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
     wrong = list(problems(core("spec")["properties"]["matrix"], plain(matrix), ("matrix",)))
     if wrong:
         return [], wrong
+    trains = isinstance(root.value, dict) and "audit" in root.value
+    # The values of an axis count once, not for each cell.
+    size = _size(root) - _size(matrix)
+    most = min(MAX_CELLS if trains else MAX_BOUNDED_CELLS, MAX_VALUES // max(1, size))
     if isinstance(matrix.value, dict):
         axes = {
             place: [Node(item.value, item.span, node.key) for item in node.value]
@@ -191,15 +196,14 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
             if isinstance(node.value, list)
         }
         count = math.prod(len(values) for values in axes.values())
-        products: Iterable[tuple[Node, ...]] = itertools.product(*axes.values()) if count <= MAX_CELLS else ()
+        products: Iterable[tuple[Node, ...]] = itertools.product(*axes.values()) if count <= most else ()
         cells = [dict(zip(axes, values, strict=True)) for values in products]
     else:
         assert isinstance(matrix.value, list)
-        cells = [dict(item.value) for item in matrix.value[: MAX_CELLS + 1] if isinstance(item.value, dict)]
+        cells = [dict(item.value) for item in matrix.value[: most + 1] if isinstance(item.value, dict)]
         count = len(matrix.value)
-    size = _size(root)
-    if count > MAX_CELLS or count * size > MAX_VALUES:
-        message = f"the matrix has {count} cells; this spec may have {min(MAX_CELLS, MAX_VALUES // size)}"
+    if count > most:
+        message = f"the matrix has {count} cells; this spec may have {most}"
         return [], [Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
     keys = {place: node.key for cell in cells for place, node in cell.items() if place.split(".")[0] in _NOT_AXES}
     if keys:

@@ -24,7 +24,7 @@ from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_bar
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
-from dpspec.reporters.read_results import ELEMENT, embedded
+from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import risk
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
 from dpspec.text import plain
@@ -86,8 +86,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
-            element=ELEMENT,
-            json=embedded(dump(result, indent=None)),
+            embedded=embedded(dump(result, indent=None)),
             style=_asset("page.css"),
             script=_asset("page.js"),
             script_digest=b64encode(hashlib.sha256(_asset("page.js").encode("utf-8")).digest()).decode("ascii"),
@@ -203,7 +202,8 @@ def compared(page: str, result: Result) -> tuple[str, str]:
         return "", f"rendered by {writer or 'an unknown program'}, and this is {here}"
     again = render(result, internal=INTERNAL_MARK in page)
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
-    for number, (line, due) in enumerate(zip_longest(page.split("\n"), again.split("\n"), fillvalue=""), 1):
+    pairs = zip_longest(without_result(page).split("\n"), without_result(again).split("\n"), fillvalue="")
+    for number, (line, due) in enumerate(pairs, 1):
         if line != due:
             start = max(0, next(i for i, (a, b) in enumerate(zip_longest(line, due)) if a != b) - _BEFORE)
             shown, expected = (text[start : start + _SHOWN].strip() or "nothing" for text in (line, due))

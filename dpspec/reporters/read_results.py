@@ -1,7 +1,9 @@
-"""Read results from JSON files and from pages, which embed their result as JSON."""
+"""Read results from JSON files and from pages, which embed their result as JSON, compressed if it is large."""
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +18,20 @@ ELEMENT = "dpspec-result"
 
 _BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 
+#: The beginning of an element with zlib's compression in base64, and the minimum length of its JSON.
+_BEGIN_COMPRESSED, _LARGE = f'<script type="application/zlib" id="{ELEMENT}">', 1 << 20
+
 #: Escapes in the JSON, so that no text ends the element or begins a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def embedded(json: str) -> str:
-    """JSON with the characters of HTML markup escaped."""
+    """The element of a page with a result."""
+    if len(json) >= _LARGE:
+        return f"{_BEGIN_COMPRESSED}{b64encode(zlib.compress(json.encode('utf-8'), 9)).decode('ascii')}{_END}"
     for character, escape in _ESCAPES.items():
         json = json.replace(character, escape)
-    return json
+    return f"{_BEGIN}{json}{_END}"
 
 
 def is_page(text: str) -> bool:
@@ -34,12 +41,33 @@ def is_page(text: str) -> bool:
 def extract(page: str) -> str:
     """Raise ``ResultError`` unless there is exactly one result."""
     # Embedded text cannot begin an element: "<" is escaped.
-    begins = page.count(_BEGIN)
-    text, end, _ = page.partition(_BEGIN)[2].partition(_END)
+    begins = page.count(_BEGIN) + page.count(_BEGIN_COMPRESSED)
+    begin = _BEGIN if _BEGIN in page else _BEGIN_COMPRESSED
+    text, end, _ = page.partition(begin)[2].partition(_END)
     if begins != 1 or not end:
         held = begins if begins != 1 else "one without an end"
         raise ResultError(f"a report contains one result, this page contains {held}")
-    return text
+    return text if begin is _BEGIN else _decompressed(text)
+
+
+def _decompressed(text: str) -> str:
+    from dpspec.engine.results.codec import MAX_BYTES
+
+    reader = zlib.decompressobj()
+    try:
+        content = reader.decompress(b64decode(text, validate=True), MAX_BYTES)
+        json = content.decode("utf-8")
+    except (ValueError, zlib.error) as error:
+        raise ResultError(f"the result of this page cannot be decompressed: {error}") from None
+    if not reader.eof or reader.unused_data:
+        raise ResultError(f"the result of this page is damaged, or has more than {MAX_BYTES} bytes")
+    return json
+
+
+def without_result(page: str) -> str:
+    """A page with an empty element: equal results may be compressed to different bytes."""
+    head, begin, rest = page.partition(_BEGIN_COMPRESSED)
+    return f"{head}{begin}{rest.partition(_END)[1]}{rest.partition(_END)[2]}" if begin else page
 
 
 #: Suffixes of files that programs display as markup, including markup in the result's texts.

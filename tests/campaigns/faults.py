@@ -317,12 +317,22 @@ def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]
         subprocess.run(["umount", place], check=False)
 
 
-def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
+def flipped_bit(run: Run, place: Path, chance: random.Random) -> str:
+    """Flip a bit of a file of one stored trial."""
+    return damaged_store(run, place, chance, ("changed in one bit",))
+
+
+def damaged_store(
+    run: Run,
+    place: Path,
+    chance: random.Random,
+    ways: Sequence[str] = ("truncated", "empty", "deleted", "changed in one bit"),
+) -> str:
     """Truncate, empty or delete a file of one stored trial, or flip one of its bits."""
     shutil.copytree(run.root / "whole", place)
     file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
     content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
-    how = chance.choice(("truncated", "empty", "deleted", "changed in one bit"))
+    how = chance.choice(ways)
     if how == "deleted":
         file.unlink()
     else:
@@ -378,6 +388,7 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
     "sigterm": (terminated(), ("group", "modelmix"), True),
     "sigterm-workers": (terminated("--workers", "2"), ("group",), True),
     "full": (disk_full, ("group",), False),
+    "flipped": (flipped_bit, KINDS, True),
     "damaged": (damaged_store, KINDS, True),
     "ray-head": (ray_head_killed, ("group",), False),
 }

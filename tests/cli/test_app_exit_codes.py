@@ -173,24 +173,27 @@ def test_errors_of_other_processes_arrive_as_what_they_are(error):
 
 
 @pytest.fixture
-def listening(monkeypatch: pytest.MonkeyPatch):
-    before = signal.getsignal(signal.SIGINT)
+def listening():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     interrupt.listen()
     yield
-    monkeypatch.setattr(interrupt, "_heard", False)
-    signal.signal(signal.SIGINT, before)
+    interrupt.forget()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def test_what_ctrl_c_turned_into_is_an_interruption(listening, capsys):
+@pytest.mark.parametrize(("sent", "says"), [(signal.SIGINT, "Interrupted"), (signal.SIGTERM, "Terminated")])
+def test_what_a_signal_turned_into_is_an_interruption(listening, capsys, sent, says):
     def importing() -> None:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sent)
         except KeyboardInterrupt:
             raise ImportError("numpy could not be imported") from None
 
-    assert run_to_exit_code(importing, []) == 130
-    assert "un the same command again to resume" in capsys.readouterr().err
+    assert run_to_exit_code(importing, []) == 128 + sent
+    assert f"{says}. Finished trials are stored: run the same command again to resume" in capsys.readouterr().err
 
 
 def test_what_was_ignored_stays_ignored():
@@ -206,7 +209,7 @@ def test_what_was_ignored_stays_ignored():
 
 def test_at_the_end_the_system_decides(listening):
     interrupt.leave()
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 PRESS = """
@@ -214,7 +217,7 @@ import signal, sys
 class Press:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal({number})
 sys.meta_path.insert(0, Press())
 sys.argv = ["dpspec", "validate", "no-such-file.yaml"]
 from dpspec.__main__ import main
@@ -222,9 +225,15 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["dpspec.cli.app", "typer", "dpspec.language.load", "yaml"])
-def test_no_import_is_too_early(module, tmp_path):
-    script = PRESS.format(module=module)
+@pytest.mark.parametrize(
+    ("module", "sent"),
+    [
+        *((module, signal.SIGINT) for module in ("dpspec.cli.app", "typer", "dpspec.language.load", "yaml")),
+        ("typer", signal.SIGTERM),
+    ],
+)
+def test_no_import_is_too_early(module, sent, tmp_path):
+    script = PRESS.format(module=module, number=int(sent))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert "Traceback" not in done.stderr
-    assert done.returncode == 130
+    assert done.returncode == 128 + sent

@@ -95,7 +95,10 @@ def test_reports_of_the_checkout_are_not_left_for_ours(tmp_path: Path, spec: Pat
     (reports / "annotations.txt").write_text("::error::forged")
     ended = audit(tmp_path, DPSPEC_SPECS="specs/nowhere.yaml")
     assert ended.returncode == 3
-    assert list(reports.iterdir()) == []
+    written = {file.name: file.read_text(encoding="utf-8") for file in reports.iterdir()}
+    assert written.keys() == {"annotations.txt", "junit.xml", "result.sarif", "summary.md"}
+    assert not any("forged" in text for text in written.values())
+    assert "::error title=dpspec::no verdict (exit 3)" in ended.stdout
     assert "forged" not in ended.stdout
     (reports / "other.html").write_text("forged")
     refused = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml")

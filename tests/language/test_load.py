@@ -389,6 +389,11 @@ class TestMatrix:
         assert [(d.code, d.message) for d in loaded.diagnostics] == [
             ("too-many-cells", "the matrix has 1089 cells; this spec may have 1000")
         ]
+        bounds = text.partition("audit:\n")[0]
+        assert len(load(bounds + text[text.index("matrix:") :]).specs) == 1089
+        line = ", ".join(str(i) for i in range(1, 10_002))
+        loaded = load(bounds + f"matrix: {{mechanism.steps: [{line}]}}\n")
+        assert [d.message for d in loaded.diagnostics] == ["the matrix has 10001 cells; this spec may have 10000"]
         many = ", ".join(["0"] * 5000)
         loaded = load(valid + f"matrix: {{data.x: [{many}], data.y: [{many}], data.z: [{many}]}}\n")
         assert [d.code for d in loaded.diagnostics] == ["too-many-cells"]

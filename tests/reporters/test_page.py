@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from base64 import b64encode
 from html.parser import HTMLParser
 
@@ -19,6 +20,7 @@ from dpspec.engine.results.codec import dump, load
 from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
+from dpspec.reporters import read_results
 from dpspec.reporters.page import compared, generator
 from dpspec.reporters.read_results import ELEMENT, extract, is_page
 from dpspec.reporters.words import place
@@ -139,6 +141,29 @@ def test_a_page_of_beginnings_without_an_end_is_read_once() -> None:
     with pytest.raises(ResultError, match="contains 2"):
         extract(page_with("{}") * 2)
     assert extract(page_with("{}")) == "{}"
+
+
+def test_a_large_result_is_compressed_and_compared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_page = html.render(result())
+    monkeypatch.setattr(read_results, "_LARGE", 100)
+    page = html.render(result())
+    assert len(page) < len(plain_page)
+    assert json.loads(extract(page)) == json.loads(extract(plain_page))
+    assert compared(page, load(extract(page))) == ("", "")
+    # Another library compresses to other bytes.
+    start = page.index('id="dpspec-result">') + len('id="dpspec-result">')
+    end = page.index("</script>", start)
+    other = b64encode(zlib.compress(extract(page).encode(), 1)).decode()
+    again = page[:start] + other + page[end:]
+    assert compared(again, load(extract(again))) == ("", "")
+    assert compared(again.replace("A table", "A tabel"), load(extract(again)))[0]
+    for content, message in (("%%", "cannot be decompressed"), (other[: len(other) // 8 * 4], "is damaged")):
+        with pytest.raises(ResultError, match=message):
+            extract(page[:start] + content + page[end:])
+    bomb = b64encode(zlib.compress(b"0" * 5000)).decode()
+    monkeypatch.setattr("dpspec.engine.results.codec.MAX_BYTES", 4000)
+    with pytest.raises(ResultError, match="more than 4000 bytes"):
+        extract(page[:start] + bomb + page[end:])
 
 
 def page_with(text: str) -> str:

@@ -101,7 +101,7 @@ _PLAIN = ("json", "text", "csv", "github", "sarif", "registry", "markdown", "sta
 
 
 def _page(text: str) -> bytes:
-    from dpspec.reporters.read_results import ELEMENT, embedded
+    from dpspec.reporters.read_results import embedded
 
-    page = f'<!doctype html><html><script type="application/json" id="{ELEMENT}">{embedded(text)}</script></html>'
+    page = f"<!doctype html><html>{embedded(text)}</html>"
     return page.encode("utf-8", "replace")
