@@ -39,6 +39,7 @@ from dpspec.kit.findings import (
     other_scheme,
     series,
     theorem_upper,
+    too_little_noise,
     unsupported,
 )
 from dpspec.kit.mechanisms import AttackedMechanism, Options, Releases, SimpleMechanism
@@ -108,6 +109,7 @@ __all__ = [
     "series",
     "shard_notes",
     "theorem_upper",
+    "too_little_noise",
     "training_bytes",
     "training_job",
     "training_seconds",
