@@ -102,7 +102,7 @@ class Reader:
         scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
         noise: Chi-square over the noisy steps, shape (R,): squares in declared variances (Gaussian), or twice the
             absolute values in declared scales (Laplace).
-        degrees: Degrees of freedom of ``noise``; ``hidden``: those of steps whose noise the rounding hides.
+        degrees: Degrees of freedom of ``noise``; ``hidden``: degrees of steps whose noise the rounding hides.
     """
 
     def __init__(

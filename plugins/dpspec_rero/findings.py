@@ -233,7 +233,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
         measured = noise_tests.two_sided(statistic, degrees, absolute=adds_laplace(spec.phases))
         yield measured.check("noise-scale", "reported", _READ_NOISE)
     elif any(run.noise.hidden for run in runs):
-        hidden = Abstention("the rounding of the parameters hides what a step adds")
+        hidden = Abstention("the rounding of the parameters hides the noise of every step")
         yield hidden.check("noise-scale", "reported", _READ_NOISE, "chi-square, two-sided")
     if all(run.included is None for run in runs):
         return

@@ -68,7 +68,7 @@ def run(
                 event = replace(event, overall=(number + event.done / max(1, event.total)) / len(prepared))
             emit(event)
 
-        if number:  # also of audits without progress reports of their own
+        if number:  # an audit may report no progress
             emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
         bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit_with_overall))
     planned = train and any(each.plan.chunks for each in bounded)

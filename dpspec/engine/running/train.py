@@ -254,7 +254,7 @@ class _Chunk:
 
     @property
     def begun(self) -> float:
-        """Number of missing trials to which the work so far amounts."""
+        """Number of missing trials that equals the finished work."""
         return self.fraction * min(len(self.missing), 1 if self.audit.state.plan.independent else len(self.missing))
 
 
@@ -319,7 +319,7 @@ class Training:
                 self._emit(Noticed(audit=audit.name, message=message))
 
     def _report(self, report: TaskProgress) -> None:
-        """Emit an event of a task. If several run, their joint progress replaces that of one."""
+        """Emit an event of a task. If several tasks run, only their joint progress is emitted."""
         event = report.value
         if not isinstance(event, Progressed):
             self._emit(event)
