@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, StageStarted, TrialFinished, TrialsPlanned
+from dpspec.engine.results.decimals import duration
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ PATIENCE = 2.0
 
 #: Seconds between two lines in a log.
 LINE_EVERY = 15.0
+
+
+#: Stages with a count over all audits, in words.
+STAGES = {"bound": "all bounds", "trials": "all trials"}
+
+#: Finished fraction of a stage from which its time is extrapolated.
+LEAST_FRACTION = 0.01
 
 
 class Progress:
@@ -31,7 +39,8 @@ class Progress:
         self._began = time.monotonic()
         self._bars: Bars | None = None
         self._trials: dict[str, tuple[int, int]] = {}
-        self._audit, self._what, self._done, self._total = "", "", 0, 0
+        self._audit, self._stage, self._what, self._done, self._total = "", "", "", 0, 0
+        self._stage_began, self._overall = self._began, 0.0
         self._planned: list[TrialsPlanned] = []
 
     def __enter__(self) -> Progress:
@@ -53,14 +62,16 @@ class Progress:
             if isinstance(event, Noticed):
                 self._say(f"{event.audit}: {event.message}")
             elif not self._quiet:
-                before = self._audit, self._what, self._total
+                stage = self._stage
                 self._record(event)
-                self._refresh(new=before != (self._audit, self._what, self._total))
+                self._refresh(new=stage != self._stage)
 
     def _record(self, event: Event) -> None:
         match event:
             case StageStarted():
                 self._audit, self._what, self._done, self._total = event.audit, event.stage, 0, 0
+                if event.stage != self._stage:
+                    self._stage, self._stage_began, self._overall = event.stage, time.monotonic(), 0.0
                 if event.stage == "trials":
                     self._say_planned()
             case TrialsPlanned():
@@ -72,8 +83,9 @@ class Progress:
             case Progressed():
                 self._audit, self._what = event.audit, event.what or self._what
                 self._done, self._total = event.done, event.total
+                self._overall = max(self._overall, min(event.overall or 0.0, 1.0))
             case RunFinished():
-                self._what, self._done, self._total = "done", 1, 1
+                self._what, self._done, self._total, self._overall = "done", 1, 1, 1.0
 
     def _say_planned(self) -> None:
         from dpspec.engine.running.train import format_time_range
@@ -87,14 +99,23 @@ class Progress:
 
     def _status(self) -> str:
         done, total = self._trials.get(self._audit, (0, 0))
-        trials = f" (trial {min(done + 1, total)} of {total})" if total > 1 else ""
-        return plain(f"{self._audit}: {self._what}{trials}")
+        trials = f" (trial {min(done + 1, total)} of {total})" if total > 1 and self._stage == "trials" else ""
+        count = f", {self._done} of {self._total}" if self._total > 1 else ""
+        return plain(f"{self._audit}: {self._what}{trials}{count}")
+
+    def _remaining(self) -> str:
+        """The finished part of the stage over all audits, and the time left at its average speed."""
+        if self._overall < LEAST_FRACTION or self._stage not in STAGES:
+            return ""
+        left = (time.monotonic() - self._stage_began) * (1.0 / self._overall - 1.0)
+        about = f", about {duration(left)} left" if self._overall < 1.0 else ""
+        return f"; {100.0 * self._overall:.0f} % of {STAGES[self._stage]}{about}"
 
     def _show_lines(self) -> None:
         while not self._ended.wait(LINE_EVERY):
             with self._lock:
                 if self._what and not self._ended.is_set():
-                    self._say(self._status() + (f", {self._done} of {self._total}" if self._total else ""))
+                    self._say(self._status() + self._remaining())
 
     def _show_bar(self) -> None:
         from rich import progress
@@ -105,9 +126,7 @@ class Progress:
         bars = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(bar_width=20),
-            progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
             console=Console(file=self._stream, markup=False, emoji=False, highlight=False),
             transient=True,
             refresh_per_second=5,
@@ -120,12 +139,15 @@ class Progress:
                 bars.start()
 
     def _refresh(self, *, new: bool) -> None:
-        """``new`` work restarts the times."""
+        """A ``new`` stage restarts the bar and its time."""
         if self._bars is not None:
             task = self._bars.task_ids[0]
             if new:
                 self._bars.reset(task)
-            self._bars.update(task, description=self._status(), completed=self._done, total=self._total or None)
+            total = 1.0 if self._overall > 0.0 else None
+            self._bars.update(
+                task, description=self._status() + self._remaining(), completed=self._overall, total=total
+            )
 
     def _say(self, text: str) -> None:
         if self._bars is not None:

@@ -53,7 +53,10 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed:
-    """Progress of the current work; ``unit`` and ``records`` as in ``Context.progress``."""
+    """Progress of the current work; ``unit`` and ``records`` as in ``Context.progress``.
+
+    ``overall`` is the finished fraction of the stage, the bounds or the trials of all audits; None if unknown.
+    """
 
     audit: str
     what: str
@@ -61,6 +64,7 @@ class Progressed:
     total: int
     unit: str = ""
     records: float = 0.0
+    overall: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

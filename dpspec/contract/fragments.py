@@ -83,11 +83,14 @@ NOISE_MULTIPLIER: dict[str, Json] = number(
     most=1e6,
 )
 
-#: Below this, float32 rounding exceeds the accounted fraction of the clip norm.
-LEAST_CLIP_NORM = 1e-30
+#: Smallest noise multiplier above 0 of a step with a meaningful bound: below it epsilon exceeds 10^11.
+LEAST_NOISE_MULTIPLIER = 1e-6
+
+#: Outside this range, float32 rounding exceeds the accounted fraction of the clip norm, or sums and noise overflow.
+LEAST_CLIP_NORM, MOST_CLIP_NORM = 1e-30, 1e30
 
 CLIP_NORM: dict[str, Json] = number(
-    "Each record's gradient is scaled down to at most this l2 norm.", least=LEAST_CLIP_NORM
+    "Each record's gradient is scaled down to at most this l2 norm.", least=LEAST_CLIP_NORM, most=MOST_CLIP_NORM
 )
 
 SHARD_RUNS: dict[str, Json] = integer(
@@ -98,7 +101,7 @@ SHARD_RUNS: dict[str, Json] = integer(
 )
 
 _SAMPLING_OPTIONS: dict[str, Json] = {
-    "rate": number("Probability with which each record enters a batch, a public constant", above=0, most=1),
+    "rate": number("Probability with which each record enters a batch, a public constant", least=1e-30, most=1),
     "batch_size": integer("Number of records in every batch", least=1),
     "max_batch": integer("Largest number of records in a batch", least=1),
     "epoch_steps": integer("Number of steps of an epoch; each record is in exactly one step", least=1, most=10**7),

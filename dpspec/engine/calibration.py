@@ -130,10 +130,13 @@ class Evaluations:
         return prepared
 
     def _findings(self, prepared: Prepared) -> tuple[Finding, ...]:
+        from dpspec.training import limited
+
         spec, inputs = prepared.spec, prepared.audit.trial_inputs(prepared.spec)
         context = RunContext(prepared, self.catalog, inputs, device="cpu", emit=self.emit)
         try:
-            outcomes = with_assumptions(prepared.audit.bound(spec, context), spec, prepared.constants, {})
+            with limited(1):  # as in a run
+                outcomes = list(with_assumptions(prepared.audit.bound(spec, context), spec, prepared.constants, {}))
             return tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
         except DataError as error:
             raise SpecError([data_unreadable(error, self.spec)]) from error

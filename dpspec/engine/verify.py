@@ -74,6 +74,8 @@ def verify(
     Raises:
         PluginError: A kind of the result is not installed.
     """
+    from dpspec.training import limited
+
     names = Counter(audit.name for audit in result.audits)
     mismatches = [
         Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
@@ -83,7 +85,8 @@ def verify(
     recomputed_audits: list[Recomputed] = []
     for audit in result.audits:
         try:
-            again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
+            with limited(1):  # as in the run
+                again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
         except PluginError as error:
             here = versions_of(environment(catalog))
             recorded = versions_of(result.environment).items()

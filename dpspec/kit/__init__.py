@@ -41,6 +41,7 @@ from dpspec.kit.findings import (
     profile,
     series,
     theorem_upper,
+    too_little_noise,
     unsupported,
 )
 from dpspec.kit.mechanisms import AttackedMechanism, Options, Releases, SimpleMechanism
@@ -112,6 +113,7 @@ __all__ = [
     "series",
     "shard_notes",
     "theorem_upper",
+    "too_little_noise",
     "training_bytes",
     "training_job",
     "training_seconds",

@@ -185,9 +185,6 @@ class Attack(kit.Options):
         return self.white_box or ("iterates" in capabilities and updates_invertible(training))
 
 
-#: Smallest supported noise multiplier. Anything lower is a typo and outside the accountant's range.
-MIN_NOISE = 1e-6
-
 #: Maximum number of canaries, because trials store their order.
 MAX_CANARIES = 50_000
 
@@ -247,7 +244,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
             yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
-        sampling, noise = phase.sampling, phase.noise_multiplier
+        sampling = phase.sampling
         yield from kit.other_scheme(
             spec,
             i,
@@ -275,10 +272,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
             message = f"steps must be a multiple of epoch_steps = {sampling.epoch_steps}, got {phase.steps}"
             help = f"write {multiple}, or another multiple of {sampling.epoch_steps}"
             yield kit.bad_value(message, dps.in_phase(spec, i, "steps"), help)
-        if 0.0 < noise < MIN_NOISE:
-            message = f"noise_multiplier must be 0 or at least {MIN_NOISE:g}, got {noise:g}"
-            help = "use more noise: below this epsilon is meaningless"
-            yield kit.bad_value(message, dps.in_phase(spec, i, "noise_multiplier"), help)
+        yield from kit.too_little_noise(phase.noise_multiplier, dps.in_phase(spec, i, "noise_multiplier"))
         if phase.noiseless:
             yield dps.Diagnostic(
                 code="no-noise",

@@ -207,9 +207,6 @@ def segments_of(phases: Sequence[dps.Phase], training: Mapping[str, Any], facts:
 #: Gap in units of the noise below which the amplification is negligible.
 _NEGLIGIBLE = 0.5
 
-#: Largest clip norm whose product with the noise keeps full precision. The schema has the smallest one.
-MOST_CLIP = 1e30
-
 #: Largest number of canaries whose order fits a trial's evidence.
 MAX_CANARIES = 50_000
 
@@ -251,13 +248,7 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
     if facts.parameters is not None and options.sparsity > facts.parameters:
         message = f"linf_truncation must be at most the {facts.parameters} parameters, got {options.sparsity}"
         yield dps.Diagnostic(code="out-of-range", message=message, path=dps.in_phase(spec, i, "linf_truncation"))
-    clips: list[tuple[tuple[str, ...], float]] = [(("clip_norm",), phase.clip_norm)]
-    if options.embedding is not None:
-        clips.append((("embedding", "clip_norm"), options.embedding.clip_norm))
-    for keys, clip in clips:
-        if clip > MOST_CLIP:
-            message = f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding errors would change the noise"
-            yield kit.bad_value(message, dps.in_phase(spec, i, *keys), "rescale clip_norm, learning_rate and threshold")
+    yield from kit.too_little_noise(phase.noise_multiplier, dps.in_phase(spec, i, "noise_multiplier"))
     if phase.noiseless:
         path, message = dps.in_phase(spec, i, "noise_multiplier"), "without noise epsilon is infinite"
         yield dps.Diagnostic(code="no-noise", message=message, path=path, severity="warning")
@@ -314,6 +305,7 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
     if embedding.anchors > facts.test_records:
         message = f"anchors must be at most the {facts.test_records} records of the test split, got {embedding.anchors}"
         yield dps.Diagnostic(code="out-of-range", message=message, path=path("anchors"))
+    yield from kit.too_little_noise(embedding.noise_multiplier, path("noise_multiplier"))
     if not embedding.floor and embedding.noise_multiplier == 0.0:
         message = "without noise in the subspace epsilon is infinite"
         yield dps.Diagnostic(code="no-noise", message=message, path=path("noise_multiplier"), severity="warning")

@@ -323,6 +323,7 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         if phase.noiseless:
             message = "noise_multiplier must be above 0: a step without noise has no finite divergence"
             yield kit.bad_value(message, dps.in_phase(spec, i, "noise_multiplier"), "write a noise_multiplier above 0")
+        yield from kit.too_little_noise(phase.noise_multiplier, dps.in_phase(spec, i, "noise_multiplier"))
     composition = Composition.of(spec.mechanism.options)
     if composition.exponent is not None:
         growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))

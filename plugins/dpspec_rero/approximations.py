@@ -252,6 +252,8 @@ def series(phases: Sequence[Steps], power: float, order: int) -> Series:
     totals = np.zeros(6)
     for phase in phases:
         totals += phase.count * _cumulants(phase, power)
+    if not totals[1] > 0.0:
+        raise ArithmeticError("the variance of the privacy loss underflows")
     deviation = math.sqrt(totals[1])
     rho = tuple(float(totals[r] / deviation ** (r + 1)) for r in range(2, 6))
     return Series(float(totals[0]), deviation, rho, order)  # type: ignore[arg-type]
@@ -262,6 +264,8 @@ def _cumulants(phase: Steps, power: float) -> Floats:
     losses, weights = tabulate_loss(phase).losses, tabulate_loss(phase).weights(power)
     mean = float(weights @ losses)
     deviation = math.sqrt(float(weights @ np.square(losses - mean)))
+    if deviation == 0.0:
+        return np.array([mean, 0.0, 0.0, 0.0, 0.0, 0.0])
     x = (losses - mean) / deviation
     m3, m4, m5, m6 = (float(weights @ x**r) for r in (3, 4, 5, 6))
     standard = (m3, m4 - 3.0, m5 - 10.0 * m3, m6 - 15.0 * m4 - 10.0 * m3**2 + 30.0)

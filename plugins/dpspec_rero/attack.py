@@ -81,6 +81,10 @@ class AbsoluteSum:
         return ClippedSum(total, torch.cat(norms))
 
 
+#: Largest rounding of a step's update, relative to its declared noise, at which the scale of the noise is tested: it
+#: adds at most 10^-4 to the variance.
+MOST_NOISE_ROUNDING = 0.01
+
 #: Smallest noise standard deviation that the likelihood assumes, in clip norms.
 _LEAST_NOISE = 1e-3
 
@@ -98,6 +102,7 @@ class Reader:
         scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
         noise: Chi-square over the noisy steps, shape (R,): squares in declared variances (Gaussian), or twice the
             absolute values in declared scales (Laplace).
+        degrees: Degrees of freedom of ``noise``; ``hidden``: degrees of steps whose noise the rounding hides.
     """
 
     def __init__(
@@ -130,8 +135,15 @@ class Reader:
         self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
         self.noise = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
         noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
-        self.degrees = noisy * self._model.size * (2 if self._laplace else 1) if iterates else 0
+        self._step_degrees = self._model.size * (2 if self._laplace else 1)
+        self._declared_degrees = noisy * self._step_degrees if iterates else 0
+        self.hidden = 0
         self.included: list[list[int] | None] = [None for _ in rows]
+
+    @property
+    def degrees(self) -> int:
+        """Missing steps count, so that a run with fewer steps has too little noise."""
+        return self._declared_degrees - self.hidden
 
     def observers(self) -> list[Observer]:
         return [_RunObserver(self, run) for run in range(len(self._rows))]
@@ -195,7 +207,8 @@ class Reader:
             known.append(rows[batch[batch < len(rows) - 1]])
             present.append(bool((batch == len(rows) - 1).any()))
         clip, q = phase.clip_norm, phase.sampler.inclusion
-        rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
+        recovered = self._update.invert(before, after)
+        rest = (recovered.noisy - self._sums(before, known, clip)) / clip
         sigma = max(phase.noise_multiplier, _LEAST_NOISE)
 
         def drawn_or_not(places: Tensor) -> Tensor:
@@ -205,12 +218,16 @@ class Reader:
             return loss
 
         self._score(drawn_or_not)
-        if phase.noise_multiplier > 0.0:
+        if phase.noise_multiplier == 0.0:
+            return
+        if recovered.expected / clip <= MOST_NOISE_ROUNDING * math.sqrt(before.numel()) * phase.noise_multiplier:
             targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
             own = self._clipped(before, targets, clip)[:, 0] / clip
             there = send(torch.tensor(present), own.device)[:, None]
             noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
+        else:
+            self.hidden += self._step_degrees
 
     def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
         """Log-likelihood ratios (R, c) of ``rest`` (R, P), in clip norms, if a step drew each of ``places`` (R, c)."""
@@ -385,7 +402,11 @@ def _run_group(
             "records": len(hidden[run].rows),
             "included": reader.included[run],
             # Evidence is JSON, which has no infinity.
-            "noise": {"statistic": statistic if np.isfinite(statistic) else 1e300, "degrees": reader.degrees},
+            "noise": {
+                "statistic": statistic if np.isfinite(statistic) else 1e300,
+                "degrees": reader.degrees,
+                **({"hidden": reader.hidden} if reader.hidden else {}),
+            },
         }
         if index == 0:
             job = make_job(inputs, context, 0, (data.train_x, data.train_y), "twin")

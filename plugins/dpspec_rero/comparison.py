@@ -227,13 +227,13 @@ def _values(method: str, leakage: Leakage, kappas: Sequence[float], delta: float
         return [gamma_from_epsilon_delta(kappa, epsilon.upper, delta, both=both) for kappa in kappas]
     noisy, revealed = noisy_steps(leakage.phases), revealed_probability(leakage.phases)
     values: Sequence[float | None]
-    if method == "rdp":
-        values = approximations.gammas_rdp(kappas, noisy)
-    elif method == "edgeworth":
-        try:
+    try:
+        if method == "rdp":
+            values = approximations.gammas_rdp(kappas, noisy)
+        elif method == "edgeworth":
             values = approximations.gammas_edgeworth(kappas, noisy)
-        except ArithmeticError:
-            values = [None] * len(kappas)
-    else:
-        values = [gamma_clt(kappa, noisy, as_printed=method == "clt-printed") for kappa in kappas]
+        else:
+            values = [gamma_clt(kappa, noisy, as_printed=method == "clt-printed") for kappa in kappas]
+    except ArithmeticError:  # a comparison is out of the range of floats; the certified bound is not
+        values = [None] * len(kappas)
     return [None if value is None else with_revealed(value, revealed) for value in values]

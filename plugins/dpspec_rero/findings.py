@@ -13,6 +13,7 @@ from dpspec.accounting import Interval, certified_lower, certified_upper, librar
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
+from dpspec.stats.conformance.measurement import Abstention
 from dpspec.training.providers import iterates_reveal_sums, updates_invertible
 from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
@@ -123,6 +124,9 @@ LOGGED, LOOKS = 2, 16
 
 _WORDS = {"all": "candidates", "same-class": "candidates of one class", "planted": "planted candidates"}
 
+#: The note of the check of the noise that the attack reads.
+_READ_NOISE = "noise in released models after subtracting drawn records"
+
 #: The adversary's knowledge in addition to the released models.
 _ASSUMPTIONS = (
     dps.Assumption(
@@ -140,10 +144,14 @@ _ASSUMPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReadNoise(Record):
-    """Noise after subtracting the drawn records: a chi-square statistic and its degrees of freedom."""
+    """Noise after subtracting the drawn records: a chi-square statistic and its degrees of freedom.
+
+    ``hidden``: degrees of freedom of the steps whose noise is not tested, because rounding hides it.
+    """
 
     statistic: Amount
     degrees: Count
+    hidden: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,14 +224,17 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
         run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
         if run.included is not None and len(run.included) != len(spec.phases):
             raise ValueError(f"{where}.included must be of {len(spec.phases)} phases, got {len(run.included)}")
-        if runs and run.noise.degrees != runs[0].noise.degrees:
-            raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
+        if runs and run.noise.degrees + run.noise.hidden != runs[0].noise.degrees + runs[0].noise.hidden:
+            raise ValueError(f"{where}.noise.degrees and hidden must have the sum of the other trials")
         runs.append(run)
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
         statistic = sum(run.noise.statistic for run in runs)
         measured = noise_tests.two_sided(statistic, degrees, absolute=adds_laplace(spec.phases))
-        yield measured.check("noise-scale", "reported", "noise in released models after subtracting drawn records")
+        yield measured.check("noise-scale", "reported", _READ_NOISE)
+    elif any(run.noise.hidden for run in runs):
+        hidden = Abstention("the rounding of the parameters hides the noise of every step")
+        yield hidden.check("noise-scale", "reported", _READ_NOISE, "chi-square, two-sided")
     if all(run.included is None for run in runs):
         return
     for number, phase in enumerate(spec.phases):

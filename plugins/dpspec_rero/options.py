@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.contract.fragments import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from dpspec.training.providers import updates_invertible
 
 Noise: TypeAlias = Literal["gaussian", "laplace"]
@@ -240,6 +241,14 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             path=("threat_model", "prior") if "prior" in spec.threat_model.options else ("threat_model",),
             help="for example prior: {candidates: 16}; or leave audit out for bounds only",
         )
+    for number, phase in enumerate(trained_phases(spec.phases)):
+        key = "scale" if "scale" in spec.phases[number] else "noise_multiplier"
+        yield from kit.too_little_noise(phase.noise_multiplier, dps.in_phase(spec, number, key))
+        if not LEAST_CLIP_NORM <= phase.clip_norm <= MOST_CLIP_NORM:
+            message = f"training needs a sensitivity from {LEAST_CLIP_NORM:g} to {MOST_CLIP_NORM:g}, got "
+            message += f"{phase.clip_norm:g}"
+            path = dps.in_phase(spec, number, "sensitivity")
+            yield kit.bad_value(message, path, "rescale sensitivity, scale and learning_rate, or leave audit out")
     noises = [phase.noise for phase in spec.phases]
     for number, noise in enumerate(noises):
         if noise != noises[0]:

@@ -20,7 +20,7 @@ EVENTS = (
     StageStarted(audit="digits", stage="bound"),
     TrialsPlanned(audit="digits", total=3, stored=1, seconds=200.0),
     StageStarted(audit="digits", stage="trials"),
-    Progressed(audit="digits", what="training", done=5, total=10),
+    Progressed(audit="digits", what="training", done=5, total=10, overall=0.25),
     TrialFinished(audit="digits", index=1, seconds=1.0),
     Noticed(audit="digits", message="evil \x1b[31m[red]notice"),
     RunFinished(complete=True),
@@ -58,7 +58,7 @@ def test_a_log_gets_a_line_at_times_and_during_silent_work(monkeypatch):
         wait_for(stream, "digits: bound\n", 2)
         for event in EVENTS[2:6]:
             listener(event)
-        wait_for(stream, "digits: training (trial 3 of 3), 5 of 10\n", 1)
+        wait_for(stream, "digits: training (trial 3 of 3), 5 of 10; 25 % of all trials, about 0.", 1)
     ended = stream.getvalue()
     time.sleep(0.2)
     assert stream.getvalue() == ended
@@ -81,14 +81,14 @@ def test_quiet_shows_notices_only():
 
 def test_quick_work_shows_no_bar():
     text = play(Terminal())
-    assert "5/10" not in text
+    assert "5 of 10" not in text
     assert "evil \\x1b[31m[red]notice" in text
 
 
 def test_slow_work_shows_a_bar_and_clears_it_away(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 0.01)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "140")
     stream = Terminal()
     with Progress(stream) as listener:
         deadline = time.monotonic() + 20
@@ -99,8 +99,7 @@ def test_slow_work_shows_a_bar_and_clears_it_away(monkeypatch):
         time.sleep(0.3)
         listener(EVENTS[6])
     text = stream.getvalue()
-    assert "digits: training (trial 2 of 3)" in text
-    assert "5/10" in text
+    assert "digits: training (trial 2 of 3), 5 of 10; 25 % of all trials, about" in text
     assert "evil \\x1b[31m[red]notice" in text
     assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
 
@@ -111,3 +110,21 @@ def test_a_stream_that_fails_stops_nothing():
             raise BrokenPipeError
 
     assert play(Gone()) == ""
+
+
+def test_the_count_covers_all_audits_and_neither_falls_nor_restarts_in_a_trial() -> None:
+    listener = Progress(io.StringIO())
+    steps = (("a", 1, 2, 0.25), ("a", 2, 2, 0.5), ("b", 0, 2, 0.5), ("b", 1, 2, 0.75), ("a", 1, 9, 0.3))
+    shown = []
+    for audit, done, total, overall in steps:
+        listener(StageStarted(audit=audit, stage="trials"))
+        listener(Progressed(audit=audit, what="training", done=done, total=total, overall=overall))
+        shown.append(listener._remaining().partition("%")[0])
+    assert shown == ["; 25 ", "; 50 ", "; 50 ", "; 75 ", "; 75 "]
+
+
+def test_work_without_parts_shows_no_count() -> None:
+    listener = Progress(io.StringIO())
+    listener(StageStarted(audit="a", stage="bound"))
+    listener(Progressed(audit="a", what="accounting", done=0, total=1))
+    assert listener._status() + listener._remaining() == "a: accounting"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 
 import pytest
@@ -62,6 +63,20 @@ def refusing(monkeypatch):
 
 def sized(value, size):
     return upper(value, at=FrozenMap({"delta": 0.0, "group_size": size}))
+
+
+def test_bounds_use_one_thread_as_in_a_run(load, yielding, monkeypatch):
+    threads = set()
+
+    def noting(spec):
+        threads.add(os.environ.get("OMP_NUM_THREADS"))
+        return [upper(spec.mechanism["epsilon"])]
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    yielding(noting)
+    (spec,) = load()
+    calibrate_spec(spec, support.catalog(), vary=KEY)
+    assert threads == {"1"}
 
 
 def test_the_largest_value_is_the_claims_own(load):

@@ -61,6 +61,31 @@ def found(result: Result) -> object:
     ]
 
 
+def test_one_count_covers_the_bounds_and_the_trials_of_all_audits(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_trials, bound_claims = counting.CountingAudit.trials, counting.CountingAudit.bound
+
+    def trials(self: Any, inputs: Any, context: Any, indices: Any) -> Any:
+        context.progress(2, 2, "training")
+        yield from train_trials(self, inputs, context, indices)
+
+    def bound(self: Any, spec: Any, context: Any) -> Any:
+        context.progress(1, 1, "accounting")
+        yield from bound_claims(self, spec, context)
+
+    monkeypatch.setattr("dpspec.engine.preparing.context._EVERY", 0.0)
+    monkeypatch.setattr(counting.CountingAudit, "trials", trials)
+    monkeypatch.setattr(counting.CountingAudit, "bound", bound)
+    events: list[Event] = []
+    audited(load(text=CELLS), tmp_path / "store", events=events)
+    reported = [event for event in events if isinstance(event, Progressed)]
+    bounds = [event.overall for event in reported if event.what == "accounting"]
+    assert bounds == [0.25, 0.5, 0.75, 1.0]
+    training = [event.overall for event in reported if event.what in ("training", "trials")]
+    assert training == pytest.approx([(i + 2) // 2 / 20 for i in range(40)])
+
+
 def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder: Path) -> None:
     specs, events = load(text=CELLS), []  # type: ignore[var-annotated]
     here = audited(specs, tmp_path / "here")
@@ -69,6 +94,9 @@ def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder
     assert len([event for event in events if isinstance(event, TrialFinished)]) == 20
     whole = [event for event in events if isinstance(event, Progressed)]
     assert (whole[-1].audit, whole[-1].what, whole[-1].done, whole[-1].total) == ("4 audits", "trials", 20, 20)
+    parts = [event.overall or 0.0 for event in whole if event.what == "trials"]
+    assert parts == sorted(parts)
+    assert (whole[0].what, parts[0], parts[-1]) == ("bound", 0.0, 1.0)
     pids = {path.name.rpartition("-")[2] for path in folder.iterdir()}
     assert len(pids) == 3  # this one, and two workers
 

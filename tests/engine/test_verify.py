@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +66,20 @@ def document(folder: Path) -> Document:
     assert verify(result, load_catalog()) == ()
     read: Document = json.loads(codec.dump(redact(result)))
     return read
+
+
+def test_bounds_use_one_thread_as_in_a_run(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, audit = [], load_catalog().mechanisms["group"].provider.audit
+    bound = resolve(audit).bound
+
+    def noting(*arguments: Any) -> Iterator[Any]:
+        threads.append(os.environ.get("OMP_NUM_THREADS"))
+        yield from bound(*arguments)
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(resolve(audit), "bound", noting)
+    assert differing(document) == []
+    assert threads == ["1", "1"]
 
 
 def differing(document: Document) -> list[str]:

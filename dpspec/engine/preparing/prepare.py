@@ -310,6 +310,9 @@ def constants_of(offered: Offered, spec: Spec) -> Assumption:
     return dataclasses.replace(stated, name=CONSTANTS, status="reported" if capped else stated.status)
 
 
+#: Granularity of the uniform numbers of samplers, which draw no event of a smaller probability.
+LEAST_DRAWN_RATE = 2.0**-53
+
 #: Maximum number of choices of a user's records over which an expected contribution is averaged.
 MOST_CHOICES = 1000
 
@@ -369,6 +372,14 @@ def refusals(
                 f"backend {offers['backend'][0]!r} does not support the sampling scheme {phase.sampling.scheme!r}",
                 in_phase(spec, i, "sampling", "scheme"),
                 f"use one of {', '.join(sorted(known))}, or another backend",
+            )
+        rate = phase.sampling.rate if "sampling" in phase else None
+        if rate is not None and rate < LEAST_DRAWN_RATE and not backend.provider.recording:
+            yield bad_value(
+                f"no sampler draws records with probability {rate:g}: training needs a rate of at least "
+                f"{LEAST_DRAWN_RATE:.2g}",
+                in_phase(spec, i, "sampling", "rate"),
+                "increase the rate, or remove audit",
             )
     with suppress(DataError):  # the facts come from a result, or preparing has reported the error
         yield from getattr(source, "remarks", tuple)()

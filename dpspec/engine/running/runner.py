@@ -6,12 +6,13 @@ except trials, which go to an executor.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event, Noticed, RunFinished, RunStarted, StageStarted
+from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import WorkerCache
@@ -59,9 +60,17 @@ def run(
             emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     cache = WorkerCache(prepared)
     bounded = []
-    for audit in prepared:
+    for number, audit in enumerate(prepared):
         emit(StageStarted(audit=audit.spec.name, stage="bound"))
-        bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit))
+
+        def emit_with_overall(event: Event, number: int = number) -> None:
+            if isinstance(event, Progressed):
+                event = replace(event, overall=(number + event.done / max(1, event.total)) / len(prepared))
+            emit(event)
+
+        if number:  # an audit may report no progress
+            emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
+        bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit_with_overall))
     planned = train and any(each.plan.chunks for each in bounded)
     training = Training(bounded, catalog, store, options, cache, emit) if planned else None
     trained = training.run() if training is not None else bounded

@@ -253,12 +253,21 @@ TRIES = 3
 
 @dataclass(kw_only=True)
 class _Chunk:
-    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers."""
+    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers.
+
+    ``fraction``: the finished part of the current work, all missing trials or one of several independent ones.
+    """
 
     audit: StoredTrials
     needs: Resources
     missing: list[int]
     losses: int = 0
+    fraction: float = 0.0
+
+    @property
+    def begun(self) -> float:
+        """Number of missing trials that equals the finished work."""
+        return self.fraction * min(len(self.missing), 1 if self.audit.state.plan.independent else len(self.missing))
 
 
 class Training:
@@ -275,6 +284,8 @@ class Training:
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
         self.audits = [StoredTrials(audit, store, emit) for audit in audits]
+        self._running: dict[int, _Chunk] = {}
+        self._done = self._total = 0
 
     def run(self) -> list[AuditState]:
         for audit in self.audits:
@@ -306,7 +317,7 @@ class Training:
             self._catalog,
             tasks=len(chosen),
             seconds=seconds,
-            on_progress=lambda report: self._emit(report.value),
+            on_progress=self._report,
         )
         try:
             with self._options.stop_requests() as requested:  # after Ray has set its handlers of signals
@@ -327,15 +338,34 @@ class Training:
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
+    def _report(self, report: TaskProgress) -> None:
+        """Emit an event of a task. If several tasks run, only their joint progress is emitted."""
+        event = report.value
+        if not isinstance(event, Progressed):
+            self._emit(event)
+            return
+        self._running[report.task].fraction = min(1.0, event.done / max(1, event.total))
+        if len(self._running) > 1:
+            self._report_all()
+        else:
+            self._emit(dataclasses.replace(event, overall=self._overall()))
+
+    def _report_all(self) -> None:
+        of = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        overall, done, total = self._overall(), self._done, self._total
+        self._emit(Progressed(audit=of, what="trials", done=done, total=total, unit="trials", overall=overall))
+
+    def _overall(self) -> float:
+        return (self._done + sum(chunk.begun for chunk in self._running.values())) / max(1, self._total)
+
     def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk], requested: Callable[[], str]) -> None:
         """Run all chunks in their order while there is room, until the deadline or a request to stop.
 
         Both stop running tasks too.
         """
-        waiting, running, started = deque(chunks), dict[int, _Chunk](), 0
-        done, total = 0, sum(len(chunk.missing) for chunk in chunks)
-        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        waiting, running, started = deque(chunks), self._running, 0
         stopping = False
+        self._done, self._total = 0, sum(len(chunk.missing) for chunk in chunks)
         while waiting or running:
             if requested() and not stopping:
                 stopping = True
@@ -353,6 +383,9 @@ class Training:
                 work = self._work(chunk, other_processes=not isinstance(pool, InlinePool))
                 pool.start(Task(number=started, name=chunk.audit.name, needs=chunk.needs, work=work, seconds=left))
                 running[started] = chunk
+                chunk.fraction = 0.0
+                if pool.size > 1:
+                    self._report_all()
             if not running:
                 return
             for message in pool.messages():
@@ -360,21 +393,18 @@ class Training:
                 if not isinstance(message, TaskProgress | PartialResult):
                     del running[message.task]
                 match message:
-                    case TaskProgress(value=event):
-                        # While several chunks run, only their joint progress is shown.
-                        if not (isinstance(event, Progressed) and len(running) > 1):
-                            self._emit(event)
+                    case TaskProgress():
+                        self._report(message)
                     case PartialResult(value=new):
                         chunk.missing = [index for index in chunk.missing if index != new.index]
                         chunk.audit.seconds += new.seconds
                         if new.index in chunk.audit.available:  # it is computed together with a missing one
                             continue
                         chunk.audit.keep(new)
-                        done += 1
-                        if pool.size > 1:
-                            self._emit(
-                                Progressed(audit=everything, what="trials", done=done, total=total, unit="trials")
-                            )
+                        self._done += 1
+                        if chunk.audit.state.plan.independent:
+                            chunk.fraction = 0.0
+                        self._report_all()
                     case TaskFailed(error=error) if not isinstance(error, Cancelled):
                         spec = chunk.audit.state.prepared.spec
                         if isinstance(error, DataError):

@@ -127,6 +127,7 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     if not flat or job.canaries is None or job.canaries.count == 0:
         return None
     row = job.canaries.gradients(torch.tensor([0]))[0]
+    row = torch.ldexp(row, -torch.frexp(row.abs().max()).exponent)  # squares of a small clip norm would underflow
     along = float(watcher.directions.project(row).max() / row.norm())
     measured = watcher.looked & watcher.resolvable
     sums = watcher.projections[measured].double().sum(0).numpy()

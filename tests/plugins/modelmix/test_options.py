@@ -125,7 +125,7 @@ def test_phases_may_change_the_threshold_but_not_the_rule(tmp_path: Path) -> Non
     assert [d.code for d in diagnostics(tmp_path, *other)] == ["unsupported"]
 
 
-@pytest.mark.parametrize(("clip", "code"), [("5e-324", "out-of-range"), ("1e300", "bad-value")])
-def test_a_clip_norm_whose_noise_rounds_to_another_is_refused(tmp_path: Path, clip: str, code: str) -> None:
+@pytest.mark.parametrize("clip", ["5e-324", "1e300"])
+def test_a_clip_norm_whose_noise_rounds_to_another_is_refused(tmp_path: Path, clip: str) -> None:
     errors = [d for d in diagnostics(tmp_path, f"mechanism.clip_norm={clip}") if d.severity == "error"]
-    assert [(d.code, d.path) for d in errors] == [(code, ("mechanism", "clip_norm"))]
+    assert [(d.code, d.path) for d in errors] == [("out-of-range", ("mechanism", "clip_norm"))]
