@@ -213,6 +213,14 @@ def check(
             metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
         ),
     ] = [],  # noqa: B006
+    accept: Annotated[
+        list[str],
+        typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
+    ] = [],  # noqa: B006
+    select: Annotated[
+        list[str], typer.Option(metavar="RULE", help="Evaluate only these rules (see `dpspec rules`). Repeatable.")
+    ] = [],  # noqa: B006
+    ignore: Annotated[list[str], typer.Option(metavar="RULE", help="Do not evaluate a rule. Repeatable.")] = [],  # noqa: B006
     reports: Reports = [],  # noqa: B006
     internal: Internal = False,
     verbose: Verbose = False,
@@ -233,7 +241,6 @@ def check(
         raise UsageError("--group-size must be from 1 to 10000")
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.summary import tally
 
     catalog = load_catalog()
     report_files = parse_reports(reports, catalog)
@@ -245,10 +252,20 @@ def check(
         adjacency=adjacency.value,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
+        accept=tuple(dict.fromkeys(accept)),
+        select=tuple(dict.fromkeys(select)),
+        ignore=tuple(dict.fromkeys(ignore)),
     )
     result = check_run(run, claim, catalog)
     write_reports(report_files, result, internal=internal)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
-        emit(tally(result))
     return exit_code_of(result)
+
+
+def rules() -> None:
+    """List the rules on recorded trainings: what each notices, why it matters, and what to do."""
+    from dpspec.engine.recorded.rules import installed_rules
+
+    for rule in installed_rules().values():
+        emit(f"{rule.name}\n  notices: {rule.summary}\n  why: {rule.why}\n  fix: {rule.fix}")

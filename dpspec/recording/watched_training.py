@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UsageError
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
@@ -24,6 +25,7 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
@@ -163,6 +165,18 @@ class WatchedTraining:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
+        self._rules = ObservedRules(installed())
+        self._rules.start(
+            RuleSetup(
+                model=parts.model,
+                optimizer=inner,
+                private_optimizer=None if parts.clipping is None else parts.optimizer,
+                loader=parts.loader,
+                resumes=part > 1,
+                compiled=parts.compiled is not None,
+            )
+        )
+        self._undo.callback(self._rules.stop)
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
         self.guarded(partial(self._start, part))
 
@@ -248,6 +262,7 @@ class WatchedTraining:
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
+            "rules": self._rules.facts(),
             "changed": opacus.changed if opacus is not None else None,
             "restated": state.restated if state is not None else None,
             "loss_scaler": hooks is not None and hooks.loss_scaler,
@@ -421,6 +436,7 @@ class WatchedTraining:
         step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
+        self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
         finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
@@ -438,6 +454,13 @@ class WatchedTraining:
             self._opacus.read([step for step, _ in waiting])
         if waiting and self.writer is not None:
             self.writer.write(*(finish() for _, finish in waiting))
+
+
+def _norms(step: PendingStep) -> Any:
+    """The norms that a custom loop reported, (b,); None for Opacus, whose norms are read later."""
+    if not step.norms or not all(isinstance(norms, Tensor) for norms in step.norms):
+        return None
+    return torch.cat([norms.reshape(-1) for norms in step.norms]).double().cpu().numpy()
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

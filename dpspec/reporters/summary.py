@@ -287,6 +287,11 @@ def tally(result: Result) -> str:
     deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
         parts.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
+    named = [
+        rule.name for audit in result.audits if audit.recording for rule in audit.recording.rules if not rule.accepted
+    ]
+    if named:
+        parts.append(f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}")
     if later := _names(result, words.pending):
         parts.append(f"not yet decided: {_named(later)}")
     if not result.complete:
@@ -302,7 +307,10 @@ def tally(result: Result) -> str:
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        words.wrong_conformance(audit) or any(_wrong(audit, one) for one in audit.verdicts) for audit in result.audits
+        words.wrong_conformance(audit)
+        or (audit.recording is not None and any(not rule.accepted for rule in audit.recording.rules))
+        or any(_wrong(audit, one) for one in audit.verdicts)
+        for audit in result.audits
     )
 
 
@@ -336,6 +344,8 @@ def _deviation(audit: AuditResult) -> str:
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
         return f"{audit.name} deviates"
+    if audit.recording is not None:  # the values may describe a record
+        return f"{audit.name} {status} ({worst.assumption})"
     size = ""
     if worst.declared is not None and worst.measured is not None:
         measured, declared = (decimals.nearest(value, digits=2) for value in (worst.measured, worst.declared))

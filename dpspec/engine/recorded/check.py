@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
+from dpspec.engine.recorded.rules import require_rules
 from dpspec.errors import ExitCode
 from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.builtin import KIND
@@ -32,7 +33,8 @@ class RunClaim:
 
     epsilon: for the first of the group sizes; None if nothing is claimed. adjacency: ``zero-out`` or ``add-remove``.
     public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
-    user assumes if the recording leaves them open.
+    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
+    only rules to evaluate, all if empty; ignore: rules that are not evaluated.
     """
 
     delta: float = 1e-5
@@ -41,13 +43,19 @@ class RunClaim:
     adjacency: str = "zero-out"
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
 
 def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
     header = open_run(run).header
-    names = {"assume": list(claim.assume), "public": list(claim.public)}
+    for option in ("accept", "select", "ignore"):
+        require_rules(option, getattr(claim, option))
+    names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
+    names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
     claims: list[Json] = []
     if claim.epsilon is not None:
         stated = {"kind": "approx-dp", "epsilon": claim.epsilon, "delta": claim.delta}
@@ -84,6 +92,9 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
         "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
         "--public": claim.public,
         "--assume": claim.assume,
+        "--accept": claim.accept,
+        "--select": claim.select,
+        "--ignore": claim.ignore,
     }
     command = ["dpspec", "check", os.fspath(run)]
     command += [word for option, values in given.items() for value in values for word in (option, str(value))]
@@ -91,7 +102,7 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
 
 
 def exit_code_of(result: Result) -> ExitCode:
-    """0 if the claim is proved and the run conforms; 5 if nothing is claimed and it conforms; otherwise 1.
+    """0 if the claim is proved, the run conforms and no caution is left; 5 without a claim if it conforms; otherwise 1.
 
     Without a claim it is also 1 if an epsilon is infinite, or if canaries exceed the certified bound.
     """
