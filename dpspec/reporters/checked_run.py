@@ -5,7 +5,7 @@ import math
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import SOURCE, AuditResult, Recording, Verdict
+from dpspec.engine.results.result import AuditResult, Recording, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
 from dpspec.text import joined
@@ -39,18 +39,14 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     page.line(recording.ran, indent=2)
     page.line(_accountant(recording), indent=2)
     for finding in audit.findings:
-        own = finding.source.startswith(SOURCE) or finding.scope.pipeline == "executed"
-        further = finding.bound != "upper" or finding.at.get("group_size", 1) != 1
-        if (own and further and finding.quantity == "epsilon" and finding.scope.adversary != "gradient") or _grouped(
-            finding
-        ):
+        if finding.quantity == "epsilon" and (finding.bound != "upper" or _grouped(finding)):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
 
 
 def _grouped(finding: Finding) -> bool:
     size = finding.at.get("group_size", 1)
-    return finding.quantity == "epsilon" and finding.bound == "upper" and isinstance(size, int) and size > 1
+    return isinstance(size, int) and size > 1
 
 
 def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
@@ -118,10 +114,8 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
         for check in bad[:_MOST_CHECKS]:
             page.item(words.check(check) if internal else check.test.removesuffix(", exact"))
         return
-    shown = joined(names[:_MOST_CHECKS]) + (
-        f" and {len(names) - _MOST_CHECKS} more" if len(names) > _MOST_CHECKS else ""
-    )
-    page.item(f"rejected: {shown}")
+    more = len(names) - _MOST_CHECKS
+    page.item(f"rejected: {joined([*names[:_MOST_CHECKS], *([f'{more} more'] if more > 0 else [])])}")
 
 
 def _open(page: Page, recording: Recording, deviates: bool) -> None:

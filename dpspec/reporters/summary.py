@@ -287,9 +287,7 @@ def tally(result: Result) -> str:
     deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
         parts.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
-    named = [
-        rule.name for audit in result.audits if audit.recording for rule in audit.recording.rules if not rule.accepted
-    ]
+    named = [name for audit in result.audits for name in words.cautioned(audit)]
     if named:
         parts.append(f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}")
     if later := _names(result, words.pending):
@@ -307,9 +305,7 @@ def tally(result: Result) -> str:
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        words.wrong_conformance(audit)
-        or (audit.recording is not None and any(not rule.accepted for rule in audit.recording.rules))
-        or any(_wrong(audit, one) for one in audit.verdicts)
+        words.wrong_conformance(audit) or words.cautioned(audit) or any(_wrong(audit, one) for one in audit.verdicts)
         for audit in result.audits
     )
 

@@ -493,6 +493,11 @@ def recording_notes(recording: Recording) -> list[str]:
     return [*rules, *recording.cautions, *recording.advice, *unknown]
 
 
+def cautioned(audit: AuditResult) -> list[str]:
+    """The names of the rules that fired and that the user does not accept."""
+    return [] if audit.recording is None else [rule.name for rule in audit.recording.rules if not rule.accepted]
+
+
 def rule_note(rule: FiredRule) -> str:
     """``guessable-seed: what it saw. Why it matters. What to do.``, and the reason if the user accepts it."""
     accepted = f" Accepted: {rule.accepted}." if rule.accepted else ""

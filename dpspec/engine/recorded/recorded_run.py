@@ -115,10 +115,10 @@ def public_name(option: str) -> str:
 class InternalSums:
     """Aggregates of the internal part of a recording.
 
-    largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
-    the contributions' norms from their quartiles; all in clip norms. moved, outside: (T,) whether the
-    optimizer, or other code, moved a parameter. sampling: None unless every step lists its records. most_often: the
-    maximum number of batches of one record; None if unknown.
+    largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported:
+    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. moved, outside:
+    (T,) whether the optimizer, or other code, moved a parameter. sampling: None unless every step lists its records.
+    most_often: the maximum number of batches of one record; None if unknown.
     """
 
     largest: Array
