@@ -233,17 +233,9 @@ def check(
     no claim and the run conforms, or no step was recorded, and with 3 if the folder has no recorded run, or was
     changed. `dpspec run` of a spec that names the folder gives the same verdict.
     """
-    if not 0.0 < delta < 1.0:
-        raise UsageError(f"--delta must be above 0 and below 1, got {delta!r}")
-    if epsilon is not None and not 0.0 <= epsilon < float("inf"):
-        raise UsageError(f"--epsilon must be finite and not negative, got {epsilon!r}")
-    if any(not 1 <= size <= 10_000 for size in group_size):
-        raise UsageError("--group-size must be from 1 to 10000")
-    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
+    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
     from dpspec.registry.loader import load_catalog
 
-    catalog = load_catalog()
-    report_files = parse_reports(reports, catalog)
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     claim = RunClaim(
         delta=delta,
@@ -256,6 +248,9 @@ def check(
         select=tuple(dict.fromkeys(select)),
         ignore=tuple(dict.fromkeys(ignore)),
     )
+    require_claim(claim)
+    catalog = load_catalog()
+    report_files = parse_reports(reports, catalog)
     result = check_run(run, claim, catalog)
     write_reports(report_files, result, internal=internal)
     if not any(report.to_stdout for report in report_files):

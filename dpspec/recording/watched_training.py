@@ -1,6 +1,7 @@
 """One recorded training, from the header of its folder to the end record."""
 
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -26,6 +27,7 @@ from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.rules.observed import ObservedRules, installed
+from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
@@ -165,6 +167,8 @@ class WatchedTraining:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
+        poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
+        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self._rules = ObservedRules(installed())
         self._rules.start(
             RuleSetup(
@@ -275,6 +279,12 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
+
+    def epsilon(self, delta: float) -> float:
+        """The certified epsilon of all steps so far, those that wait for the folder included."""
+        self.guarded(self._write_waiting)
+        rounded = self._opacus is not None and self._opacus.norm_type != ""
+        return math.inf if rounded else self.spent.epsilon(delta)
 
     def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""
@@ -453,7 +463,10 @@ class WatchedTraining:
         if self._opacus is not None:
             self._opacus.read([step for step, _ in waiting])
         if waiting and self.writer is not None:
-            self.writer.write(*(finish() for _, finish in waiting))
+            finished = [finish() for _, finish in waiting]
+            self.writer.write(*finished)
+            for public, _ in finished:
+                self.spent.add(public)
 
 
 def _norms(step: PendingStep) -> Any:

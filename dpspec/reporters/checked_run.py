@@ -39,7 +39,8 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     page.line(recording.ran, indent=2)
     page.line(_accountant(recording), indent=2)
     for finding in audit.findings:
-        if finding.quantity == "epsilon" and (finding.bound != "upper" or _grouped(finding)):
+        attack = finding.bound == "lower" and finding.scope.data == "planted"
+        if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
 

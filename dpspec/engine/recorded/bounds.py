@@ -105,7 +105,10 @@ def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sch
     if len(known) < len(noise):
         why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
         return ScheduleEpsilon(None, why)
-    return _bounded(run, known, adjacency, delta, size)
+    bound = _bounded(run, known, adjacency, delta, size)
+    if supported_share(run) < 1.0:  # a conservative noise multiplier gives no lower bound
+        bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
+    return bound
 
 
 def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:

@@ -113,6 +113,11 @@ def _keys(name: str, seed: int) -> Iterator[bytes]:
         yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
         return
     source = np.random.RandomState(seed)
-    yield np.asarray(source.get_state(legacy=True)[1], dtype=np.uint32).tobytes()
+    yield _words(source)
     source.bytes(4)
-    yield np.asarray(source.get_state(legacy=True)[1], dtype=np.uint32).tobytes()
+    yield _words(source)
+
+
+def _words(source: np.random.RandomState) -> bytes:
+    state: Any = source.get_state(legacy=True)
+    return np.asarray(state[1], dtype=np.uint32).tobytes()

@@ -39,14 +39,14 @@ EMPTY_BATCH_SKIPPED = Rule(
 class EmptyBatchSkipped(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if run.records is None or run.rate is None or run.drawn_batches is None or run.used_batches is None:
+        if run.own_loop or run.records is None or run.rate is None or run.drawn_batches is None:
             return ""
-        unused, expected = run.drawn_batches - run.used_batches, run.drawn_batches * (1.0 - run.rate) ** run.records
-        if run.empty_steps != 0 or unused <= 0 or expected < _EXPECTED_EMPTY:
+        skipped, expected = run.drawn_batches - run.steps, run.drawn_batches * (1.0 - run.rate) ** run.records
+        if run.empty_steps != 0 or expected < _EXPECTED_EMPTY or not 0 < skipped <= 3.0 * expected:
             return ""
         return (
-            f"{unused} of {run.drawn_batches} drawn batches got no step, and no step has an empty batch, where about "
-            f"{expected:.0f} are expected: empty batches were skipped."
+            f"{skipped} of {run.drawn_batches} drawn batches got no step of their own, and no step has an empty batch, "
+            f"where about {expected:.0f} are expected: empty batches were skipped."
         )
 
 
