@@ -1,8 +1,7 @@
 """The page of rules."""
 
-from generator.markdown import tidy
-
 from dpspec.recording.rules.builtin import RULES
+from generator.markdown import tidy
 
 HEAD = """# Rules
 

@@ -163,6 +163,11 @@ def _untrained(audit: AuditResult) -> bool:
     return not audit.planned_trials and audit.recording is None
 
 
+def _is_recorded(audit: AuditResult) -> bool:
+    """Whether the audit is of a recorded schedule that no spec declares."""
+    return audit.recording is not None and _kind(audit.document.get("mechanism")) == "recorded"
+
+
 def _audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
     """Each mechanism, model and data with the titles of its audits."""
     held = result.environment.get("mechanisms")
@@ -182,6 +187,8 @@ def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
     mechanism = f"the mechanism {kind}"
     if kind in described:
         mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
+    if audit.recording is not None and _is_recorded(audit):
+        return f"The recording of a training: {audit.recording.ran}."
     data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if _untrained(audit):
         return f"{words.sentence(mechanism)}, as declared for {data}; no training code."
@@ -201,6 +208,8 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     held = [one for audit in audits for one in words.assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, (label, with_test) in _HELD.items():
+        if status == "declared" and all(map(_is_recorded, audits)):
+            label = "Assumed, not visible in a recording"
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
         if texts:
             named = list(texts.values())
@@ -229,6 +238,10 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
         if document.get(term.lower()):
             yield term, shortened(str(document[term.lower()]), _LONGEST)
     yield "Mechanism", _block(document.get("mechanism"), "kind")
+    if _is_recorded(audit):  # the document's other numbers are defaults that no one declared
+        yield "Recorded training", audit.recording.ran if audit.recording is not None else ""
+        yield "Adversary", adversary(document)
+        return
     sizes = [words.count(facts.records, "record")]
     if facts.features:
         sizes.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
