@@ -11,6 +11,7 @@ from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
+    from dpspec.engine.recorded.check import CheckedRun
     from dpspec.engine.results.result import Result
 
 File = str | PathLike[str]
@@ -75,6 +76,59 @@ def run(
 
         error.add_note(render(error.diagnostics, sources=loaded.sources))
         raise
+
+
+def check(
+    run: File,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    group_size: int = 1,
+    adjacency: str = "zero-out",
+    public: Sequence[str] = (),
+    assume: Sequence[str] = (),
+    accept: Sequence[str] = (),
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> CheckedRun:
+    """Compare a recorded training with a claim, like ``dpspec check``.
+
+        assert dpspec.check("run", epsilon=8, delta=1e-5).passed
+
+    Args:
+        run: The folder that :func:`dpspec.record` wrote.
+        epsilon: The claim; None for no claim.
+        delta: Of the claim, in (0, 1).
+        group_size: The number of records of one person.
+        adjacency: ``zero-out`` or ``add-remove``.
+        public: Hyperparameters that do not depend on the records.
+        assume: Open channels or assumptions that you assume.
+        accept: Rules whose cautions you accept.
+        select: The only rules to evaluate; all by default.
+        ignore: Rules that are not evaluated.
+
+    Returns:
+        The result with ``proved``, ``epsilon``, ``cautions`` and ``passed``.
+
+    Raises:
+        UsageError: The folder or an argument is invalid.
+        NothingToRunError: No step was recorded.
+    """
+    from dpspec.engine.recorded.check import CheckedRun, RunClaim, check_run, require_claim
+
+    claim = RunClaim(
+        delta=delta,
+        epsilon=epsilon,
+        group_sizes=tuple(dict.fromkeys([group_size, 1])),
+        adjacency=adjacency,
+        public=tuple(public),
+        assume=tuple(assume),
+        accept=tuple(accept),
+        select=tuple(select),
+        ignore=tuple(ignore),
+    )
+    require_claim(claim)
+    return CheckedRun(result=check_run(Path(run), claim))
 
 
 def load(file: File) -> Result:

@@ -154,6 +154,7 @@ app.command("diff", short_help="Show what changed between two results.")(results
 app.command("calibrate", short_help="Find the minimum noise, maximum steps, ... for claims.")(specs.calibrate)
 app.command("check", short_help="Compare a recorded training with a claim.")(run.check)
 app.command("epsilon", short_help="Compute the certified epsilon of a schedule, without a spec.")(epsilon.epsilon)
+app.command("rules", short_help="List what `dpspec check` notices in a recorded training.")(run.rules)
 app.command("explain", short_help="Explain a diagnostic code, a key, a kind or a verdict.")(explain.explain)
 app.command("plugins", short_help="List the providers of installed plugins.")(plugins.plugins)
 app.command("schema", short_help="Print the JSON Schema of specs or results.")(specs.schema)

@@ -219,6 +219,14 @@ def check(
             metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
         ),
     ] = [],  # noqa: B006
+    accept: Annotated[
+        list[str],
+        typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
+    ] = [],  # noqa: B006
+    select: Annotated[
+        list[str], typer.Option(metavar="RULE", help="Evaluate only these rules (see `dpspec rules`). Repeatable.")
+    ] = [],  # noqa: B006
+    ignore: Annotated[list[str], typer.Option(metavar="RULE", help="Do not evaluate a rule. Repeatable.")] = [],  # noqa: B006
     reports: Reports = [],  # noqa: B006
     internal: Internal = False,
     verbose: Verbose = False,
@@ -231,18 +239,9 @@ def check(
     no claim and the run conforms, or no step was recorded, and with 3 if the folder has no recorded run, or was
     changed. `dpspec run` of a spec that names the folder gives the same verdict.
     """
-    if not 0.0 < delta < 1.0:
-        raise UsageError(f"--delta must be above 0 and below 1, got {delta!r}")
-    if epsilon is not None and not 0.0 <= epsilon < float("inf"):
-        raise UsageError(f"--epsilon must be finite and not negative, got {epsilon!r}")
-    if any(not 1 <= size <= 10_000 for size in group_size):
-        raise UsageError("--group-size must be from 1 to 10000")
-    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
+    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.summary import tally
 
-    catalog = load_catalog()
-    report_files = parse_reports(reports, catalog)
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     claim = RunClaim(
         delta=delta,
@@ -251,11 +250,24 @@ def check(
         adjacency=adjacency.value,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
+        accept=tuple(dict.fromkeys(accept)),
+        select=tuple(dict.fromkeys(select)),
+        ignore=tuple(dict.fromkeys(ignore)),
     )
+    require_claim(claim)
+    catalog = load_catalog()
+    report_files = parse_reports(reports, catalog)
     with failures_in_reports(report_files):
         result = check_run(run, claim, catalog)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
-        emit(tally(result))
     write_reports(report_files, result, internal=internal)
     return exit_code_of(result)
+
+
+def rules() -> None:
+    """List the rules on recorded trainings: what each notices, why it matters, and what to do."""
+    from dpspec.engine.recorded.rules import installed_rules
+
+    for rule in installed_rules().values():
+        emit(f"{rule.name}\n  notices: {rule.summary}\n  why: {rule.why}\n  fix: {rule.fix}")

@@ -39,6 +39,7 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 from dpspec.errors import Diagnostic, Path, Span, format_path
 
@@ -81,6 +82,10 @@ __all__ = [
     "Printed",
     "Reporter",
     "Resumable",
+    "Rule",
+    "RuleRun",
+    "RuleSetup",
+    "RuleStep",
     "Sampling",
     "Schemas",
     "Scope",
@@ -91,6 +96,7 @@ __all__ = [
     "ThreatModel",
     "Trainer",
     "TrainingJob",
+    "TrainingRule",
     "Trial",
     "expected_batch_size",
     "format_path",

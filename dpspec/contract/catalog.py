@@ -42,4 +42,5 @@ class Catalog:
     executors: Mapping[str, Offered] = field(default_factory=dict)
     canaries: Mapping[str, Offered] = field(default_factory=dict)
     scores: Mapping[str, Offered] = field(default_factory=dict)
+    rules: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

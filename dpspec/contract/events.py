@@ -13,6 +13,7 @@ import pluggy
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.providers import Backend, Dataset, Executor, Mechanism, Model, Reporter
+from dpspec.contract.rules import Rule
 
 __all__ = [
     "Event",
@@ -130,6 +131,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_attacks(self) -> Iterable[Canary | Score]:  # type: ignore[empty-body]
         """Canaries and scores for ``audit.canary.kind`` and ``audit.score``."""
+
+    @hookspec
+    def dpspec_rules(self) -> Iterable[Rule]:  # type: ignore[empty-body]
+        """Rules on recorded trainings, for ``dpspec check``."""
 
     @hookspec
     def dpspec_event(self, event: Event) -> None:

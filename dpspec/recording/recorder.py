@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import table
+from dpspec.recording.folder.place import numbered, remove_recording
 from dpspec.recording.parts import Parts, checked_declaration
 from dpspec.recording.planting.planted import Planted, scores_of
 from dpspec.recording.recognized import Loss
@@ -42,6 +43,7 @@ def record(
     planted: Planted | None = None,
     loss: Loss | None = None,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
 
@@ -57,7 +59,7 @@ def record(
             train(model, optimizer, loader)
 
     Args:
-        folder: The run's folder, new or empty.
+        folder: The run's folder, new or empty. ``{n}`` in its last part is the first free number: ``runs/{n}``.
         model: The trained module, as ``make_private`` returned it. A loop in JAX or NumPy gives the list of its
             parameters, for example ``jax.tree.leaves(params)``, in float32 or float64.
         optimizer: The one that the loop steps: Opacus' ``DPOptimizer`` (flat, per-layer, adaptive or ghost clipping,
@@ -76,13 +78,17 @@ def record(
             ``loss(model, batch)`` returns the loss of each record, (b,). At a few random steps the recorder computes
             the clipped sum with and without a record, on a copy of the model.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
+        overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
 
     Raises:
         UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
             optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), Parts(model, optimizer, loader, engine, planted, given, loss), resume=resume)
+    if overwrite and resume:
+        raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
+    parts = Parts(model, optimizer, loader, engine, planted, given, loss)
+    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite)
 
 
 class Recorder:
@@ -92,16 +98,36 @@ class Recorder:
     number from the training's generators, and writes to none of its tensors except for gradient canaries.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False) -> None:
-        self.folder, self._parts, self._resume = folder, parts, resume
+    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False) -> None:
+        self.folder, self._parts, self._resume, self._overwrite = folder, parts, resume, overwrite
         self._training: WatchedTraining | None = None
         self._scored = False
 
     def __enter__(self) -> Self:
         if self._training is not None:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
+        if self._overwrite:
+            remove_recording(self.folder)
         self._training = WatchedTraining(self.folder, self._parts, resume=self._resume)
         return self
+
+    def epsilon(self, delta: float) -> float:
+        """The certified epsilon of the steps so far for one record, at ``delta`` in (0, 1), in zero-out adjacency.
+
+        It holds under the assumptions of ``dpspec check``, which also tests the run. A training may log it or stop at
+        a budget. Infinite if the batches are no Poisson samples of one process, a step had no noise, norms are in half
+        precision, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
+        """
+        if self._training is None:
+            raise UsageError("run.epsilon is for use inside the block, or after it")
+        return self._training.epsilon(delta)
+
+    def summary(self, delta: float = 1e-5) -> dict[str, float]:
+        """Numbers for loggers: ``steps``, ``epsilon`` at ``delta``, and the last ``rate`` and ``noise_multiplier``."""
+        if self._training is None:
+            raise UsageError("run.summary is for use inside the block, or after it")
+        epsilon = self._training.epsilon(delta)
+        return {**self._training.spent.last, "epsilon": epsilon}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,6 +1,7 @@
 """One recorded training, from the header of its folder to the end record."""
 
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UsageError
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
@@ -24,6 +26,8 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.rules.observed import ObservedRules, installed
+from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -168,6 +172,20 @@ class WatchedTraining:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
+        poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
+        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
+        self._rules = ObservedRules(installed())
+        self._rules.start(
+            RuleSetup(
+                model=parts.model,
+                optimizer=inner,
+                private_optimizer=None if parts.clipping is None else parts.optimizer,
+                loader=parts.loader,
+                resumes=part > 1,
+                compiled=parts.compiled is not None,
+            )
+        )
+        self._undo.callback(self._rules.stop)
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
         self.guarded(partial(self._start, part))
 
@@ -260,6 +278,7 @@ class WatchedTraining:
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
+            "rules": self._rules.facts(),
             "changed": opacus.changed if opacus is not None else None,
             "restated": state.restated if state is not None else None,
             "loss_scaler": hooks is not None and hooks.loss_scaler,
@@ -272,6 +291,12 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
+
+    def epsilon(self, delta: float) -> float:
+        """The certified epsilon of all steps so far, those that wait for the folder included."""
+        self.guarded(self._write_waiting)
+        rounded = self._opacus is not None and self._opacus.norm_type != ""
+        return math.inf if rounded else self.spent.epsilon(delta)
 
     def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""
@@ -435,6 +460,7 @@ class WatchedTraining:
         step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
+        self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
         finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
@@ -451,7 +477,17 @@ class WatchedTraining:
         if self._opacus is not None:
             self._opacus.read([step for step, _ in waiting])
         if waiting and self.writer is not None:
-            self.writer.write(*(finish() for _, finish in waiting))
+            finished = [finish() for _, finish in waiting]
+            self.writer.write(*finished)
+            for public, _ in finished:
+                self.spent.add(public)
+
+
+def _norms(step: PendingStep) -> Any:
+    """The norms that a custom loop reported, (b,); None for Opacus, whose norms are read later."""
+    if not step.norms or not all(isinstance(norms, Tensor) for norms in step.norms):
+        return None
+    return torch.cat([norms.reshape(-1) for norms in step.norms]).double().cpu().numpy()
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

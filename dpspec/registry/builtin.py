@@ -11,6 +11,7 @@ from dpspec.contract.fragments import array, block, number
 from dpspec.data import arrays, fileless, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
+from dpspec.recording.rules.builtin import RULES
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
 DATASETS = (
@@ -169,3 +170,8 @@ def dpspec_executors() -> Iterable[dps.Executor]:
 @dps.hookimpl
 def dpspec_attacks() -> Iterable[Canary | Score]:
     return (*CANARIES, *SCORES)
+
+
+@dps.hookimpl
+def dpspec_rules() -> Iterable[dps.Rule]:
+    return RULES

@@ -30,6 +30,7 @@ from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
+from dpspec.contract.rules import Rule
 from dpspec.errors import PluginError
 from dpspec.text import plain, shortened
 
@@ -53,7 +54,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One of the eight families of providers, in ``field`` of the catalog.
+    """One of the nine families of providers, in ``field`` of the catalog.
 
     ``code``, ``key`` and ``optional`` are fields of the descriptor: its code, its kind, and more code or nothing.
     ``block`` owns the core keys that ``schema`` may not define.
@@ -115,10 +116,10 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor | Rule) else {"schema": provider.schema}
 
 
-#: The eight families, in the order in which their hooks are called.
+#: The nine families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
     Family("mechanism", "mechanisms", "dpspec_mechanisms", Mechanism, "audit"),
     Family("dataset", "datasets", "dpspec_datasets", Dataset, "source", block="data"),
@@ -128,6 +129,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("executor", "executors", "dpspec_executors", Executor, "pool"),
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
+    Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )
 
 

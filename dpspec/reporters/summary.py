@@ -165,6 +165,11 @@ def _untrained(audit: AuditResult) -> bool:
     return not audit.planned_trials and audit.recording is None
 
 
+def _is_recorded(audit: AuditResult) -> bool:
+    """Whether the audit is of a recorded schedule that no spec declares."""
+    return audit.recording is not None and _kind(audit.document.get("mechanism")) == "recorded"
+
+
 def _audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
     """Each mechanism, model and data with the titles of its audits."""
     held = result.environment.get("mechanisms")
@@ -184,6 +189,8 @@ def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
     mechanism = f"the mechanism {kind}"
     if kind in described:
         mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
+    if audit.recording is not None and _is_recorded(audit):
+        return f"The recording of a training: {audit.recording.ran}."
     data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if _untrained(audit):
         return f"{words.sentence(mechanism)}, as declared for {data}; no training code."
@@ -203,6 +210,8 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     held = [one for audit in audits for one in words.assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, (label, with_test) in _HELD.items():
+        if status == "declared" and all(map(_is_recorded, audits)):
+            label = "Assumed, not visible in a recording"
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
         if texts:
             named = list(texts.values())
@@ -231,6 +240,10 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
         if document.get(term.lower()):
             yield term, shortened(str(document[term.lower()]), _LONGEST)
     yield "Mechanism", _block(document.get("mechanism"), "kind")
+    if _is_recorded(audit):  # the document's other numbers are defaults that no one declared
+        yield "Recorded training", audit.recording.ran if audit.recording is not None else ""
+        yield "Adversary", adversary(document)
+        return
     sizes = [words.count(facts.records, "record")]
     if facts.features:
         sizes.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
@@ -289,6 +302,9 @@ def tally(result: Result) -> str:
     deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
         parts.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
+    named = [name for audit in result.audits for name in words.cautioned(audit)]
+    if named:
+        parts.append(f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}")
     if later := _names(result, words.pending):
         parts.append(f"not yet decided: {_named(later)}")
     if not result.complete:
@@ -304,7 +320,8 @@ def tally(result: Result) -> str:
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        words.wrong_conformance(audit) or any(_wrong(audit, one) for one in audit.verdicts) for audit in result.audits
+        words.wrong_conformance(audit) or words.cautioned(audit) or any(_wrong(audit, one) for one in audit.verdicts)
+        for audit in result.audits
     )
 
 
@@ -338,6 +355,8 @@ def _deviation(audit: AuditResult) -> str:
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
         return f"{audit.name} deviates"
+    if audit.recording is not None:  # the values may describe a record
+        return f"{audit.name} {status} ({worst.assumption})"
     size = ""
     if worst.declared is not None and worst.measured is not None:
         measured, declared = (decimals.nearest(value, digits=2) for value in (worst.measured, worst.declared))

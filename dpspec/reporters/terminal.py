@@ -9,11 +9,12 @@ from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import SOURCE, AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
+from dpspec.reporters.checked_run import checked_run
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
-from dpspec.reporters.summary import adversary, tally
+from dpspec.reporters.summary import tally
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -34,6 +35,11 @@ _STYLE = {
 _VERDICT_WIDTH = 12
 
 _MORE = "-v shows findings, checks, assumptions and limits; it trains nothing again."
+
+_MORE_ON_RUN = (
+    "-v shows all checks, assumptions and limits. A recording finds mistakes, not malice. dpspec.replay tests whether "
+    "constants of the script depend on a record."
+)
 
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
@@ -109,7 +115,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
         if several:
             page.line((audit.name, "underline"))
         if audit.recording is not None:
-            _checked_run(page, audit, f": {audit.name}" if several else "")
+            checked_run(page, audit, internal=internal)
         else:
             _expected(page, audit)
     for audit in result.audits:
@@ -140,8 +146,9 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
         page.item(sentence)
     page.blank()
     if any(audit.recording is not None for audit in result.audits):
-        page.line("dpspec explain NAME describes an assumption, a channel or a check.")
-    page.line(_MORE)
+        page.line(_MORE_ON_RUN)
+    else:
+        page.line(_MORE)
     return page.text()
 
 
@@ -158,32 +165,6 @@ def _alarm(page: Page, result: Result) -> None:
         )
     if broken and all(audit.conformance.status == "deviates" for audit, _ in broken):
         page.line("The executed run deviates from its declaration, which can explain it; see Conformance.", indent=3)
-
-
-def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
-    if not audit.verdicts:
-        page.line(("NO CLAIM", "bold yellow"), ": there is no epsilon to prove or refute", indent=2, hang=2)
-    for verdict in audit.verdicts:
-        _claim(page, audit, verdict)
-    if audit.conformance.expected:
-        _conformance(page, audit)
-    else:
-        _deviation(page, audit)
-    for note in audit.recording.cautions if audit.recording is not None else ():
-        page.item(("Note: ", "bold"), note)
-    page.heading(f"Epsilon{suffix}")
-    if text := adversary(audit.document):
-        page.line(f"{words.sentence(text)}.", indent=2)
-    if audit.conformance.status != "no-deviation-found":
-        page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
-    for finding in audit.findings:
-        own = finding.source.startswith(SOURCE) or finding.scope.pipeline == "executed"
-        if finding.quantity == "epsilon" and own:
-            at = words.conditions(finding.at)
-            page.item(f"{words.statement(finding)}{_tight(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
-    _recording(page, audit, suffix, cautions=False)
-    for note in audit.notes:
-        page.item(note)
 
 
 def _tight(finding: Finding) -> str:
@@ -283,7 +264,7 @@ def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
     page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
-def _recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
+def _recording(page: Page, audit: AuditResult, suffix: str) -> None:
     found = audit.recording
     if found is None:
         return
@@ -296,7 +277,7 @@ def _recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = 
         page.line(text, indent=2)
     page.heading(f"{words.ACCOUNTANT}{suffix}")
     page.line(words.accountant(found.accountant), indent=2)
-    for note in words.recording_notes(found, cautions=cautions):
+    for note in words.recording_notes(found):
         page.item(("Note: ", "bold"), note)
 
 

@@ -17,7 +17,7 @@ from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AccountantReport, AuditResult, Recording, Result, Verdict
+from dpspec.engine.results.result import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
@@ -487,6 +487,18 @@ def declared(recording: Recording) -> str:
     return f"The user {' and '.join(parts)}." if parts else ""
 
 
-def recording_notes(recording: Recording, *, cautions: bool = True) -> list[str]:
+def recording_notes(recording: Recording) -> list[str]:
     unknown = [f"not recognized: {one}" for one in recording.unrecognized]
-    return [*(recording.cautions if cautions else ()), *recording.advice, *unknown]
+    rules = [rule_note(rule) for rule in recording.rules]
+    return [*rules, *recording.cautions, *recording.advice, *unknown]
+
+
+def cautioned(audit: AuditResult) -> list[str]:
+    """The names of the rules that fired and that the user does not accept."""
+    return [] if audit.recording is None else [rule.name for rule in audit.recording.rules if not rule.accepted]
+
+
+def rule_note(rule: FiredRule) -> str:
+    """``guessable-seed: what it saw. Why it matters. What to do.``, and the reason if the user accepts it."""
+    accepted = f" Accepted: {rule.accepted}." if rule.accepted else ""
+    return f"{rule.name}: {rule.text} {rule.why} {rule.fix}{accepted}"

@@ -162,6 +162,16 @@ _PUBLIC_NAMES = _names(
     "clip_norm or divisor."
 )
 
+_ACCEPT = {
+    "type": "object",
+    "maxProperties": 100,
+    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
+    "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
+}
+
+_SELECT = _names("The only rules to evaluate; all by default.")
+_IGNORE = _names("Rules that are not evaluated.")
+
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
@@ -187,7 +197,16 @@ BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="recorded",
         summary="A run recorded by dpspec.record, audited without training again",
-        schema=block(None, ["run"], run=_RUN, assume=_ASSUME, public=_PUBLIC_NAMES),
+        schema=block(
+            None,
+            ["run"],
+            run=_RUN,
+            assume=_ASSUME,
+            public=_PUBLIC_NAMES,
+            accept=_ACCEPT,
+            select=_SELECT,
+            ignore=_IGNORE,
+        ),
         capabilities=frozenset(),
         trainer="dpspec.training.providers:RecordedTrainer",
         recording="dpspec.engine.recorded.executed_run:RecordedRuns",

@@ -211,13 +211,17 @@ def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
     assert all(one.status in ("verified", "tested", "assumed") for one in found.channels)
 
 
-def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_has_the_number_and_the_whole_report_the_assumptions(
+    sound: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = check_run(sound, Question(delta=1e-5, epsilon=9.0))
     named = assumes(found.channels)
     assert {"one-record", "secret-randomness", "released-model", "library-code", "observed-passes"} <= set(named)
     assert main(["check", str(sound), "--epsilon", "9"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith(f"PROVED, assuming {', '.join(named)} claim: epsilon <= 9")
+    assert text.startswith("PROVED epsilon <= 9 at delta = 1e-5: at most ")
+    assert main(["check", str(sound), "--epsilon", "9", "-v"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
 
 

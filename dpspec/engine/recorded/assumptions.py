@@ -125,7 +125,10 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
     if "divisor" not in public and high > (1.0 + _FITTED) * low:
-        doubts.append(f"the divisor of gradients is from {low:.4g} to {high:.4g}: declare it by --public divisor")
+        doubts.append(
+            f"the divisor of gradients is from {low:.4g} to {high:.4g}: divide each step's "
+            "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
+        )
     if counted:
         status, text = "false", f"{text}, but {counted}"
     elif doubts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
+from scipy import special
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss
 from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
@@ -29,6 +30,9 @@ from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
+
+#: Confidence of the limits of a custom loop's measured noise.
+NOISE_CONFIDENCE = 0.99
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -56,8 +60,25 @@ def phases_of(run: RecordedRun) -> list[RecordedPhase]:
 
 def noise_multipliers(run: RecordedRun) -> list[float | None]:
     """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
-    longest = 1.0 + run.norm_excess
-    return [sigma if sigma is None else sigma / longest for sigma in configured_multipliers(run)]
+    reduced = supported_share(run) / (1.0 + run.norm_excess)
+    return [sigma if sigma is None else sigma * reduced for sigma in configured_multipliers(run)]
+
+
+def supported_share(run: RecordedRun) -> float:
+    """The share, at most 1, of the declared noise of a custom loop that the measured noise supports; 1 for Opacus.
+
+    If all noise has s times the declared standard deviation, the squares of its N coordinates over s^2 are a
+    chi-square of N degrees of freedom. The declared noise counts if s = 1 is within the one-sided confidence interval
+    of level :data:`NOISE_CONFIDENCE`. Otherwise the lower limit of s counts.
+    """
+    squares, count = run.scaled_squares, run.header.parameters
+    noisy = np.zeros(0) if squares is None else squares[squares > 0.0]
+    if run.header.source != "own-loop" or not count or not len(noisy):
+        return 1.0
+    total, freedom = float(noisy.sum()), count * len(noisy)
+    if total >= float(special.chdtri(freedom, NOISE_CONFIDENCE)):
+        return 1.0
+    return min(1.0, math.sqrt(total / float(special.chdtri(freedom, 1.0 - NOISE_CONFIDENCE))))
 
 
 def configured_multipliers(run: RecordedRun) -> list[float | None]:
@@ -88,7 +109,10 @@ def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sch
     if len(known) < len(noise):
         why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
         return ScheduleEpsilon(None, why)
-    return _bounded(run, known, adjacency, delta, size)
+    bound = _bounded(run, known, adjacency, delta, size)
+    if supported_share(run) < 1.0:  # a conservative noise multiplier gives no lower bound
+        bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
+    return bound
 
 
 def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:

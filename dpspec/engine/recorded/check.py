@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
-from dpspec.errors import ExitCode
+from dpspec.engine.recorded.rules import require_rules
+from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.builtin import KIND
 
@@ -32,7 +33,8 @@ class RunClaim:
 
     epsilon: for the first of the group sizes; None if nothing is claimed. adjacency: ``zero-out`` or ``add-remove``.
     public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
-    user assumes if the recording leaves them open.
+    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
+    only rules to evaluate, all if empty; ignore: rules that are not evaluated.
     """
 
     delta: float = 1e-5
@@ -41,13 +43,79 @@ class RunClaim:
     adjacency: str = "zero-out"
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """The result of :func:`dpspec.check`.
+
+    Attributes:
+        result: The whole result, for reports.
+    """
+
+    result: Result
+
+    @property
+    def proved(self) -> bool:
+        """Whether the claim is proved and the run conforms, whether or not a rule fired."""
+        (audit,) = self.result.audits
+        conforms = audit.conformance.status == "no-deviation-found"
+        return conforms and bool(audit.verdicts) and all(one.verdict == "proved" for one in audit.verdicts)
+
+    @property
+    def passed(self) -> bool:
+        """Whether ``dpspec check`` ends with 0: proved, and without a caution that is not accepted."""
+        return exit_code_of(self.result) is ExitCode.OK
+
+    @property
+    def epsilon(self) -> float | None:
+        """The certified epsilon of the claim's group at its delta; None for a run that deviates or has no bound."""
+        (audit,) = self.result.audits
+        mechanism, claims = audit.document["mechanism"], audit.document["claims"]
+        size = claims[0]["group_size"] if claims else 1
+        at = {"delta": mechanism["delta"], "group_size": size}
+        if audit.conformance.status != "no-deviation-found":
+            return None
+        bounds = [
+            f.value for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon" and dict(f.at) == at
+        ]
+        return next((value for value in bounds if math.isfinite(value)), None)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """The names of the rules that fired and that the claim does not accept."""
+        recording = self.result.audits[0].recording
+        return () if recording is None else tuple(rule.name for rule in recording.rules if not rule.accepted)
+
+    def __repr__(self) -> str:
+        cautions = f", cautions={list(self.cautions)}" if self.cautions else ""
+        epsilon = "None" if self.epsilon is None else f"{self.epsilon:.4g}"
+        return f"CheckedRun(proved={self.proved}, epsilon={epsilon}{cautions})"
+
+
+def require_claim(claim: RunClaim) -> None:
+    """Raise ``UsageError`` for a number outside its range."""
+    if not 0.0 < claim.delta < 1.0:
+        raise UsageError(f"--delta must be above 0 and below 1, got {claim.delta!r}")
+    if claim.epsilon is not None and not 0.0 <= claim.epsilon < math.inf:
+        raise UsageError(f"--epsilon must be finite and not negative, got {claim.epsilon!r}")
+    if any(not 1 <= size <= 10_000 for size in claim.group_sizes):
+        raise UsageError("--group-size must be from 1 to 10000")
+    if claim.adjacency not in ("zero-out", "add-remove"):
+        raise UsageError(f"--adjacency must be zero-out or add-remove, got {claim.adjacency!r}")
 
 
 def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
     header = open_run(run).header
-    names = {"assume": list(claim.assume), "public": list(claim.public)}
+    for option in ("accept", "select", "ignore"):
+        require_rules(option, getattr(claim, option))
+    names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
+    names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
     claims: list[Json] = []
     if claim.epsilon is not None:
         stated = {"kind": "approx-dp", "epsilon": claim.epsilon, "delta": claim.delta}
@@ -84,6 +152,9 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
         "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
         "--public": claim.public,
         "--assume": claim.assume,
+        "--accept": claim.accept,
+        "--select": claim.select,
+        "--ignore": claim.ignore,
     }
     command = ["dpspec", "check", os.fspath(run)]
     command += [word for option, values in given.items() for value in values for word in (option, str(value))]
@@ -91,7 +162,7 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
 
 
 def exit_code_of(result: Result) -> ExitCode:
-    """0 if the claim is proved and the run conforms; 5 if nothing is claimed and it conforms; otherwise 1.
+    """0 if the claim is proved, the run conforms and no caution is left; 5 without a claim if it conforms; otherwise 1.
 
     Without a claim it is also 1 if an epsilon is infinite, or if canaries exceed the certified bound.
     """

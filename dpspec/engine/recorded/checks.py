@@ -39,6 +39,10 @@ MEDDLED = "updates with gradients other than the noisy sum"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling; the loader's batches are"
 
+#: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
+_ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
+_MISSING_NORMS = "drawn records without a clipped norm"
+
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
     EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
@@ -58,9 +62,9 @@ _ADVICE = {
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks, replaced methods, and options or state of custom types from the optimizer.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
-    "training without noise: make it after the recorded block, or on a copy of the model.",
+    "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
-    "records: keep it outside the recorded model, and exchange layers before or after the block.",
+    "records: if it reads no record, keep it outside the recorded model; else remove it.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
     noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
@@ -73,8 +77,7 @@ _ADVICE = {
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    "drawn records without a clipped norm": "Every row of a batch must be a drawn record, once: train on other rows, "
-    "such as public ones, in separate steps.",
+    _MISSING_NORMS: _ROWS_APART,
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -117,6 +120,11 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if found.test.startswith("variance of inclusions per record") and found.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
+    if found.test.startswith(_MISSING_NORMS) and found.measured is not None and found.measured < 0:
+        return (
+            "Steps have more rows of gradients than drawn records: two or more backward passes, or several rows of a "
+            "record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses."
+        )
     return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
 
 

@@ -56,7 +56,9 @@ from dpspec.engine.recorded.channels import (
 )
 from dpspec.engine.recorded.checks import advice, own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
+from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
+from dpspec.engine.recorded.sentences import confirmations, executed_sentence, run_facts
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.result import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
 from dpspec.errors import NothingToRunError, SpecError, UsageError
@@ -187,6 +189,8 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
         needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
+    accept, select, ignore = _rule_names(spec)
+    rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
     found = channels(checks, needed)
     return ExecutedRun(
@@ -209,6 +213,10 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             assumes=assumes(found),
             assumed=assumed,
             public=public,
+            rules=rules,
+            confirm=tuple(confirmations(run, deltas[-1], first, public)),
+            ran=executed_sentence(run),
+            facts=tuple(run_facts(run, bad)),
         ),
     )
 
@@ -225,6 +233,19 @@ def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
     return given["assume"], given["public"]
+
+
+def _rule_names(spec: Spec) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """The accepted rules with reasons, the selected ones and the ignored ones."""
+    options = spec.training.options
+    accept = {str(name): str(reason) for name, reason in dict(options.get("accept", {})).items()}
+    select, ignore = (tuple(map(str, options.get(key, ()))) for key in ("select", "ignore"))
+    for key, names in (("accept", accept), ("select", select), ("ignore", ignore)):
+        try:
+            require_rules(key, tuple(names))
+        except UsageError as error:
+            raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
+    return accept, select, ignore
 
 
 def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:

@@ -115,13 +115,14 @@ def public_name(option: str) -> str:
 class InternalSums:
     """Aggregates of the internal part of a recording.
 
-    largest: (T,) largest norm after clipping; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
-    the contributions' norms from their quartiles; all in clip norms. moved, outside: (T,) whether the
-    optimizer, or other code, moved a parameter. sampling: None unless every step lists its records. most_often: the
-    maximum number of batches of one record; None if unknown.
+    largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported:
+    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. moved, outside:
+    (T,) whether the optimizer, or other code, moved a parameter. sampling: None unless every step lists its records.
+    most_often: the maximum number of batches of one record; None if unknown.
     """
 
     largest: Array
+    lower: Array
     sum_norm: Array
     reported: Array
     moved: Array
@@ -289,7 +290,7 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
         if members_seen
     ]
     ends = np.cumsum([phase.steps for phase in phases])
-    columns = {name: array("d") for name in ("largest", "sum_norm", "reported", "moved", "outside")}
+    columns = {name: array("d") for name in ("largest", "lower", "sum_norm", "reported", "moved", "outside")}
     for step in run.folder.internal():
         for name, column in columns.items():
             reported = name == "reported"

@@ -59,6 +59,24 @@ class AccountantReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FiredRule:
+    """A rule that fired on a recorded run.
+
+    Attributes:
+        text: What it saw.
+        why: Why this matters for privacy.
+        fix: What the user can do.
+        accepted: The reason of the user who accepts it; empty for a caution that fails the check.
+    """
+
+    name: str
+    text: str
+    why: str
+    fix: str
+    accepted: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """A recorded training.
 
@@ -76,6 +94,10 @@ class Recording:
         assumes: Names of everything that a proof assumes.
         assumed: Names that the user assumes (``--assume``).
         public: Names of hyperparameters that the user declares public (``--public``).
+        rules: The rules that fired.
+        confirm: What the proof assumes, in sentences that a person can confirm.
+        ran: The training in one sentence.
+        facts: What went wrong, the most important first.
     """
 
     steps: int
@@ -91,6 +113,10 @@ class Recording:
     assumes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    rules: tuple[FiredRule, ...] = ()
+    confirm: tuple[str, ...] = ()
+    ran: str = ""
+    facts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +264,9 @@ class AuditResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether every verdict and the conformance are as expected."""
+        """Whether every verdict and the conformance are as expected, and no rule fired that the user did not accept."""
+        if self.recording is not None and any(not rule.accepted for rule in self.recording.rules):
+            return False
         return self.conformance.expected and all(v.expected for v in self.verdicts)
 
 

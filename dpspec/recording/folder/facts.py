@@ -22,7 +22,8 @@ class Facts:
 
     outside: 1 if code other than the optimizer moved a parameter after the last step. resumed: whether the optimizer
     had made steps at the beginning. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts
-    or sharded ranks a list. The last two belong to the end alone.
+    or sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a
+    list. ``error`` and ``noised_without_update`` belong to the end alone.
     """
 
     outside: Number
@@ -56,6 +57,7 @@ class Facts:
     history: tuple[tuple[float, float, Count], ...] | None
     seconds: Number
     noise: Any
+    rules: Any = ()
     error: str = ""
     noised_without_update: bool = False
 
@@ -64,7 +66,7 @@ def read_facts(read: Any, where: str) -> Facts:
     """Read facts from JSON; ``RecordingError`` if one is missing or of another form."""
     try:
         found = json_records.read(Facts, read, where)
-        if any(len(text) > LONGEST for text in texts(tuple({**vars(found), "noise": None}.values()))):
+        if any(len(text) > LONGEST for text in texts(tuple({**vars(found), "noise": None, "rules": None}.values()))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
@@ -92,6 +94,11 @@ def _probe(rows: Sequence[Any]) -> Any:
     return min(probed), removed, change, influence, max(0, min(probed) - sum(probed) + confirmed), scaled
 
 
+def _rules(rows: Sequence[Any]) -> list[Any]:
+    """The facts of all ranks or parts: a list of mappings by rule."""
+    return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
+
+
 _RANKS: dict[str, Join] = {
     **dict.fromkeys(("meddled", "changed", "restated"), sum),
     **dict.fromkeys(
@@ -108,6 +115,7 @@ _RANKS: dict[str, Join] = {
     "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
     "replays": _columns(sum, sum, sum, max, max, max),
+    "rules": _rules,
 }
 
 _PARTS: dict[str, Join] = {

@@ -154,7 +154,8 @@ class RunWriter:
         if strange is not None:
             what = "a recording, or another recorder writes there" if strange in (MARK, STEPS, INTERNAL) else strange
             raise UsageError(
-                f"{folder} already holds {what}: a run is recorded once; give a folder that is new or empty"
+                f"{folder} already holds {what}: a run is recorded once. Give a new folder, such as runs/{{n}}, or "
+                "overwrite=True to record again, or resume=True to continue the recording after a checkpoint"
             )
         first = hashlib.sha256(content).digest()
         self._folder = folder

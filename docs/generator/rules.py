@@ -1,0 +1,21 @@
+"""The page of rules."""
+
+from dpspec.recording.rules.builtin import RULES
+from generator.markdown import tidy
+
+HEAD = """# Rules
+
+`dpspec check` evaluates these rules on a recorded training. A rule that fires is a caution: the verdict stays, and the
+exit code is 1 until the cause is gone or you accept the rule with `--accept NAME` (in a spec `training.accept`, with a
+reason). `--select NAME` evaluates only some rules, `--ignore NAME` omits one, and `dpspec rules` lists all. Rules that
+need the first step only also warn during the training, once. [Mistakes](../explanation/mistakes.md) has examples.
+
+A plugin adds rules with the hook `dpspec_rules`, which returns descriptors `dpspec.contract.Rule`; their code is a
+subclass of `dpspec.contract.TrainingRule`.
+"""
+
+
+def page() -> str:
+    """A section for each rule."""
+    sections = [f"## {rule.name}\n\nNotices: {rule.summary}.\n\nWhy: {rule.why}\n\nFix: {rule.fix}\n" for rule in RULES]
+    return tidy("\n".join([HEAD, *sections]))

@@ -1,0 +1,133 @@
+"""Rules: what dpspec notices in a recorded training, which plugins extend with the hook ``dpspec_rules``.
+
+A rule that fires is a caution. The verdict stays, and the exit code is 1 until the cause is gone or the user accepts
+the rule by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpspec.contract.frozen import Json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule. ``code`` names a subclass of :class:`TrainingRule` without constructor arguments.
+
+    Attributes:
+        name: Lower-case letters, digits and hyphens; ``--accept``, ``--select`` and ``--ignore`` take it.
+        summary: What the rule notices.
+        why: Why this matters for privacy.
+        fix: What the user can do.
+    """
+
+    name: str
+    summary: str
+    why: str
+    fix: str
+    code: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSetup:
+    """The objects of a training at the beginning of its recording.
+
+    Attributes:
+        model: The module that the script passed.
+        optimizer: The optimizer of torch, inside Opacus' optimizer if there is one; None for a loop without one.
+        private_optimizer: Opacus' optimizer; None for a custom loop.
+        loader: The loader; None without.
+        resumes: Whether the recording continues an earlier part.
+        compiled: Whether the model is compiled, so that it gets no hooks of rules.
+    """
+
+    model: Any
+    optimizer: Any = None
+    private_optimizer: Any = None
+    loader: Any = None
+    resumes: bool = False
+    compiled: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleStep:
+    """One recorded step.
+
+    Attributes:
+        number: Counted from 1.
+        drawn: The indices of the drawn records; None if they were not observed.
+        norms: The clipped norms that a custom loop reported, (b,); None for others.
+        clip_norm: NaN if it was not observed.
+    """
+
+    number: int
+    drawn: np.ndarray[Any, Any] | None
+    norms: np.ndarray[Any, Any] | None
+    clip_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleRun:
+    """The recorded run as the rules see it. Counts are None if they were not observed.
+
+    Attributes:
+        own_loop: Whether the script clips and adds noise itself, without Opacus.
+        delta, group_size: Of the claim.
+        rate: The Poisson sampling rate; None for other batches.
+        drawn_batches, used_batches: All batches that the sampler drew, and those that a step used.
+        passed_over: The number of times that batches were passed over before later ones were used.
+        empty_steps: The number of steps with an empty batch.
+        drawn_records, gradient_rows: Sums over the steps with both counts.
+        zero_quarter_steps, norm_steps: Steps in which at least a quarter of the gradient norms is exactly 0, and all
+            steps of at least four observed norms.
+    """
+
+    own_loop: bool
+    steps: int
+    delta: float
+    group_size: int = 1
+    records: int | None = None
+    rate: float | None = None
+    drawn_batches: int | None = None
+    used_batches: int | None = None
+    passed_over: int | None = None
+    empty_steps: int | None = None
+    drawn_records: int | None = None
+    gradient_rows: int | None = None
+    zero_quarter_steps: int = 0
+    norm_steps: int = 0
+
+
+class TrainingRule:
+    """The code of a rule: it observes a training, and judges what it observed. All methods do nothing by default.
+
+    A rule may register public hooks of torch in :meth:`start` and removes them in :meth:`stop`. It draws no random
+    number, changes no tensor, and its exceptions end the rule, never the training.
+    """
+
+    #: Whether the facts of the first step suffice: the rule then also warns during the training, once.
+    early = False
+
+    def start(self, setup: RuleSetup) -> None:
+        """Begin to observe."""
+
+    def after_step(self, step: RuleStep) -> None:
+        """Observe a step."""
+
+    def stop(self) -> None:
+        """Remove all hooks; also called after an exception."""
+
+    def facts(self) -> Mapping[str, Json]:
+        """Observed facts, which the folder of the run keeps: short JSON values."""
+        return {}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        """One sentence with numbers if the rule fires; "" if not. It needs no torch."""
+        return ""

@@ -1,0 +1,86 @@
+"""Sentences on a recorded run for its user: what to confirm, what ran, and what went wrong first."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from dpspec.contract import Check
+from dpspec.engine.recorded.bounds import noise_multipliers
+from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
+from dpspec.engine.results.decimals import nearest
+from dpspec.text import joined
+
+
+def confirmations(run: RecordedRun, delta: float, group_size: int, public: Collection[str]) -> Iterator[str]:
+    """What a proof on the run assumes and no recording shows, each a sentence that a person can confirm."""
+    header = run.header
+    records = f"{header.records:,} records" if header.records else "records"
+    if group_size == 1:
+        yield f"one person has one of the {records}{_no_copies(run)}"
+    else:
+        yield f"one person has at most {group_size} of the {records}"
+    yield (
+        "nothing else was trained on these records, before, beside or after the block, and no teacher or other model "
+        "that read them is used"
+    )
+    yield "the released model was chosen without them (checkpoints, early stopping)"
+    constants = joined([*_constants(run, public), f"{run.steps} steps"])
+    yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
+    yield (
+        "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
+        "its batch, or of the dataset"
+    )
+    yield "seeds stay secret, and only the weights are released, not optimizer or logs"
+    if header.source == "own-loop":
+        yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+
+
+def _no_copies(run: RecordedRun) -> str:
+    """The fact that no two records are equal, if the rule on copies read the dataset and no part has any."""
+    parts = [] if run.end is None else run.end.rules
+    every = [part.get("duplicate-records") for part in (parts if isinstance(parts, list | tuple) else [parts]) if part]
+    read = [facts for facts in every if isinstance(facts, dict) and facts.get("rows")]
+    return " (no two are equal)" if read and len(read) == len(every) and all(f.get("most") == 1 for f in read) else ""
+
+
+def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
+    """The constants that the user does not declare public, with their values or ranges."""
+    for name in ("learning_rate", "clip_norm", "noise_multiplier"):
+        if public_name(name) not in public and (text := _range(run[name])):
+            yield f"{name.replace('_', ' ')} {text}"
+
+
+def _range(values: Array) -> str:
+    seen = values[np.isfinite(values)]
+    if not len(seen):
+        return ""
+    low, high = float(seen.min()), float(seen.max())
+    return nearest(low) if low == high else f"{nearest(low)} to {nearest(high)}"
+
+
+def executed_sentence(run: RecordedRun) -> str:
+    """``100 steps, rate 0.05, noise multiplier 1, clip norm 1, learning rate 0.1; SGD on 738 parameters``."""
+    header = run.header
+    noise = np.array([np.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
+    rates = np.array([np.nan if rate is None else rate for rate in run.rates])
+    quantities = [("rate", rates), ("noise multiplier", noise), ("clip norm", run["clip_norm"])]
+    quantities.append(("learning rate", run["learning_rate"]))
+    parts = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
+    parts += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
+    optimizer = header.inner or header.optimizer or "no optimizer"
+    batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
+    of = f" of {header.records:,} records" if header.records else ""
+    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}"
+
+
+def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
+    """The most important facts of a run that went wrong: an exception, the missing end, skipped steps, wrong noise."""
+    end = run.end
+    if end is None:
+        yield f"The recording ends after step {run.steps} without an end: the process was killed, or recording failed."
+    elif end.error:
+        yield f"{end.error} ended the block after {run.steps} steps."
+    for words in dict.fromkeys(advice(check, rejected) for check in rejected):
+        if words:
+            yield words

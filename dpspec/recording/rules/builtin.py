@@ -1,0 +1,27 @@
+"""All rules of dpspec, in the order of the table in ``docs/reference/rules.md``."""
+
+from dpspec.recording.rules import (
+    class_weights_from_labels,
+    duplicate_records,
+    guessable_seed,
+    metric_scheduler,
+    model_inputs,
+    one_norm_at_the_bound,
+    run_counts,
+    second_optimizer,
+    standardized_features,
+    trained_before,
+)
+
+RULES = (
+    guessable_seed.RULE,
+    trained_before.RULE,
+    second_optimizer.RULE,
+    metric_scheduler.RULE,
+    duplicate_records.RULE,
+    standardized_features.RULE,
+    class_weights_from_labels.RULE,
+    *model_inputs.RULES,
+    one_norm_at_the_bound.RULE,
+    *run_counts.RULES,
+)

@@ -1,0 +1,123 @@
+"""Whether noise and batches follow from a seed that an adversary can guess."""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+
+#: Seeds below this, or as close below 2**64, count as guessable. A seed of the system is there with probability 2**-20.
+_GUESSABLE = 2**32
+
+#: Seeds with which the states of NumPy and Python are compared.
+_COMPARED = 1024
+
+#: The seed of a new ``torch.Generator``.
+_DEFAULT = 67280421310721
+
+RULE = Rule(
+    name="guessable-seed",
+    summary="torch, NumPy or Python's random was seeded with a small integer, and noise or batches follow from it",
+    why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
+    fix="Remove the seed, or call torch.seed() before make_private.",
+    code="dpspec.recording.rules.guessable_seed:GuessableSeed",
+)
+
+
+class GuessableSeed(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._private: Any = None
+        self._state: Any = None
+        self._host_states: dict[str, bytes] = {}
+        self._host: dict[str, int] = {}
+        self._torch: list[int] = []
+        self._observed = False
+
+    def start(self, setup: RuleSetup) -> None:
+        import torch
+
+        self._private = setup.private_optimizer
+        self._observed = self._private is not None
+        if self._private is None:
+            self._state, self._host_states = torch.get_rng_state(), _states()
+
+    def after_step(self, step: RuleStep) -> None:
+        import torch
+
+        if step.number == 1 and self._private is None:
+            self._observed = not torch.equal(self._state, torch.get_rng_state())
+            now = _states()
+            used = [name for name, state in self._host_states.items() if state != now[name]]
+            self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
+        seed = self._generator().initial_seed() if self._observed else None
+        if seed is not None and _is_guessable(seed) and seed not in self._torch[-1:] and len(self._torch) < 100:
+            self._torch.append(seed)
+
+    def _generator(self) -> Any:
+        import torch
+
+        if self._private is None:
+            return torch.default_generator
+        if self._private.generator is not None:
+            return self._private.generator
+        device = self._private.params[0].device
+        return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"torch": list(self._torch), "host": dict(self._host)}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        seeds = [f"torch.manual_seed({int(seed)})" for seed in facts["torch"]]
+        seeds += [f"{name}.seed({int(seed)})" for name, seed in sorted(facts["host"].items())]
+        if not seeds:
+            return ""
+        named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
+        when = "came before the training" if len(seeds) == 1 else "set the generators of the training"
+        return f"{named} {when}. An adversary who knows the script can recompute the noise."
+
+
+def _is_guessable(seed: int) -> bool:
+    return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT
+
+
+def _states() -> dict[str, bytes]:
+    """The states of the global generators of NumPy and Python: 624 words of the Mersenne Twister, and the position."""
+    _, words, place, *_ = np.random.get_state(legacy=True)
+    _, (*own, own_place), _ = random.getstate()
+    return {
+        "numpy.random": np.asarray([*words, place], dtype=np.uint32).tobytes(),
+        "random": np.asarray([*own, own_place], dtype=np.uint32).tobytes(),
+    }
+
+
+def _seed_of(name: str, state: bytes) -> int | None:
+    """The compared seed that gives this state at once, or after at most 624 words; None if none does."""
+    words = state[: 624 * 4]
+    for seed in range(_COMPARED):
+        for key in _keys(name, seed):
+            if key == words:
+                return seed
+    return None
+
+
+def _keys(name: str, seed: int) -> Iterator[bytes]:
+    if name == "random":
+        own = random.Random(seed)
+        yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        own.getrandbits(32)
+        yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        return
+    source = np.random.RandomState(seed)
+    yield _words(source)
+    source.bytes(4)
+    yield _words(source)
+
+
+def _words(source: np.random.RandomState) -> bytes:
+    state: Any = source.get_state(legacy=True)
+    return np.asarray(state[1], dtype=np.uint32).tobytes()

@@ -1,0 +1,47 @@
+"""Whether the learning rate follows a metric."""
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+
+RULE = Rule(
+    name="metric-scheduler",
+    summary="a ReduceLROnPlateau belongs to the optimizer, whether or not it fired",
+    why="A loss or accuracy on the records, without noise, decides the learning rate of later steps.",
+    fix="Use a schedule fixed in advance, or a metric of public records only, and accept.",
+    code="dpspec.recording.rules.metric_scheduler:MetricScheduler",
+)
+
+
+class MetricScheduler(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._optimizers: list[Any] = []
+        self._number = 0
+
+    def start(self, setup: RuleSetup) -> None:
+        self._optimizers = [one for one in (setup.optimizer, setup.private_optimizer) if one is not None]
+        self._count()
+
+    def stop(self) -> None:
+        self._count()
+
+    def _count(self) -> None:
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+        schedulers = [one for one in gc.get_objects() if type(one).__name__ == "ReduceLROnPlateau"]
+        followed = [getattr(one, "optimizer", None) for one in schedulers if isinstance(one, ReduceLROnPlateau)]
+        number = sum(any(optimizer is own for own in self._optimizers) for optimizer in followed)
+        self._number = max(self._number, number)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"schedulers": self._number}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if not facts["schedulers"]:
+            return ""
+        return "The learning rate follows a metric (ReduceLROnPlateau), such as a loss: is it computed on public data?"

@@ -1,0 +1,172 @@
+"""Rules over the inputs of the model: their widths, and whether they are the drawn records."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.recording.rules.memory_rows import tensors_of
+
+_HOME = "dpspec.recording.rules.model_inputs"
+
+#: The number of steps whose inputs are compared with the records, and of rows of each.
+_STEPS, _ROWS = 3, 8
+
+#: Relative residual up to which a row is a combination of two records, and the smallest share of the second.
+_ROUNDING, _SHARE = 1e-4, 1e-3
+
+VARYING_PADDING = Rule(
+    name="varying-padding",
+    summary="the width of the model's inputs varies with the batch",
+    why="If the longest record of a batch sets the padding of all, it changes the gradients of the others.",
+    fix="Pad every batch to one fixed length, or accept if the padding changes no output (masked everywhere).",
+    code=f"{_HOME}:VaryingPadding",
+)
+
+CHANGED_INPUTS = Rule(
+    name="changed-inputs",
+    summary="rows of the model's input are mixtures of records of the batch, as mixup and CutMix make them",
+    why="A record is then in several rows, each of which is clipped by itself: it changes the sum by several norms.",
+    fix="Augment each record by itself, within one row of gradients.",
+    code=f"{_HOME}:ChangedInputs",
+)
+
+
+def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
+    import torch
+
+    named = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim() >= 1}
+
+
+class _Inputs(TrainingRule):
+    """A forward pre-hook on the model, for passes in training mode with gradients."""
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+
+    def start(self, setup: RuleSetup) -> None:
+        import torch
+
+        if setup.compiled or not hasattr(setup.model, "register_forward_pre_hook"):
+            return
+
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            if module.training and torch.is_grad_enabled():
+                self.observe(_tensors(args, kwargs))
+
+        self._hook = setup.model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        """Observe the tensors of one forward pass."""
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+class VaryingPadding(_Inputs):
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[dict[str, tuple[int, ...]]] = []
+        self._shapes: dict[str, set[tuple[int, ...]]] = {}
+        self._time_first: dict[str, bool] = {}
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        if len(self._waiting) < 64:
+            self._waiting.append({name: tuple(value.shape) for name, value in list(inputs.items())[:20]})
+
+    def after_step(self, step: RuleStep) -> None:
+        passes, self._waiting = self._waiting, []
+        rows = None if step.drawn is None else len(step.drawn)
+        for shapes in passes:
+            for name, shape in shapes.items():
+                batch_second = len(shape) >= 2 and len(passes) == 1 and shape[1] == rows and shape[0] != rows
+                if rows != 0 and 0 not in shape:
+                    self._time_first[name] = self._time_first.get(name, True) and batch_second
+                    if len(self._shapes.setdefault(name, set())) < 1000:
+                        self._shapes[name].add(shape)
+
+    def facts(self) -> Mapping[str, Any]:
+        widths: list[int] = []
+        for name, shapes in self._shapes.items():
+            batch = 1 if self._time_first[name] else 0
+            ranks = {len(shape) for shape in shapes}
+            for place in range(min(ranks)) if len(ranks) == 1 else ():
+                sizes = {shape[place] for shape in shapes}
+                if place != batch and len(sizes) > 1:
+                    widths = [min(sizes), max(sizes), len(sizes)]
+        return {"widths": widths}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if not facts["widths"]:
+            return ""
+        low, high, number = map(int, facts["widths"])
+        return (
+            f"The model's input has {number} widths, {low} to {high}: does the longest record of a batch set the "
+            "padding of the others?"
+        )
+
+
+class ChangedInputs(_Inputs):
+    early = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: Any = None
+        self._input: Any = None
+        self._inspected = self._mixed = 0
+
+    def start(self, setup: RuleSetup) -> None:
+        tensors = tensors_of(setup.loader)
+        if tensors is not None and tensors[0].is_floating_point() and tensors[0][0].numel() >= 4:
+            self._records = tensors[0]
+            super().start(setup)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        first = next(iter(inputs.values()), None)
+        self._input = None if first is None else first.detach()
+
+    def after_step(self, step: RuleStep) -> None:
+        rows, self._input = self._input, None
+        if step.number > _STEPS:
+            self.stop()
+            return
+        if rows is None or step.drawn is None or len(rows) != len(step.drawn) or len(rows) < 2:
+            return
+        if int(step.drawn.max()) >= len(self._records) or rows[0].numel() != self._records[0].numel():
+            return
+        drawn = self._records[step.drawn.tolist()].reshape(len(rows), -1).double().cpu()
+        given = rows.reshape(len(rows), -1).double().cpu()
+        for place in range(min(_ROWS, len(rows))):
+            self._inspected += 1
+            self._mixed += _is_mixture(given[place], drawn, place)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"inspected": self._inspected, "mixed": self._mixed}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        mixed, inspected = int(facts["mixed"]), int(facts["inspected"])
+        if mixed == 0:
+            return ""
+        return f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
+
+
+def _is_mixture(row: Any, records: Any, place: int) -> bool:
+    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not x_i."""
+    own, size = records[place], float(row.norm())
+    if not size > 0.0 or float((row - own).norm()) <= _ROUNDING * size:
+        return False
+    aa, bb, ab = own @ own, (records * records).sum(1), records @ own
+    ra, rb = row @ own, records @ row
+    determinant = aa * bb - ab**2
+    usable = determinant > 1e-6 * aa * bb
+    share_own = (ra * bb - rb * ab) / determinant.where(usable, determinant.new_tensor(1.0))
+    share_other = (rb * aa - ra * ab) / determinant.where(usable, determinant.new_tensor(1.0))
+    residual = (row - share_own[:, None] * own - share_other[:, None] * records).norm(dim=1)
+    return bool((usable & (residual <= _ROUNDING * size) & (share_other.abs() > _SHARE)).any())
+
+
+RULES = (VARYING_PADDING, CHANGED_INPUTS)

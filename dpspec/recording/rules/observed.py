@@ -1,0 +1,81 @@
+"""The rules that observe one training: their hooks, their facts, and their warnings during the training."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+
+
+def code_of(rule: Rule) -> type[TrainingRule]:
+    module, _, name = rule.code.partition(":")
+    code: type[TrainingRule] = getattr(import_module(module), name)
+    return code
+
+
+def installed() -> tuple[Rule, ...]:
+    """The rules of dpspec and of plugins. The registry is a higher layer, so the import is at run time."""
+    catalog = import_module("dpspec.registry.loader").load_catalog()
+    return tuple(offered.provider for offered in catalog.rules.values())
+
+
+class ObservedRules:
+    """The observers of one training. An exception of a rule ends this rule, never the training."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules: dict[str, tuple[Rule, TrainingRule]] = {}
+        self._failed: dict[str, str] = {}
+        for rule in rules:
+            self._guarded(rule, partial(self._add, rule))
+
+    def _add(self, rule: Rule) -> None:
+        self._rules[rule.name] = rule, code_of(rule)()
+
+    def start(self, setup: RuleSetup) -> None:
+        for rule, observer in [*self._rules.values()]:
+            self._guarded(rule, partial(observer.start, setup))
+
+    def after_step(
+        self, number: int, drawn: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, clip_norm: float
+    ) -> None:
+        step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
+        for rule, observer in [*self._rules.values()]:
+            self._guarded(rule, partial(observer.after_step, step))
+        if number == 1:
+            for rule, observer in [*self._rules.values()]:
+                if observer.early:
+                    self._guarded(rule, partial(_warn, rule, observer))
+
+    def stop(self) -> None:
+        for rule, observer in [*self._rules.values()]:
+            self._guarded(rule, observer.stop)
+
+    def facts(self) -> dict[str, Any]:
+        """By rule, its facts; an ``error`` for a rule that failed."""
+        found: dict[str, Any] = {}
+        for rule, observer in [*self._rules.values()]:
+            self._guarded(rule, partial(_note, found, rule, observer))
+        return {**found, **{name: {"error": why} for name, why in self._failed.items()}}
+
+    def _guarded(self, rule: Rule, observe: Callable[[], None]) -> None:
+        try:
+            observe()
+        except Exception as error:
+            self._failed[rule.name] = f"{type(error).__name__}: {error}"[:300]
+            failed = self._rules.pop(rule.name, None)
+            if failed is not None:
+                self._guarded(rule, failed[1].stop)
+
+
+def _note(facts: dict[str, Any], rule: Rule, observer: TrainingRule) -> None:
+    facts[rule.name] = dict(observer.facts())
+
+
+def _warn(rule: Rule, observer: TrainingRule) -> None:
+    run = RuleRun(own_loop=False, steps=1, delta=1e-5)
+    if text := observer.caution(observer.facts(), run):
+        warnings.warn(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning, stacklevel=2)

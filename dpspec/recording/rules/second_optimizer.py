@@ -1,0 +1,58 @@
+"""Whether another optimizer steps while the training is recorded."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+
+RULE = Rule(
+    name="second-optimizer",
+    summary="another optimizer stepped in the block, on tensors of the model or outside it",
+    why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
+    fix="Train all tensors with the private optimizer, or train the others on public records in a script of their own.",
+    code="dpspec.recording.rules.second_optimizer:SecondOptimizer",
+)
+
+
+class SecondOptimizer(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+        self._steps: dict[int, list[Any]] = {}
+
+    def start(self, setup: RuleSetup) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        expected = {id(setup.optimizer), id(setup.private_optimizer)}
+        of_model = {id(p) for p in setup.model.parameters()} if hasattr(setup.model, "parameters") else set()
+
+        def observe(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if id(optimizer) in expected or hasattr(optimizer, "original_optimizer"):
+                return
+            if id(optimizer) not in self._steps and len(self._steps) < 20:
+                tensors = [id(p) for group in optimizer.param_groups for p in group["params"]]
+                inside = sum(number in of_model for number in tensors)
+                # the optimizer itself is kept, so that its id stays unique
+                self._steps[id(optimizer)] = [optimizer, inside, len(tensors) - inside, 0]
+            if id(optimizer) in self._steps:
+                self._steps[id(optimizer)][3] += 1
+
+        self._hook = register_optimizer_step_post_hook(observe)
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"others": [[type(one).__name__[:60], *counts] for one, *counts in self._steps.values()]}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        texts = []
+        for name, inside, outside, steps in facts["others"]:
+            parts = [f"{int(inside)} tensors of the model"] if inside else []
+            parts += [f"{int(outside)} tensors outside the model"] if outside else []
+            texts.append(f"another optimizer ({name}) stepped {int(steps)} times on {' and '.join(parts) or 'nothing'}")
+        text = "; ".join(texts[:3])
+        return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -1,0 +1,158 @@
+"""The brief report of a recorded run: the claim and its number first, then facts, cautions and what to confirm."""
+
+import math
+
+from dpspec.contract import Finding
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Recording, Verdict
+from dpspec.reporters import words
+from dpspec.reporters.layout import Page
+from dpspec.text import joined
+
+#: The maximum numbers of facts, of reasons, and of rejected checks without advice.
+_MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
+
+_STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
+
+
+def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
+    recording = audit.recording
+    assert recording is not None
+    deviates = audit.conformance.status != "no-deviation-found"
+    verdict = audit.verdicts[0] if audit.verdicts else None
+    word, sentence = _headline(audit, recording, verdict, deviates)
+    page.line((word, _STYLES.get(word.partition(",")[0], "bold red")), f"  {sentence}", hang=2)
+    for further in audit.verdicts[1:]:
+        word, sentence = _headline(audit, recording, further, deviates)
+        page.line((word, _STYLES.get(word.partition(",")[0], "bold red")), f"  {further.claim}: {sentence}", hang=2)
+    if counted := _counted(recording, deviates):
+        page.line(counted, indent=2, hang=2)
+    _facts(page, audit, recording, deviates, internal)
+    _open(page, recording, deviates)
+    _cautions(page, recording)
+    if not deviates:
+        page.heading("CONFIRM  this number also says that")
+        for sentence in recording.confirm:
+            page.item(sentence)
+    page.heading("WHAT RAN")
+    page.line(recording.ran, indent=2)
+    page.line(_accountant(recording), indent=2)
+    for finding in audit.findings:
+        attack = finding.bound == "lower" and finding.scope.data == "planted"
+        if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
+            at = words.conditions(finding.at)
+            page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
+
+
+def _grouped(finding: Finding) -> bool:
+    size = finding.at.get("group_size", 1)
+    return isinstance(size, int) and size > 1
+
+
+def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
+    upper = _upper(audit)
+    epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
+    if deviates:
+        why = "the run is not what its accounting assumes: nothing is proved about it"
+        return "DEVIATES", f"{why} (epsilon {epsilon} is not that of this run)" if epsilon else why
+    if verdict is None:
+        at = words.conditions(upper.at) if upper is not None else ""
+        cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"
+        return "NO CLAIM", f"{cost}; claim one with --epsilon"
+    given = [f"{what} {', '.join(names)}" for what, names in _given(recording) if names]
+    stated = verdict.text if words.claimed(verdict) == "" else f"{verdict.text}, claimed {words.claimed(verdict)}"
+    if verdict.verdict == "proved":
+        known = decimals.upper(verdict.upper, against=verdict.claimed) if verdict.upper is not None else ""
+        return ", ".join(["PROVED", *given]), f"{stated}: at most {known} (certified)"
+    if verdict.verdict not in ("open", "supported"):
+        return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
+    doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
+    if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
+        cost = decimals.upper(verdict.upper, against=verdict.claimed)
+        return "NOT PROVED", (
+            f"costs up to {cost}, claimed {decimals.exact(verdict.claimed)} ({stated}): train with a larger noise "
+            "multiplier, a smaller rate or fewer steps (dpspec calibrate finds them)"
+        )
+    if doubted or not epsilon:
+        return "NOT PROVED", f"{stated}: the recording leaves the following open"
+    return "NOT PROVED", f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
+
+
+def _given(recording: Recording) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    accepted = tuple(rule.name for rule in recording.rules if rule.accepted)
+    return ("accepting", accepted), ("assuming", recording.assumed), ("if public:", recording.public)
+
+
+def _upper(audit: AuditResult) -> Finding | None:
+    """The first certified bound on epsilon for the smallest group."""
+    bounds = [f for f in audit.findings if f.quantity == "epsilon" and f.bound == "upper"]
+    return min(bounds, key=lambda finding: finding.at.get("group_size", 1), default=None)
+
+
+def _counted(recording: Recording, deviates: bool) -> str:
+    cautions = sum(not rule.accepted for rule in recording.rules)
+    parts = [words.count(cautions, "caution")] if cautions else []
+    if not deviates:
+        parts.append(f"{words.count(len(recording.confirm), 'thing')} that no recording can see")
+    return ", ".join(parts)
+
+
+def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool, internal: bool) -> None:
+    if not deviates:
+        return
+    for sentence in recording.facts[:_MOST_FACTS]:
+        page.item(sentence)
+    further = len(recording.facts) - _MOST_FACTS
+    if further > 0:
+        page.item(f"{words.count(further, 'further cause')}, with -v")
+    bad = sorted((check for check in audit.checks if rejected(check, len(audit.checks))), key=lambda c: c.p_value)
+    if not bad:
+        page.item(audit.conformance.reason)
+        return
+    names = list(dict.fromkeys(check.test.removesuffix(", exact") for check in bad))
+    if internal or not recording.facts:
+        for check in bad[:_MOST_CHECKS]:
+            page.item(words.check(check) if internal else check.test.removesuffix(", exact"))
+        return
+    more = len(names) - _MOST_CHECKS
+    page.item(f"rejected: {joined([*names[:_MOST_CHECKS], *([f'{more} more'] if more > 0 else [])])}")
+
+
+def _open(page: Page, recording: Recording, deviates: bool) -> None:
+    doubted = [channel for channel in recording.channels if channel.status in ("open", "violated")]
+    if deviates or not doubted:
+        return
+    page.heading("OPEN")
+    for channel in doubted[:_MOST_OPEN]:
+        page.item((channel.name, "bold"), f": {_reason(channel.text)}")
+    notes = [*recording.unrecognized][:2] if len(doubted) < _MOST_OPEN else []
+    for note in notes:
+        page.item(note)
+
+
+def _reason(text: str) -> str:
+    """The part of a channel's text after its requirement."""
+    return text.partition(": ")[2] or text
+
+
+def _cautions(page: Page, recording: Recording) -> None:
+    open_rules = [rule for rule in recording.rules if not rule.accepted]
+    if open_rules:
+        page.heading("CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME")
+        for rule in open_rules:
+            page.line((rule.name, "bold"), f"  {rule.text}", indent=2, hang=2)
+            page.line(rule.fix, indent=4)
+    for rule in recording.rules:
+        if rule.accepted:
+            page.line(f"accepted: {rule.name}: {rule.text} Reason: {rule.accepted}", indent=2, hang=2)
+    for note in recording.cautions:
+        page.item(note)
+
+
+def _accountant(recording: Recording) -> str:
+    report = recording.accountant
+    if report is None:
+        return "The recorder received no accountant: the script's figure is unknown."
+    figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}"
+    return f"Accountant {report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}, recomputed."

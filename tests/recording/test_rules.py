@@ -1,0 +1,300 @@
+"""Each rule on a training that breaks it, and on its honest twin."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.recording.rules import guessable_seed, model_inputs
+from dpspec.recording.rules.builtin import RULES
+from dpspec.recording.rules.duplicate_records import DuplicateRecords
+from dpspec.recording.rules.metric_scheduler import MetricScheduler
+from dpspec.recording.rules.observed import ObservedRules, code_of
+from dpspec.recording.rules.one_norm_at_the_bound import OneNormAtTheBound
+from dpspec.recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
+from dpspec.recording.rules.second_optimizer import SecondOptimizer
+from dpspec.recording.rules.standardized_features import StandardizedFeatures
+from dpspec.recording.rules.trained_before import TrainedBefore
+
+RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
+SECRET = 0x5A17_93C2_10B4_4D
+
+
+def rows(count=200, width=6, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, width, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def loader(x, y):
+    return DataLoader(TensorDataset(x, y), batch_size=20)
+
+
+def caution(rule, run=RUN):
+    return rule.caution(rule.facts(), run)
+
+
+def started(rule, **setup):
+    rule.start(RuleSetup(**{"model": nn.Linear(6, 2), **setup}))
+    return rule
+
+
+def step(number=1, drawn=None, norms=None):
+    return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**31])
+def test_a_small_seed_of_torch_before_the_block_is_guessable(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        rule = started(guessable_seed.GuessableSeed())
+        torch.randn(3)
+        rule.after_step(step())
+        assert f"torch.manual_seed({seed})" in caution(rule)
+
+
+def test_a_secret_seed_and_an_unused_one_are_not_guessable():
+    with torch.random.fork_rng():
+        torch.manual_seed(SECRET)
+        rule = started(guessable_seed.GuessableSeed())
+        torch.randn(3)
+        rule.after_step(step())
+        assert caution(rule) == ""
+        torch.manual_seed(0)
+        rule = started(guessable_seed.GuessableSeed())
+        rule.after_step(step())
+        assert caution(rule) == ""
+
+
+@pytest.mark.parametrize("used_before", [0, 100])
+def test_a_small_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(used_before):
+    state = np.random.get_state()
+    try:
+        np.random.seed(7)
+        np.random.random_sample(used_before)
+        rule = started(guessable_seed.GuessableSeed())
+        np.random.random_sample(5)
+        rule.after_step(step())
+        assert "numpy.random.seed(7)" in caution(rule)
+    finally:
+        np.random.set_state(state)
+
+
+def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
+    x, y = rows()
+    assert caution(started(DuplicateRecords(), loader=loader(x, y))) == ""
+    copied = loader(torch.cat([x, x[:30].repeat(4, 1)]), torch.cat([y, y[:30].repeat(4)]))
+    rule = started(DuplicateRecords(), loader=copied)
+    assert "each of 30 records occurs up to 5 times: --group-size 5" in caution(rule)
+    assert caution(rule, RuleRun(own_loop=False, steps=1, delta=1e-5, group_size=5)) == ""
+
+
+def test_features_that_are_scaled_by_their_own_constants():
+    x, y = rows()
+    assert caution(started(StandardizedFeatures(), loader=loader(x, y))) == ""
+    scaled = (x - x.mean(0)) / x.std(0)
+    text = caution(started(StandardizedFeatures(), loader=loader(scaled, y)))
+    assert text.startswith("6 of 6 columns have mean 0 and deviation 1")
+    ranged = (x - x.amin(0)) / (x.amax(0) - x.amin(0))
+    assert "minimum 0 and maximum 1" in caution(started(StandardizedFeatures(), loader=loader(ranged, y)))
+    flags = (x > 0).float()
+    assert caution(started(StandardizedFeatures(), loader=loader(flags, y))) == ""
+
+
+def test_another_optimizer_is_seen_only_in_the_block():
+    model, other = nn.Linear(6, 2), nn.Linear(6, 2)
+    own, second = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(other.parameters())
+    for p in (*model.parameters(), *other.parameters()):
+        p.grad = torch.ones_like(p)
+    second.step()
+    rule = started(SecondOptimizer(), model=model, optimizer=own)
+    own.step()
+    assert caution(rule) == ""
+    second.step()
+    rule.stop()
+    second.step()
+    assert caution(rule) == "Another optimizer (Adam) stepped 1 times on 2 tensors outside the model."
+
+
+def test_a_model_that_was_trained_before():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert caution(started(TrainedBefore(), model=model, optimizer=optimizer)) == ""
+    for _ in range(20):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert "at least 21 times" in caution(started(TrainedBefore(), model=model, optimizer=optimizer))
+    assert caution(started(TrainedBefore(), model=model, optimizer=optimizer, resumes=True)) == ""
+
+
+def test_a_scheduler_that_follows_a_metric_of_this_optimizer():
+    optimizers = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(2)]
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[0])
+    assert "follows a metric" in caution(started(MetricScheduler(), optimizer=optimizers[0]))
+    assert caution(started(MetricScheduler(), optimizer=optimizers[1])) == ""
+    del scheduler
+
+
+def test_batches_that_are_scaled_by_their_largest_norm():
+    generator = np.random.default_rng(5)
+    scaled, clipped = OneNormAtTheBound(), OneNormAtTheBound()
+    for number in range(1, 40):
+        norms = generator.uniform(0.5, 3.0, 20)
+        scaled.after_step(step(number, norms=norms / norms.max()))
+        clipped.after_step(step(number, norms=np.minimum(norms, 1.0)))
+    assert "In 39 of 39 batches" in caution(scaled)
+    assert caution(clipped) == ""
+
+
+def test_widths_of_inputs_that_vary_with_the_batch():
+    def observed(shapes, drawn=20):
+        rule, model = model_inputs.VaryingPadding(), nn.Flatten()
+        rule.start(RuleSetup(model=model))
+        for number, shape in enumerate(shapes, start=1):
+            model(torch.zeros(shape, requires_grad=True))
+            rule.after_step(step(number, drawn=np.arange(drawn if isinstance(drawn, int) else drawn[number - 1])))
+        rule.stop()
+        return caution(rule)
+
+    assert "2 widths, 7 to 9" in observed([(20, 7), (20, 9)])
+    assert observed([(20, 7), (18, 7)], [20, 18]) == ""
+    assert observed([(7, 20), (7, 18)], [20, 18]) == ""  # the batch is the second dimension
+
+
+def test_mixtures_of_two_records_are_not_augmentations_of_one():
+    x, y = rows(width=16)
+    drawn = np.arange(10, 40)
+    batch = x[drawn.tolist()]
+
+    def observed(inputs):
+        model = nn.Linear(16, 2)
+        rule = started(model_inputs.ChangedInputs(), model=model, loader=loader(x, y))
+        model(inputs)
+        rule.after_step(step(drawn=drawn))
+        rule.stop()
+        return caution(rule)
+
+    assert observed(batch) == ""
+    assert observed(batch.flip(1)) == ""
+    assert observed(batch + 0.1 * torch.randn(batch.shape, generator=torch.Generator().manual_seed(1))) == ""
+    assert observed(0.5 * batch) == ""
+    assert "8 of 8 inspected rows" in observed(0.7 * batch + 0.3 * batch.roll(1, 0))
+
+
+def test_rules_over_the_counts_of_a_run():
+    counts = {"own_loop": False, "steps": 86, "delta": 1e-5, "records": 200, "rate": 0.01, "drawn_batches": 100}
+    assert "14 of 100 drawn batches" in EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=0))
+    assert EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=10)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**counts, "records": 2000}, empty_steps=0)) == ""
+    assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.01, records=100))
+    assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.009, records=100)) == ""
+    rows_of = {"own_loop": False, "steps": 1, "delta": 1e-5, "drawn_records": 3000}
+    assert "2 rows for each record" in MoreRows.caution({}, RuleRun(**rows_of, gradient_rows=6000))
+    assert MoreRows.caution({}, RuleRun(**rows_of, gradient_rows=3000)) == ""
+    steps = {"own_loop": False, "steps": 60, "delta": 1e-5, "norm_steps": 60}
+    assert ZeroGradientRows.caution({}, RuleRun(**steps, zero_quarter_steps=58))
+    assert ZeroGradientRows.caution({}, RuleRun(**steps, zero_quarter_steps=10)) == ""
+
+
+class Broken(TrainingRule):
+    stopped = False
+
+    def after_step(self, step):
+        raise RuntimeError("no")
+
+    def stop(self):
+        Broken.stopped = True
+
+
+def test_a_rule_that_fails_ends_alone():
+    broken = Rule(name="broken", summary="", why="", fix="", code=f"{__name__}:Broken")
+    observed = ObservedRules([broken, RULES[0]])
+    observed.start(RuleSetup(model=nn.Linear(2, 2)))
+    observed.after_step(1, None, None, 1.0)
+    facts = observed.facts()
+    assert Broken.stopped
+    assert facts["broken"] == {"error": "RuntimeError: no"}
+    assert "torch" in facts["guessable-seed"]
+
+
+def test_every_rule_has_code_and_texts():
+    assert len({rule.name for rule in RULES}) == len(RULES) >= 15
+    for rule in RULES:
+        assert issubclass(code_of(rule), TrainingRule)
+        assert rule.summary
+        assert rule.why.endswith(".")
+        assert rule.fix.endswith(".")
+        code_of(rule).caution(code_of(rule)().facts(), RUN)
+
+
+def own_loop(folder, *, seed, noise=1.0, steps=60, **options):
+    torch.manual_seed(seed)
+    model = nn.Linear(6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    epsilons = []
+    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.05, "records": 400}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given, **options) as run:
+        for _ in range(steps):
+            drawn = (torch.rand(400) < 0.05).nonzero().squeeze(1)
+            total = [torch.zeros_like(p) for p in model.parameters()]
+            std = noise * torch.ones(())
+            drawn_noise = [std * torch.randn_like(p) for p in model.parameters()]
+            for p, t, z in zip(model.parameters(), total, drawn_noise, strict=True):
+                p.grad = (t + z) / 20
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 1e-6))
+            run.summed(total)
+            run.noised(drawn_noise)
+            run.stepped()
+            epsilons.append(run.epsilon(1e-5))
+    return epsilons, run
+
+
+def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
+    with torch.random.fork_rng(), pytest.warns(UserWarning, match="rule guessable-seed") as caught:
+        epsilons, run = own_loop(tmp_path / "run", seed=0)
+    assert len([one for one in caught if "guessable-seed" in str(one.message)]) == 1
+    found = dpspec.check(tmp_path / "run", epsilon=8)
+    assert (found.proved, found.passed, found.cautions) == (True, False, ("guessable-seed",))
+    assert repr(found) == f"CheckedRun(proved=True, epsilon={found.epsilon:.4g}, cautions=['guessable-seed'])"
+    accepted = dpspec.check(tmp_path / "run", epsilon=8, accept=["guessable-seed"])
+    assert accepted.passed
+    assert dpspec.check(tmp_path / "run", epsilon=8, ignore=["guessable-seed"]).passed
+    assert dpspec.check(tmp_path / "run", epsilon=8, select=["large-delta"]).passed
+    with pytest.raises(dpspec.errors.UsageError, match="is no rule"):
+        dpspec.check(tmp_path / "run", epsilon=8, accept=["guessable-sed"])
+    assert epsilons[-1] == found.epsilon == run.summary()["epsilon"]
+    assert 0.0 < epsilons[0] < epsilons[-1]
+
+
+def test_an_own_loop_costs_what_its_measured_noise_supports(tmp_path):
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "sound", seed=SECRET)
+        own_loop(tmp_path / "less", seed=SECRET, noise=0.95)
+    sound, less = (dpspec.check(tmp_path / name, epsilon=8).epsilon for name in ("sound", "less"))
+    from dpspec.accounting import Mixture, PrivacyLoss
+
+    executed = PrivacyLoss(((Mixture.poisson(1, 0.05, 0.95), 60),)).epsilon(1e-5).lower
+    assert sound < executed < less
+    assert not dpspec.check(tmp_path / "less", epsilon=executed).proved
+
+
+def test_a_recording_is_overwritten_or_numbered(tmp_path):
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "run", seed=SECRET, steps=3)
+        with pytest.raises(dpspec.errors.UsageError, match=r"runs/\{n\}.*overwrite=True.*resume=True"):
+            own_loop(tmp_path / "run", seed=SECRET, steps=3)
+        own_loop(tmp_path / "run", seed=SECRET, steps=4, overwrite=True)
+        assert dpspec.check(tmp_path / "run").result.audits[0].recording.steps == 4
+        for number in (1, 2):
+            _, run = own_loop(tmp_path / "run-{n}", seed=SECRET, steps=1)
+            assert run.folder == tmp_path / f"run-{number}"
+        (tmp_path / "run" / "notes.txt").write_text("mine")
+        with pytest.raises(dpspec.errors.UsageError, match=r"notes.txt is none"):
+            own_loop(tmp_path / "run", seed=SECRET, steps=3, overwrite=True)
+        assert (tmp_path / "run" / "steps.log").exists()
