@@ -48,7 +48,7 @@ def require_sane(answer: Interval, low: float, high: float) -> None:
     assert math.copysign(1.0, answer.lower) > 0.0
 
 
-@extremes(15)
+@extremes(8)
 @given(losses(), questions())
 def test_any_question_about_any_composition(loss: PrivacyLoss, question: Question) -> None:
     _, ask, low, high = question
@@ -105,7 +105,7 @@ def test_two_gaussian_steps_contain_the_exact_delta(
     assert found.lower * (1.0 - 1e-6) - 1e-12 <= exact <= found.upper * (1.0 + 1e-6) + 1e-12
 
 
-@extremes(5)
+@extremes(3)
 @given(losses(), st.tuples(deltas, deltas).map(sorted))
 def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
     small, large = loss.epsilons(pair, width=1e-2)
