@@ -18,7 +18,7 @@ _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
 class ContradictoryBoundsError(ValueError):
-    """Two proved bounds exclude each other: a bug in a bound, or an edited result in ``verify``."""
+    """Two proved bounds exclude each other: a bug (no ``DpspecError``), or an edited result in ``verify``."""
 
 
 def require_consistent(audit: str, mechanism: str, findings: Sequence[Finding]) -> None:
