@@ -47,7 +47,7 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
         ("likelihood-ratio", "score likelihood-ratio, by dpspec ", ("It learns from half of the canaries",), ()),
         ("shadow", "", ("It trains 32 additional models per run",), ()),
         ("csv", "", ("    data.label: string, not empty; required\n        The column of labels.\n",), ()),
-        ("group", "", ("    mechanism.sampling.rate: number, above 0, at most 1\n",), ("mechanism.phases.steps",)),
+        ("group", "", ("    mechanism.sampling.rate: number, at least 1e-30",), ("mechanism.phases.steps",)),
         ("approx-dp", "claim kind approx-dp\n\n    claims.id: ", ("    claims.epsilon: ",), ()),
         ("audit", "audit\n", ("    audit.method: one-run | many-run; required\n",), ("audit.canary.space",)),
         ("claims", "", (), ("any value",)),

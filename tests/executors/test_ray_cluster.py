@@ -10,7 +10,7 @@ import pytest
 from support import counting, fragile, tasks
 from support.tasks import task, until_end
 
-from dpspec.contract.events import Event, Noticed
+from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
@@ -103,3 +103,6 @@ def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> N
     here, there = ([(write(a.findings), write(a.verdicts), write(a.evidence)) for a in r.audits] for r in results)
     assert here == there
     assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in events) == 1
+    counts = [(event.done, event.total) for event in events if isinstance(event, Progressed) and event.unit == "trials"]
+    assert (0, 10) in counts  # before the first trial ends
+    assert counts[-1] == (10, 10)
