@@ -3,7 +3,7 @@
 from typing import Any
 
 #: The maximum number of rows, and of values, that rules read.
-_MOST_ROWS, _MOST_VALUES = 2**20, 2**26
+_MOST_ROWS, _MOST_VALUES = 2**18, 2**24
 
 
 def tensors_of(loader: Any) -> tuple[Any, ...] | None:

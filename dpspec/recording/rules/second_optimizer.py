@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.recording.rules.hooks import suppressed
 
 RULE = Rule(
     name="second-optimizer",
@@ -38,7 +39,7 @@ class SecondOptimizer(TrainingRule):
             if id(optimizer) in self._steps:
                 self._steps[id(optimizer)][3] += 1
 
-        self._hook = register_optimizer_step_post_hook(observe)
+        self._hook = register_optimizer_step_post_hook(suppressed(observe))
 
     def stop(self) -> None:
         if self._hook is not None:
