@@ -26,7 +26,7 @@ VARYING_PADDING = Rule(
 CHANGED_INPUTS = Rule(
     name="changed-inputs",
     summary="rows of the model's input are mixtures of records of the batch, as mixup and CutMix make them",
-    why="A record is then in several rows, each of which is clipped by itself: it changes the sum by several norms.",
+    why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
     fix="Augment each record by itself, within one row of gradients.",
     code=f"{_HOME}:ChangedInputs",
 )

@@ -10,7 +10,7 @@ RULE = Rule(
     name="second-optimizer",
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
     why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
-    fix="Train all tensors with the private optimizer, or train the others on public records in a script of their own.",
+    fix="Train all tensors with the private optimizer, or train the others on public records in a separate script.",
     code="dpspec.recording.rules.second_optimizer:SecondOptimizer",
 )
 
