@@ -74,7 +74,7 @@ class RuleStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRun:
-    """The recorded run as the rules see it. A count is None if it was not observed.
+    """The recorded run as the rules see it. Unobserved counts have the value None.
 
     Attributes:
         own_loop: Whether the script clips and adds noise itself, without Opacus.

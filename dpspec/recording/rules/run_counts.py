@@ -7,7 +7,7 @@ from dpspec.contract.rules import Rule, RuleRun, TrainingRule
 
 _HOME = "dpspec.recording.rules.run_counts"
 
-#: Empty batches that a training of this rate and length is expected to draw at least, so that their absence is not a coincidence.
+#: Minimum of expected empty batches, so that their absence is not a coincidence.
 _EXPECTED_EMPTY = 5.0
 
 LARGE_DELTA = Rule(
