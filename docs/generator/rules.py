@@ -10,8 +10,8 @@ exit code is 1 until the cause is gone or you accept the rule with `--accept NAM
 reason). `--select NAME` evaluates only some rules, `--ignore NAME` omits one, and `dpspec rules` lists all. Rules that
 need the first step only also warn during the training, once. [Mistakes](../explanation/mistakes.md) has examples.
 
-A plugin adds rules with the hook `dpspec_rules`, which returns descriptors `dpspec.contract.Rule`; their code is a
-subclass of `dpspec.contract.TrainingRule`.
+A plugin adds rules with the hook `dpspec_rules`, which returns descriptors `dpspec.contract.rules.Rule`. Their code is
+a subclass of `TrainingRule` in the same module.
 """
 
 

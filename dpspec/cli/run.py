@@ -266,7 +266,7 @@ def check(
 
 
 def rules() -> None:
-    """List the rules on recorded trainings: what each notices, why it matters, and what to do."""
+    """List the rules on recorded trainings: their observations, reasons and fixes."""
     from dpspec.engine.recorded.rules import installed_rules
 
     for rule in installed_rules().values():

@@ -39,7 +39,6 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
-from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 from dpspec.errors import Diagnostic, Path, Span, format_path
 
@@ -82,10 +81,6 @@ __all__ = [
     "Printed",
     "Reporter",
     "Resumable",
-    "Rule",
-    "RuleRun",
-    "RuleSetup",
-    "RuleStep",
     "Sampling",
     "Schemas",
     "Scope",
@@ -96,7 +91,6 @@ __all__ = [
     "ThreatModel",
     "Trainer",
     "TrainingJob",
-    "TrainingRule",
     "Trial",
     "expected_batch_size",
     "format_path",

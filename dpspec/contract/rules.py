@@ -22,9 +22,9 @@ class Rule:
 
     Attributes:
         name: Lower-case letters, digits and hyphens; ``--accept``, ``--select`` and ``--ignore`` take it.
-        summary: What the rule notices.
+        summary: The observed mistake.
         why: Why this matters for privacy.
-        fix: What the user can do.
+        fix: The change that removes the cause.
     """
 
     name: str
@@ -74,7 +74,7 @@ class RuleStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRun:
-    """The recorded run as the rules see it. Counts are None if they were not observed.
+    """The recorded run as the rules see it. Unobserved counts have the value None.
 
     Attributes:
         own_loop: Whether the script clips and adds noise itself, without Opacus.
@@ -105,7 +105,7 @@ class RuleRun:
 
 
 class TrainingRule:
-    """The code of a rule: it observes a training, and judges what it observed. All methods do nothing by default.
+    """The code of a rule: it observes a training, and judges the observed facts. All methods do nothing by default.
 
     A rule may register public hooks of torch in :meth:`start` and removes them in :meth:`stop`. It draws no random
     number, changes no tensor, and its exceptions end the rule, never the training.

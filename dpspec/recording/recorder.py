@@ -112,10 +112,10 @@ class Recorder:
         return self
 
     def epsilon(self, delta: float) -> float:
-        """The certified epsilon of the steps so far for one record, at ``delta`` in (0, 1), in zero-out adjacency.
+        """The certified epsilon of the recorded steps for one record, at ``delta`` in (0, 1), in zero-out adjacency.
 
         It holds under the assumptions of ``dpspec check``, which also tests the run. A training may log it or stop at
-        a budget. Infinite if the batches are no Poisson samples of one process, a step had no noise, norms are in half
+        a budget. Infinite if the batches are not Poisson samples of one process, a step had no noise, norms are in half
         precision, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
         """
         if self._training is None:

@@ -1,4 +1,4 @@
-"""The certified epsilon of the steps so far, inside a recorded training."""
+"""The certified epsilon of the recorded steps, inside the training."""
 
 import math
 from collections import Counter

@@ -293,7 +293,7 @@ class WatchedTraining:
         }
 
     def epsilon(self, delta: float) -> float:
-        """The certified epsilon of all steps so far, those that wait for the folder included."""
+        """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
         rounded = self._opacus is not None and self._opacus.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)

@@ -8,6 +8,7 @@ from pathlib import Path
 import dpspec.contract as dps
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.fragments import array, block, number
+from dpspec.contract.rules import Rule
 from dpspec.data import arrays, fileless, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
@@ -173,5 +174,5 @@ def dpspec_attacks() -> Iterable[Canary | Score]:
 
 
 @dps.hookimpl
-def dpspec_rules() -> Iterable[dps.Rule]:
+def dpspec_rules() -> Iterable[Rule]:
     return RULES

@@ -55,7 +55,7 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
     if deviates:
         why = "the run is not what its accounting assumes: nothing is proved about it"
-        return "DEVIATES", f"{why} (epsilon {epsilon} is not that of this run)" if epsilon else why
+        return "DEVIATES", f"{why} (epsilon {epsilon} is not the cost of this run)" if epsilon else why
     if verdict is None:
         at = words.conditions(upper.at) if upper is not None else ""
         cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"

@@ -499,6 +499,6 @@ def cautioned(audit: AuditResult) -> list[str]:
 
 
 def rule_note(rule: FiredRule) -> str:
-    """``guessable-seed: what it saw. Why it matters. What to do.``, and the reason if the user accepts it."""
+    """``guessable-seed: observation. Reason. Fix.``, and the reason if the user accepts it."""
     accepted = f" Accepted: {rule.accepted}." if rule.accepted else ""
     return f"{rule.name}: {rule.text} {rule.why} {rule.fix}{accepted}"

@@ -96,10 +96,11 @@ def test_every_way_gives_a_recording_the_same_verdict(
     code = main(["check", "run", *asked, "--report", "json=check.json", "--report", "html=check.html"])
     assert code == (0 if verdict == "proved" else 1)
     printed = capsys.readouterr().out
-    assert printed.split()[0].strip(",") == verdict.upper()
+    words = {"proved": {"PROVED"}, "refuted": {"REFUTED"}, "open": {"NOT", "DEVIATES"}}[verdict]
+    assert printed.split()[0] in words
     Path("spec.yaml").write_text(yaml.safe_dump(document_of(Path("run"), question)))
     assert main(["run", "spec.yaml", "--report", "json=run.json", "--report", "html=run.html"]) == code
-    assert capsys.readouterr().out.split()[0].strip(",") == verdict.upper()
+    assert capsys.readouterr().out.split()[0] in words
     audits = [json.loads(Path(file).read_text())["audits"][0] for file in ("check.json", "run.json")]
     assert [audit["verdicts"][0]["verdict"] for audit in audits] == [verdict] * 2
     assert audits[0]["verdicts"] == audits[1]["verdicts"]
@@ -211,9 +212,7 @@ def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
     assert all(one.status in ("verified", "tested", "assumed") for one in found.channels)
 
 
-def test_the_headline_has_the_number_and_the_whole_report_the_assumptions(
-    sound: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = check_run(sound, Question(delta=1e-5, epsilon=9.0))
     named = assumes(found.channels)
     assert {"one-record", "secret-randomness", "released-model", "library-code", "observed-passes"} <= set(named)

@@ -1,4 +1,4 @@
-"""Sentences on a recorded run for its user: what to confirm, what ran, and what went wrong first."""
+"""Sentences on a recorded run for its user: conditions to confirm, the executed schedule, and faults."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -13,7 +13,7 @@ from dpspec.text import joined
 
 
 def confirmations(run: RecordedRun, delta: float, group_size: int, public: Collection[str]) -> Iterator[str]:
-    """What a proof on the run assumes and no recording shows, each a sentence that a person can confirm."""
+    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm."""
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
     if group_size == 1:
@@ -21,7 +21,7 @@ def confirmations(run: RecordedRun, delta: float, group_size: int, public: Colle
     else:
         yield f"one person has at most {group_size} of the {records}"
     yield (
-        "nothing else was trained on these records, before, beside or after the block, and no teacher or other model "
+        "nothing else was trained on these records, before, during or after the block, and no teacher or other model "
         "that read them is used"
     )
     yield "the released model was chosen without them (checkpoints, early stopping)"
@@ -75,7 +75,7 @@ def executed_sentence(run: RecordedRun) -> str:
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
-    """The most important facts of a run that went wrong: an exception, the missing end, skipped steps, wrong noise."""
+    """The first facts of a faulty run: an exception, the missing end, skipped steps, wrong noise."""
     end = run.end
     if end is None:
         yield f"The recording ends after step {run.steps} without an end: the process was killed, or recording failed."

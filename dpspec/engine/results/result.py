@@ -63,9 +63,9 @@ class FiredRule:
     """A rule that fired on a recorded run.
 
     Attributes:
-        text: What it saw.
+        text: The observation, with numbers.
         why: Why this matters for privacy.
-        fix: What the user can do.
+        fix: The change that removes the cause.
         accepted: The reason of the user who accepts it; empty for a caution that fails the check.
     """
 
@@ -95,9 +95,9 @@ class Recording:
         assumed: Names that the user assumes (``--assume``).
         public: Names of hyperparameters that the user declares public (``--public``).
         rules: The rules that fired.
-        confirm: What the proof assumes, in sentences that a person can confirm.
+        confirm: The assumptions of the proof, in sentences that a person can confirm.
         ran: The training in one sentence.
-        facts: What went wrong, the most important first.
+        facts: The faults of the run by importance.
     """
 
     steps: int

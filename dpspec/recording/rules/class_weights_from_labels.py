@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.recording.rules.hooks import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
 
 RULE = Rule(
@@ -45,7 +46,7 @@ class ClassWeightsFromLabels(TrainingRule):
                 if bool(((product / product.mean() - 1.0).abs() < 1e-4).all()):
                     self._module = type(module).__name__
 
-        self._hook = register_module_forward_pre_hook(observe)
+        self._hook = register_module_forward_pre_hook(suppressed(observe))
 
     def after_step(self, step: RuleStep) -> None:
         if step.number == 2:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.recording.rules.memory_rows import tensors_of
 
@@ -24,6 +22,8 @@ class DuplicateRecords(TrainingRule):
         self._facts: dict[str, Any] = {"rows": 0, "repeated": 0, "most": 0}
 
     def start(self, setup: RuleSetup) -> None:
+        import numpy as np
+
         tensors = tensors_of(setup.loader)
         if tensors is None:
             return

@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 
 #: Seeds below this, or as close below 2**64, count as guessable. A seed of the system is there with probability 2**-20.
@@ -87,6 +85,8 @@ def _is_guessable(seed: int) -> bool:
 
 def _states() -> dict[str, bytes]:
     """The states of the global generators of NumPy and Python: 624 words of the Mersenne Twister, and the position."""
+    import numpy as np
+
     _, words, place, *_ = np.random.get_state(legacy=True)
     _, (*own, own_place), _ = random.getstate()
     return {
@@ -106,6 +106,8 @@ def _seed_of(name: str, state: bytes) -> int | None:
 
 
 def _keys(name: str, seed: int) -> Iterator[bytes]:
+    import numpy as np
+
     if name == "random":
         own = random.Random(seed)
         yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
@@ -118,6 +120,8 @@ def _keys(name: str, seed: int) -> Iterator[bytes]:
     yield _words(source)
 
 
-def _words(source: np.random.RandomState) -> bytes:
-    state: Any = source.get_state(legacy=True)
+def _words(source: Any) -> bytes:
+    import numpy as np
+
+    state = source.get_state(legacy=True)
     return np.asarray(state[1], dtype=np.uint32).tobytes()

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
-
 #: The maximum number of rows, and of values, that rules read.
-_MOST_ROWS, _MOST_VALUES = 2**20, 2**26
+_MOST_ROWS, _MOST_VALUES = 2**18, 2**24
 
 
 def tensors_of(loader: Any) -> tuple[Any, ...] | None:
     """The tensors (n, ...) of the loader's records, in the order of its indices; None if they are not in memory."""
+    import numpy as np
     import torch
     from torch.utils.data import Subset, TensorDataset
 

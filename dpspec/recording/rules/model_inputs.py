@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.recording.rules.hooks import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
 
 _HOME = "dpspec.recording.rules.model_inputs"
@@ -25,7 +26,7 @@ VARYING_PADDING = Rule(
 CHANGED_INPUTS = Rule(
     name="changed-inputs",
     summary="rows of the model's input are mixtures of records of the batch, as mixup and CutMix make them",
-    why="A record is then in several rows, each of which is clipped by itself: it changes the sum by several norms.",
+    why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
     fix="Augment each record by itself, within one row of gradients.",
     code=f"{_HOME}:ChangedInputs",
 )
@@ -54,7 +55,7 @@ class _Inputs(TrainingRule):
             if module.training and torch.is_grad_enabled():
                 self.observe(_tensors(args, kwargs))
 
-        self._hook = setup.model.register_forward_pre_hook(hook, with_kwargs=True)
+        self._hook = setup.model.register_forward_pre_hook(suppressed(hook), with_kwargs=True)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         """Observe the tensors of one forward pass."""

@@ -19,7 +19,11 @@ def code_of(rule: Rule) -> type[TrainingRule]:
 
 def installed() -> tuple[Rule, ...]:
     """The rules of dpspec and of plugins. The registry is a higher layer, so the import is at run time."""
-    catalog = import_module("dpspec.registry.loader").load_catalog()
+    try:
+        catalog = import_module("dpspec.registry.loader").load_catalog()
+    except Exception as error:
+        warnings.warn(f"dpspec.record: rules are off: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+        return ()
     return tuple(offered.provider for offered in catalog.rules.values())
 
 

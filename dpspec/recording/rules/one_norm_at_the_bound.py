@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from dpspec.contract.rules import Rule, RuleRun, RuleStep, TrainingRule
 
 RULE = Rule(
@@ -21,6 +19,8 @@ class OneNormAtTheBound(TrainingRule):
         self._batches = self._single = 0
 
     def after_step(self, step: RuleStep) -> None:
+        import numpy as np
+
         if step.norms is None or len(step.norms) < 3 or not step.clip_norm > 0.0:
             return
         self._batches += 1

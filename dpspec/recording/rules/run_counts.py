@@ -1,4 +1,4 @@
-"""Rules over the counts of a run, which observe nothing of their own."""
+"""Rules over the counts of a run, without an observer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from dpspec.contract.rules import Rule, RuleRun, TrainingRule
 
 _HOME = "dpspec.recording.rules.run_counts"
 
-#: Empty batches that a training of this rate and length is expected to draw at least, so that none is no coincidence.
+#: Minimum of expected empty batches, so that their absence is not a coincidence.
 _EXPECTED_EMPTY = 5.0
 
 LARGE_DELTA = Rule(
@@ -45,7 +45,7 @@ class EmptyBatchSkipped(TrainingRule):
         if run.empty_steps != 0 or expected < _EXPECTED_EMPTY or not 0 < skipped <= 3.0 * expected:
             return ""
         return (
-            f"{skipped} of {run.drawn_batches} drawn batches got no step of their own, and no step has an empty batch, "
+            f"{skipped} of {run.drawn_batches} drawn batches got no separate step, and no step has an empty batch, "
             f"where about {expected:.0f} are expected: empty batches were skipped."
         )
 
@@ -53,7 +53,7 @@ class EmptyBatchSkipped(TrainingRule):
 BATCHES_UNUSED = Rule(
     name="batches-unused",
     summary="batches were drawn and passed over in the middle of the training",
-    why="If the content of a batch decides whether it is used, the batches are no longer random samples.",
+    why="If the content of a batch decides whether it is used, the batches are not random samples.",
     fix="Step once for every drawn batch.",
     code=f"{_HOME}:BatchesUnused",
 )
@@ -90,7 +90,7 @@ class OwnLoopSkips(TrainingRule):
 MORE_ROWS = Rule(
     name="more-rows-than-records",
     summary="steps have more rows of gradients than drawn records",
-    why="A record with several rows is clipped once for each of them, and changes the sum by several clip norms.",
+    why="A record with several rows is clipped once for each row, and changes the sum by several clip norms.",
     fix="Make one row of gradients per record: one backward pass a step, on the sum of a record's losses.",
     code=f"{_HOME}:MoreRows",
 )

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.recording.rules.hooks import suppressed
 
 RULE = Rule(
     name="second-optimizer",
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
     why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
-    fix="Train all tensors with the private optimizer, or train the others on public records in a script of their own.",
+    fix="Train all tensors with the private optimizer, or train the others on public records in a separate script.",
     code="dpspec.recording.rules.second_optimizer:SecondOptimizer",
 )
 
@@ -38,7 +39,7 @@ class SecondOptimizer(TrainingRule):
             if id(optimizer) in self._steps:
                 self._steps[id(optimizer)][3] += 1
 
-        self._hook = register_optimizer_step_post_hook(observe)
+        self._hook = register_optimizer_step_post_hook(suppressed(observe))
 
     def stop(self) -> None:
         if self._hook is not None:
