@@ -87,8 +87,8 @@ def calibrate(
         internal: Allow data-dependent bounds to decide the value.
 
     Returns:
-        One calibration per spec and cell of a matrix. ``proved.value`` is the value found, ``proved`` is None without
-        one; ``as_json()`` has plain values.
+        One calibration per spec and cell of a matrix. ``proved.value`` is the calibrated value; ``proved`` is empty if no
+        value proves the claims. ``as_json()`` has plain values.
 
     Raises:
         SpecError: A spec is invalid.
@@ -112,9 +112,9 @@ def _loaded(specs: SpecLike | Iterable[SpecLike], catalog: Catalog, overrides: S
     from dpspec.language.load import load_specs
 
     single = isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable)
-    every: Any = [specs] if single else specs
+    items: Any = [specs] if single else specs
     paths, documents = [], []
-    for spec in every:
+    for spec in items:
         if isinstance(spec, Mapping):
             documents.append(spec)
         elif isinstance(spec, str | PathLike) and not isinstance(fspath(spec), bytes):
