@@ -87,8 +87,8 @@ def calibrate(
         internal: Allow data-dependent bounds to decide the value.
 
     Returns:
-        One calibration per spec and cell of a matrix. ``proved.value`` is the calibrated value; ``proved`` is empty if no
-        value proves the claims. ``as_json()`` has plain values.
+        One calibration per spec and cell of a matrix. ``proved.value`` is the calibrated value, and ``proved`` None
+        without such a value. ``as_json()`` has plain values.
 
     Raises:
         SpecError: A spec is invalid.
