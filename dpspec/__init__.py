@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # importing typing would take longer than the rest of thi
 if TYPE_CHECKING:
     from typing import Any
 
-    from dpspec.api import check, load, run
+    from dpspec.api import calibrate, check, load, run
     from dpspec.contract import Claim, Diagnostic, Finding, Spec
     from dpspec.engine.results.codec import dump
     from dpspec.engine.results.diff import diff
@@ -47,6 +47,7 @@ _HOME = {
     "Spec": "dpspec.contract",
     "Store": "dpspec.engine.storage.trial_store",
     "Verdict": "dpspec.engine.results.result",
+    "calibrate": "dpspec.api",
     "check": "dpspec.api",
     "diff": "dpspec.engine.results.diff",
     "dump": "dpspec.engine.results.codec",
@@ -71,6 +72,7 @@ __all__ = [
     "Store",
     "Verdict",
     "__version__",
+    "calibrate",
     "check",
     "diff",
     "dump",

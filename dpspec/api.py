@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
+    from dpspec.contract.catalog import Catalog
+    from dpspec.engine.calibration import Calibration
     from dpspec.engine.recorded.check import CheckedRun
     from dpspec.engine.results.result import Result
+    from dpspec.language.load import Loaded
 
 File = str | PathLike[str]
 
+#: A spec: the path of a file or of a folder, or the content as a dictionary.
+SpecLike = File | Mapping[str, Any]
+
 
 def run(
-    specs: File | Iterable[File],
+    specs: SpecLike | Iterable[SpecLike],
     *,
     overrides: Sequence[str] = (),
     store: File = ".dpspec/store",
@@ -31,7 +38,7 @@ def run(
     """Audit specs like ``dpspec run``; the confidence is family-wise over the claims of all specs.
 
     Args:
-        specs: Files or folders.
+        specs: Files, folders, or specs as dictionaries.
         overrides: ``path=value`` strings, as for ``--set``; each applies to every spec.
         store: Folder or URL of finished trials, which are not repeated.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
@@ -52,25 +59,76 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
-    given = [specs] if isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable) else specs
-    paths = []
-    for file in given:
-        if not isinstance(file, str | PathLike) or isinstance(fspath(file), bytes):
-            raise UsageError(f"specs must be paths of files or folders, not a {type(file).__name__}")
-        paths.append(Path(file))
     _check_arguments(overrides, store, device, workers)
     catalog = load_catalog()
-    loaded = load_specs(paths, catalog, overrides)
+    with _loaded(specs, catalog, overrides) as loaded:
+        options = RunOptions(executor=executor, workers=workers, address=address, device=device)
+        return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
+
+
+def calibrate(
+    specs: SpecLike | Iterable[SpecLike],
+    vary: str,
+    *,
+    claims: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    precision: float = 1e-3,
+    internal: bool = False,
+) -> tuple[Calibration, ...]:
+    """Find the minimum noise, the maximum steps, ... for which claims are proved, like ``dpspec calibrate``.
+
+    Args:
+        specs: Files, folders, or specs as dictionaries.
+        vary: The number to vary, such as ``mechanism.noise_multiplier``.
+        claims: Ids of the claims to prove; by default every claim with the expectation proved.
+        overrides: ``path=value`` strings, as for ``--set``.
+        precision: Maximum relative distance to the nearest failing value.
+        internal: Allow data-dependent bounds to decide the value.
+
+    Returns:
+        One calibration per spec and cell of a matrix. ``proved.value`` is the calibrated value, and ``proved`` None
+        without such a value. ``as_json()`` has plain values.
+
+    Raises:
+        SpecError: A spec is invalid.
+        PluginError: A kind is not installed.
+        UsageError: An argument is invalid, or the value would depend on the data.
+    """
+    from dpspec.engine.calibration import calibrate_specs
+    from dpspec.registry.loader import load_catalog
+
+    _check_arguments(overrides)
+    if not 0.0 < precision < 1.0:
+        raise UsageError(f"precision must be above 0 and below 1, not {precision!r}")
+    catalog = load_catalog()
+    with _loaded(specs, catalog, overrides) as loaded:
+        return calibrate_specs(loaded.specs, catalog, vary=vary, claims=claims, relative=precision, internal=internal)
+
+
+@contextmanager
+def _loaded(specs: SpecLike | Iterable[SpecLike], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
+    """Valid specs. Errors of loading and of the body carry notes with the lines."""
+    from dpspec.language.load import load_specs
+
+    single = isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable)
+    items: Any = [specs] if single else specs
+    paths, documents = [], []
+    for spec in items:
+        if isinstance(spec, Mapping):
+            documents.append(spec)
+        elif isinstance(spec, str | PathLike) and not isinstance(fspath(spec), bytes):
+            paths.append(Path(spec))
+        else:
+            raise UsageError(f"specs must be paths of files or folders, or dictionaries, not a {type(spec).__name__}")
+    loaded = load_specs(paths, catalog, overrides, documents=documents)
     try:
         if not loaded.ok:
             if loaded.missing_plugins:
                 raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
             raise SpecError(loaded.diagnostics)
-        options = RunOptions(executor=executor, workers=workers, address=address, device=device)
-        return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
+        yield loaded
     except (SpecError, PluginError) as error:
         from dpspec.language.diagnostics import render
 
@@ -150,7 +208,9 @@ def load(file: File) -> Result:
     return read_result(Path(file))
 
 
-def _check_arguments(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
+def _check_arguments(
+    overrides: Sequence[str], store: File = ".", device: str = "auto", workers: int | None = None
+) -> None:
     from dpspec.engine.running.train import DEVICE
 
     def invalid(rule: str, value: object) -> UsageError:

@@ -1,11 +1,14 @@
 """Results in notebooks."""
 
 import html
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support import results as factory
 from support.specs import BOUNDS
@@ -88,8 +91,7 @@ def test_a_series_as_a_data_frame_of_one_audit_and_of_all_cells() -> None:
         ("a.yaml", {"workers": 0}, "workers must be an integer of at least 1, or None, not 0"),
         ("a.yaml", {"workers": 1.5}, "workers must be an integer"),
         ("a.yaml", {"store": None}, "store must be the path of a folder, or a URL, not None"),
-        ({"dpspec": 1}, {}, "not a dict"),
-        ([{"dpspec": 1}], {}, "not a dict"),
+        ([3], {}, "or dictionaries, not a int"),
         (3, {}, "not a int"),
         (b"spec.yaml", {}, "not a bytes"),
     ],
@@ -156,3 +158,64 @@ def test_a_missing_file_is_named() -> None:
     with pytest.raises(dpspec.errors.SpecError) as caught:
         dpspec.run("absent.yaml")
     assert str(caught.value) == "absent.yaml: no such file"
+
+
+DOCUMENT: dict[str, Any] = {
+    "dpspec": 1,
+    "name": "demo",
+    "mechanism": {
+        "kind": "group",
+        "noise_multiplier": np.float64(1.1),
+        "clip_norm": 1.0,
+        "sampling": {"scheme": "poisson", "rate": 0.01},
+        "steps": 1000,
+    },
+    "data": {"kind": "declared", "records": 50000, "features": 10, "classes": 2},
+}
+CLAIM = {"id": "one", "kind": "approx-dp", "epsilon": 1.0, "delta": 1e-5}
+
+
+def test_a_spec_may_be_a_dictionary_without_claims(tmp_path: Path) -> None:
+    result = dpspec.run(DOCUMENT, store=tmp_path)
+    assert result.exit_code == 0
+    assert not result.audits[0].verdicts
+    assert any(finding.quantity == "epsilon" for finding in result.audits[0].findings)
+    cells = dpspec.run(
+        [DOCUMENT | {"matrix": {"mechanism.steps": [10, 20]}}, DOCUMENT | {"name": "two"}], store=tmp_path
+    )
+    assert [audit.name for audit in cells.audits] == ["demo[10]", "demo[20]", "two"]
+
+
+def test_errors_of_a_dictionary_point_into_its_yaml() -> None:
+    with pytest.raises(dpspec.errors.SpecError) as raised:
+        dpspec.run(DOCUMENT | {"claims": [CLAIM | {"delta": "x"}]})
+    assert "<dictionary 1>:" in str(raised.value)
+    assert "delta" in raised.value.__notes__[0]
+    with pytest.raises(dpspec.errors.UsageError, match="not a object"):
+        dpspec.run(DOCUMENT | {"name": object()})
+
+
+def test_calibrate_finds_the_noise_and_writes_plain_values() -> None:
+    (found,) = dpspec.calibrate(DOCUMENT | {"claims": [CLAIM]}, "mechanism.noise_multiplier")
+    assert found.proved is not None
+    assert found.unproved is not None
+    noises = [found.proved.value, found.unproved.value]
+    bounds = dpspec.epsilon(noise=noises, rate=0.01, steps=1000, width=1e-5)
+    assert bounds.upper[0] <= 1.0 < bounds.upper[1]
+    proved = json.loads(json.dumps(found.as_json()))["proved"]
+    assert (proved["value"], proved["verdicts"][0]["verdict"]) == (found.proved.value, "proved")
+    with pytest.raises(dpspec.errors.UsageError, match="precision must be above 0 and below 1"):
+        dpspec.calibrate(DOCUMENT, "mechanism.steps", precision=2)
+
+
+def test_a_result_is_a_short_table_without_values_of_the_data(tmp_path: Path) -> None:
+    many = [CLAIM | {"id": f"c{i}", "epsilon": 1.6} for i in range(40)]
+    result = dpspec.run(DOCUMENT | {"claims": many}, store=tmp_path)
+    lines = repr(result).splitlines()
+    assert len(lines) == 32
+    assert lines[1].startswith("  demo  c0: proved  epsilon <= 1.6 at delta = 1e-5  epsilon >= 1.515")
+    assert len(repr(result.audits[0])) < 5000
+    audit = factory.audit(verdicts=(factory.verdict(upper_finding=0),))
+    private = tuple(replace(finding, privacy="data-dependent") for finding in audit.findings)
+    assert "epsilon <= 2.5" in repr(factory.result(audit))
+    assert "epsilon <= 2.5" not in repr(factory.result(replace(audit, findings=private)))

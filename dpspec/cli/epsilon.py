@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from enum import StrEnum
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -118,15 +117,8 @@ def _table(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target:
     steps = f"{schedule.steps} step" + ("s" if schedule.steps > 1 else "")
     goal = f", epsilon <= {decimals.exact(target)}" if target is not None else ""
     head = f"{noise}, {_batches(schedule)}, {steps}, delta = {decimals.exact(delta)}{goal}"
-    columns = [
-        "records",
-        *(["noise"] if target is not None else []),
-        "epsilon",
-        "worse",
-        "mu",
-        "advantage",
-        "identified",
-    ]
+    calibrated = ["noise"] if target is not None else []
+    columns = ["records", *calibrated, "epsilon", "worse", "mu", "advantage", "identified"]
     rows = [columns]
     for group in groups:
         shown = [decimals.exact(group.noise)] if target is not None else []
@@ -144,8 +136,10 @@ def _ends(interval: Interval) -> str:
 
 
 def _as_json(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target: float | None) -> str:
-    def ends(interval: Interval) -> list[Any]:
-        return [end + 0.0 if math.isfinite(end) else "inf" for end in (interval.lower, interval.upper)]
+    from dpspec.json_records import write
+
+    def ends(interval: Interval) -> tuple[float, float]:
+        return interval.lower + 0.0, interval.upper  # without a negative zero
 
     content = {
         "mechanism": "laplace" if schedule.laplace else "gaussian",
@@ -172,4 +166,4 @@ def _as_json(schedule: Schedule, groups: list[GroupPrivacy], delta: float, targe
             for group in groups
         ],
     }
-    return json.dumps({name: value for name, value in content.items() if value is not None}, indent=2)
+    return json.dumps(write({name: value for name, value in content.items() if value is not None}), indent=2)

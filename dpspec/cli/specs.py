@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
-from dpspec.cli.output import emit, page_width, wants_color
+from dpspec.cli.output import emit, note, page_width, wants_color, write_file
 from dpspec.contract import Diagnostic
 from dpspec.errors import ExitCode, SpecError, UsageError, has_errors
 from dpspec.text import json_text
@@ -146,6 +147,9 @@ def calibrate(
     internal: Annotated[
         bool, typer.Option("--internal", help="Allow data-dependent bounds to decide the value.")
     ] = False,
+    reports: Annotated[
+        list[str], typer.Option("--report", metavar="json=PATH", help="Also write JSON; '-' for stdout.")
+    ] = [],  # noqa: B006
 ) -> int:
     """Find the minimum noise, the maximum steps, rate or group size, ... for which claims are proved.
 
@@ -153,31 +157,43 @@ def calibrate(
     proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
     """
     from dpspec.cli.progress import Progress
-    from dpspec.engine.calibration import calibrate_spec
+    from dpspec.engine.calibration import calibrate_specs
+    from dpspec.json_records import write
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import Page
 
     if not 0.0 < precision < 1.0:
         raise UsageError(f"--precision must be above 0 and below 1, got {precision!r}")
+    targets = [report.removeprefix("json=") for report in reports]
+    if any(not report.startswith("json=") or report == "json=" for report in reports):
+        raise UsageError("--report must be json=PATH: calibrate writes no other format")
     catalog = load_catalog()
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
-        calibrations = [
-            calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=precision, emit=progress)
-            for spec in loaded.specs
-        ]
-    secret = [c.name for c in calibrations if c.private]
-    if secret and not internal:
-        raise UsageError(
-            f"the value found for {', '.join(secret)} depends on the data, as the bounds that decide it do: "
-            "--internal shows it; do not publish it"
+        calibrations = calibrate_specs(
+            loaded.specs,
+            catalog,
+            vary=vary,
+            claims=claims,
+            relative=precision,
+            internal=internal,
+            emit=progress,
         )
+    code = ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
+    content = json.dumps(write([calibration.as_json() for calibration in calibrations]), indent=2)
+    for path in targets:
+        if path != "-":
+            write_file(Path(path), content)
+            note(f"wrote {path} (json)")
+    if "-" in targets:
+        emit(content)
+        return code
     page = Page(page_width())
     for calibration in calibrations:
         _describe(page, calibration, overrides)
     page.blank()
     page.line("This applies to the declared mechanism. `dpspec run` tests the executed run.")
     emit(page.text())
-    return ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
+    return code
 
 
 def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> None:

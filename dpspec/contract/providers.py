@@ -62,7 +62,6 @@ class Mechanism:
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
-        optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
         assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
     """
 
@@ -84,7 +83,6 @@ class Mechanism:
     scores: bool = False
     description: str = ""
     recordable: bool = False
-    optional_claims: bool = False
     assumptions: tuple[str, ...] = ()
 
 

@@ -7,11 +7,11 @@ epoch. The search runs over these multiples.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dpspec.accounting import NeverHoldsError, find_boundary
-from dpspec.contract import DataError, Finding, Spec
+from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, StageStarted
 from dpspec.contract.frozen import canonical_json
@@ -252,9 +252,58 @@ class Calibration:
     def complete(self) -> bool:
         return self.proved is not None and self.valid_beyond is None
 
+    def as_json(self) -> dict[str, Json]:
+        """The values and the verdicts at them, without rounding."""
+
+        def point(at: Point | None) -> Json:
+            if at is None:
+                return None
+            verdicts = [
+                {"claim": v.claim, "verdict": v.verdict, "claimed": v.claimed, "upper": v.upper, "reason": v.reason}
+                for v in at.verdicts
+            ]
+            return {"value": at.value, "problem": at.problem, "verdicts": verdicts}
+
+        return {
+            "name": self.name,
+            "source": self.source,
+            "cell": self.cell,
+            "vary": self.key.place,
+            "claims": self.claims,
+            "proved": point(self.proved),
+            "unproved": point(self.unproved),
+            "limit": self.limit,
+            "valid_beyond": self.valid_beyond,
+            "contradictions": self.contradictions,
+            "complete": self.complete,
+        }
+
     @property
     def private(self) -> bool:
         return any(point.private for point in (self.proved, self.unproved) if point is not None)
+
+
+def calibrate_specs(
+    specs: Iterable[Spec],
+    catalog: Catalog,
+    *,
+    vary: str,
+    claims: Sequence[str] = (),
+    relative: float = PRECISION,
+    internal: bool = False,
+    emit: Callable[[Event], None] | None = None,
+) -> tuple[Calibration, ...]:
+    """Calibrate each spec; a value that depends on the data is an error unless ``internal``."""
+    found = tuple(
+        calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=relative, emit=emit) for spec in specs
+    )
+    secret = [calibration.name for calibration in found if calibration.private]
+    if secret and not internal:
+        raise UsageError(
+            f"the value found for {', '.join(secret)} depends on the data, as the bounds that decide it do: "
+            "--internal (internal=True) shows it; do not publish it"
+        )
+    return found
 
 
 def calibrate_spec(

@@ -18,7 +18,18 @@ from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.frozen import canonical_json
 from dpspec.language.blocks import core
 from dpspec.language.problems import problems
-from dpspec.language.yaml_source import Node, child, claim_ids, locate, origin, plain, read_file, read_yaml, value_at
+from dpspec.language.yaml_source import (
+    Node,
+    Source,
+    child,
+    claim_ids,
+    locate,
+    origin,
+    plain,
+    read_file,
+    read_yaml,
+    value_at,
+)
 from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
 
 MAX_PARENTS = 8
@@ -47,14 +58,15 @@ class Family:
     unparsed: set[Path] = field(default_factory=set)
 
 
-def read_family(path: FilePath) -> Family:
+def read_family(path: FilePath, first: Source | None = None) -> Family:
+    """The file and its parents; ``first`` replaces the content of the file."""
     family = Family()
     layers: list[Node] = []
     seen: list[str] = []
     file = str(path)
     extends: Node | None = None  # the ``extends`` value that names the current file
     while True:
-        source = read_file(FilePath(file))
+        source = first if first is not None and not layers else read_file(FilePath(file))
         if source.text is not None:
             family.texts[file] = source.text
         for d in source.diagnostics:

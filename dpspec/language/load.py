@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from yaml.representer import RepresenterError
+
 from dpspec.contract import AuditOptions, Claim, Section, Span, Spec, ThreatModel
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
@@ -20,11 +22,20 @@ from dpspec.contract.frozen import FrozenMap, Json, digest, freeze, thaw, withou
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import Diagnostic, NothingToRunError, PluginError, SpecError, UsageError, has_errors
 from dpspec.language.blocks import core
-from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
+from dpspec.language.compose import (
+    OVERRIDES_FILE,
+    Composed,
+    Family,
+    Override,
+    compose,
+    one_line,
+    parse_overrides,
+    read_family,
+)
 from dpspec.language.problems import problems
 from dpspec.language.rewrite import split_claims, unused_settings
 from dpspec.language.validate import PLUGIN_CODES, Checked, check
-from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locate, origin, plain
+from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locate, origin, plain, read_yaml, to_yaml
 from dpspec.regular_files import NotRegularError, open_regular
 from dpspec.text import quoted
 
@@ -104,8 +115,16 @@ class Loaded:
         return _plugins_only(self.diagnostics)
 
 
-def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
+def load_specs(
+    paths: Sequence[Path],
+    catalog: Catalog,
+    overrides: Sequence[str] = (),
+    *,
+    documents: Sequence[Mapping[str, Json]] = (),
+) -> Loaded:
     """Read, compose and validate spec files, or the specs in folders; ``overrides`` apply to every spec.
+
+    ``documents`` are further specs as mappings; their diagnostics point into their YAML.
 
     Raises:
         NothingToRunError: A folder contains no spec.
@@ -115,8 +134,10 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     diagnostics = _limited(misread)
     sources = {OVERRIDES_FILE: "\n".join(map(one_line, overrides))} if overrides else {}
     specs: list[Spec] = []
-    for path in files:
-        built, wrong, texts = _load(path, catalog, given)
+    families = [(path, read_family(path)) for path in files]
+    families += [_mapping_family(i, document) for i, document in enumerate(documents, 1)]
+    for path, family in families:
+        built, wrong, texts = _load(path, family, catalog, given)
         specs += built
         diagnostics += wrong
         sources |= texts
@@ -145,10 +166,32 @@ def from_document(
     return build(checked, name=name, cell=FrozenMap(cell), origin=Origin(), directory=directory)
 
 
+def _mapping_family(number: int, document: Mapping[str, Json]) -> tuple[Path, Family]:
+    """The family of a spec that is a mapping; parents are relative to the current folder."""
+    path = Path(f"<dictionary {number}>")
+    try:
+        return path, read_family(path, read_yaml(to_yaml(_plain_values(document)), str(path)))
+    except RepresenterError as error:
+        value = type(error.args[-1]).__name__
+        raise UsageError(
+            f"a spec must hold strings, numbers, booleans, lists and dictionaries, not a {value}"
+        ) from None
+
+
+def _plain_values(value: Any) -> Any:
+    """With paths as strings, and numbers of NumPy as numbers of Python."""
+    if isinstance(value, Mapping):
+        return {key: _plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_values(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
+
+
 def _load(
-    path: Path, catalog: Catalog, given: Sequence[Override]
+    path: Path, family: Family, catalog: Catalog, given: Sequence[Override]
 ) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
-    family = read_family(path)
     diagnostics = list(family.diagnostics)
     if family.root is None:
         return [], _limited(diagnostics), family.texts

@@ -32,8 +32,6 @@ def check_claims(
     claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
 ) -> tuple[Json, list[Diagnostic]]:
     """Checks of an unknown mechanism or an invalid threat model are skipped."""
-    if claims == [] and mechanism is not None and mechanism.optional_claims:
-        return claims, []
     found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
     if not isinstance(claims, list):
         return claims, found
@@ -357,9 +355,8 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         schema = blocks.audit_block(mechanism, checked.canary, checked.score)
         checked.block("audit", schema, open=mechanism is None or bool(wrong))
         checked.diagnostics += wrong
-    if "claims" in document:
-        document["claims"], wrong = check_claims(document["claims"], mechanism, threat_model)
-        checked.diagnostics += wrong
+    document["claims"], wrong = check_claims(document.get("claims", []), mechanism, threat_model)
+    checked.diagnostics += wrong
     document["dpspec"] = VERSION
     found = list(dict.fromkeys(checked.diagnostics))
     # A missing required package may provide an unknown kind.

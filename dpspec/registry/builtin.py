@@ -59,7 +59,6 @@ RECORDED_MECHANISM = dps.Mechanism(
     example=Path(__file__).with_name("recorded.yaml").read_text(encoding="utf-8"),
     steps=False,
     recordable=True,
-    optional_claims=True,
     missing=True,
     tokens=True,
 )

@@ -313,7 +313,8 @@ def tally(result: Result) -> str:
         return f"{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
     made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
     if not made:
-        return f"{everything}: all as expected"
+        claimed = any(audit.verdicts for audit in result.audits)
+        return f"{everything}: all as expected" if claimed else f"{everything}: nothing claimed"
     return f"{everything}: as expected; {_named(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
 
 

@@ -173,7 +173,12 @@ def _tight(finding: Finding) -> str:
 
 def _expected(page: Page, audit: AuditResult) -> None:
     if not audit.verdicts:
-        page.line("The spec has no claims; -v shows the findings.", indent=2)
+        bounds = words.main_bounds(audit)
+        about = "bounds for any data, of the declared mechanism" if bounds else "-v shows the findings"
+        page.line(("NOTHING CLAIMED", "bold yellow"), f": {about}", indent=2)
+        for finding in bounds:
+            at = f" at {words.conditions(finding.at)}" if finding.at else ""
+            page.item(f"{words.statement(finding)}{_tight(finding)}{at}", indent=4)
     for verdict in audit.verdicts:
         if verdict.expected:
             claimed = words.claimed(verdict)

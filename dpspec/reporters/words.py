@@ -389,6 +389,24 @@ def findings(audit: AuditResult) -> tuple[Finding, ...]:
     return tuple(finding for finding in shown if not _is_as_run(finding))
 
 
+def main_bounds(audit: AuditResult) -> tuple[Finding, ...]:
+    """Proved upper bounds for any data and record, one for each quantity and condition, near a delta of 1e-6."""
+    best: dict[tuple[object, ...], Finding] = {}
+    for finding in findings(audit):
+        proved = finding.bound == "upper" and finding.rigor in ("certified", "theorem")
+        if not proved or (finding.scope.data, finding.scope.record) != ("all", "all"):
+            continue
+        key = (finding.quantity, finding.scope, *((k, v) for k, v in finding.at.items() if k != "delta"))
+        if key not in best or _from_main_delta(finding) < _from_main_delta(best[key]):
+            best[key] = finding
+    return tuple(best.values())
+
+
+def _from_main_delta(of: Finding) -> float:
+    delta = of.at.get("delta")
+    return abs(math.log(delta / 1e-6)) if isinstance(delta, float) and delta > 0.0 else 0.0
+
+
 def _undirected(of: Finding) -> Finding:
     return replace(of, scope=replace(of.scope, direction="both"))
 

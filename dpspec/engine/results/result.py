@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Assumption, Check, Evidence, Facts, Finding, FrozenMap, Json, Outcome, Power, Series
 from dpspec.contract.findings import Channel, data_frame
+from dpspec.engine.results import decimals
 from dpspec.errors import ExitCode, UsageError
 
 #: Prefix of the source of every bound on an executed schedule.
@@ -252,6 +253,10 @@ class AuditResult:
     promised: tuple[Check, ...] = ()
     recording: Recording | None = None
 
+    def __repr__(self) -> str:
+        """A line for each claim, with public bounds only."""
+        return "\n".join([f"AuditResult: {self.name}", *(f"  {_shown(self, verdict)}" for verdict in self.verdicts)])
+
     @property
     def complete(self) -> bool:
         """Whether all needed trials exist."""
@@ -268,6 +273,25 @@ class AuditResult:
         if self.recording is not None and any(not rule.accepted for rule in self.recording.rules):
             return False
         return self.conformance.expected and all(v.expected for v in self.verdicts)
+
+
+#: The maximum number of claims in the representation of a result.
+_MOST_ROWS = 30
+
+
+def _shown(audit: AuditResult, verdict: Verdict) -> str:
+    """A claim, its verdict and the bounds that do not depend on the data."""
+    ends = (
+        (">=", decimals.lower, verdict.lower, verdict.lower_finding),
+        ("<=", decimals.upper, verdict.upper, verdict.upper_finding),
+    )
+    bounds = [
+        f"{verdict.quantity} {sign} {rounded(end)}"
+        for sign, rounded, end, number in ends
+        if end is not None and number is not None and audit.findings[number].privacy == "public"
+    ]
+    surprise = "" if verdict.expected else ", not as expected"
+    return f"{verdict.claim}: {verdict.verdict}{surprise}  {verdict.text}  {', '.join(bounds)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -332,6 +356,15 @@ class Result:
             if len(audits) > 1:
                 found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
         return tuple(found)
+
+    def __repr__(self) -> str:
+        """A short table of the claims, with public bounds only."""
+        head = f"Result: {len(self.audits)} audit{'s' * (len(self.audits) != 1)}, exit code {int(self.exit_code)}"
+        rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
+        lines = [f"  {audit.name}  {_shown(audit, verdict)}" for audit, verdict in rows[:_MOST_ROWS]]
+        if len(rows) > _MOST_ROWS:
+            lines.append(f"  ... and {len(rows) - _MOST_ROWS} more: to_frame()")
+        return "\n".join([head, *(lines or ["  nothing claimed"])])
 
     def to_frame(self) -> Any:
         """The claims as a ``pandas.DataFrame``, one row each, unrounded, with a column for each axis of a matrix.
