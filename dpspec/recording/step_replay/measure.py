@@ -144,7 +144,7 @@ def _moves(
 def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
     """Choose rows, and batches in which each is replaced.
 
-    The other record is one of the batch, with another label if there is one: as it is, scaled, null, and cut to half of
+    The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half of
     its length.
     """
     labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
@@ -170,7 +170,7 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
 
 
 def _padding(tokens: Tensor) -> int:
-    """Return the value that probably fills short rows of tokens (b, length): -100, 0, or the most frequent one."""
+    """Return the value that probably fills short rows of tokens (b, length): -100, 0, or their mode."""
     usual = next((value for value in (-100, 0) if bool((tokens == value).any())), None)
     return int(tokens.flatten().mode().values) if usual is None else usual
 
