@@ -366,3 +366,23 @@ def test_a_failed_trace_says_why() -> None:
     trace.failure = "reason"
     with pytest.raises(AbstainError, match="reason"):
         trace.replay([], [])
+
+
+@pytest.mark.parametrize("read", [Tensor.tolist, Tensor.numpy, Tensor.__array__])
+def test_class_weights_that_python_counts_are_not_replayed(read: Any) -> None:
+    labels, outputs = torch.tensor([0, 0, 0, 1, 1, 0, 1, 0]), torch.randn(8, 2, requires_grad=True)
+    trace = StepTrace()
+    trace.start()
+    weight = torch.tensor([1.0, float(sum(read(labels)))])
+    (gradient,) = torch.autograd.grad(cross_entropy(outputs, labels, weight=weight, reduction="sum"), [outputs])
+    total = gradient.sum(0)
+    trace.stop()
+    assert "in Python" in measure(trace, [labels], [total], 1.0, gradients=[gradient]).abstained
+
+
+def test_a_sum_from_outside_the_trace_is_not_replayed() -> None:
+    x, trace = torch.randn(4, 3), StepTrace()
+    trace.start()
+    doubled = 2.0 * x
+    trace.stop()
+    assert "not a result" in measure(trace, [x], [doubled.sum(0)], 1.0).abstained

@@ -120,6 +120,8 @@ def _moves(
     size = len(batch[0])
     wanted = [*sums, *outputs, *gradients]
     same = trace.replay([], wanted)
+    if not all(trace.produces(tensor) for tensor in sums):
+        raise AbstainError("the sum is not a result of the operations that the replay saw")
     executed = [tensor.detach() for tensor in wanted]
     for repeated, original in zip(same[: len(sums)], executed, strict=False):
         if not torch.equal(repeated, original):

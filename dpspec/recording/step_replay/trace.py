@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -24,6 +25,9 @@ _ATEN = torch.ops.aten
 
 #: Operations that return a number of Python, on which the script's control flow may depend.
 _TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
+
+#: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
+_UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 
 
 class AbstainError(Exception):
@@ -51,6 +55,21 @@ class Operation:
     states: tuple[tuple[torch.Generator, Tensor], ...]
 
 
+class _UnseenReads(TorchFunctionMode):
+    """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _UNSEEN_READS:
+            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}()")
+        return func(*args, **(kwargs or {}))
+
+
 class StepTrace(TorchDispatchMode):
     """Notes all operations of the current thread while it is active. It changes no value and draws no number.
 
@@ -70,9 +89,11 @@ class StepTrace(TorchDispatchMode):
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
         self.active = self.paused = False
+        self._reads = _UnseenReads(self._fail_unless_paused)
 
     def start(self) -> None:
         """Begin to note operations."""
+        self._reads.__enter__()  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
         self.active = True
 
@@ -81,6 +102,7 @@ class StepTrace(TorchDispatchMode):
         if self.active:
             self.active = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -128,9 +150,18 @@ class StepTrace(TorchDispatchMode):
         elif len(self.operations) > MOST_OPERATIONS:
             self._fail(f"it has more than {MOST_OPERATIONS} operations")
 
+    def _fail_unless_paused(self, reason: str) -> None:
+        if not self.paused and not self.failure:
+            self._fail(reason)
+
     def _fail(self, reason: str) -> None:
         self.failure = reason[:200]
         self.operations, self.before = [], {}
+
+    def produces(self, tensor: Tensor) -> bool:
+        """Return whether a noted operation returns ``tensor``, or writes into its memory."""
+        results = (result for operation in self.operations for result in tensors_in(operation.results))
+        return _address(tensor) in self.before or any(result is tensor for result in results)
 
     def replay(self, changed: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> list[Tensor]:
         """Repeat the operations with other values of some tensors.
