@@ -144,8 +144,8 @@ def _moves(
 def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
     """Choose rows, and batches in which each is replaced.
 
-    The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half of
-    its length.
+    The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half
+    of its length.
     """
     labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
     chosen: list[tuple[int, list[Tensor]]] = []

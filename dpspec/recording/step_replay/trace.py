@@ -2,8 +2,8 @@
 
 A ``TorchDispatchMode`` sees each operation of torch below automatic differentiation: the forward pass, the backward
 pass, per-sample gradients and their sum. A replay calls the same operations again with the same random numbers. It
-repeats all operations, also those that do not depend on the changed tensors, so that writes into views reach the tensors
-that share their memory.
+repeats all operations, also those that do not depend on the changed tensors, so that writes into views reach the
+tensors that share their memory.
 """
 
 from __future__ import annotations
