@@ -92,6 +92,10 @@ def log_gaussian_excess(powers: Floats, shifts: Floats, log_weights: Floats) -> 
     return result
 
 
+#: Farthest output, in sigma, at which cells of a width near 1 keep their digits.
+_FARTHEST = 1e9
+
+
 @dataclass(frozen=True, eq=False)
 class _Moments:
     """Powers with their pairs; arrays of points carry the row of their power."""
@@ -122,8 +126,11 @@ class _Moments:
             open_rows &= ~(near | np.isneginf(finer))
             if not open_rows.any():
                 return np.asarray(answer - LOG_ROOT_TWO_PI, dtype=np.float64)
-        s, top = float(self.powers[open_rows][0]), float(self.shifts[open_rows].max())
-        raise ArithmeticError(f"the moment of order {s:g} needs too many points for shifts of up to {top:g} sigma")
+        raise self._too_many(float(self.powers[open_rows][0]))
+
+    def _too_many(self, power: float) -> ArithmeticError:
+        top = float(self.shifts.max())
+        return ArithmeticError(f"the moment of order {power:g} needs too many points for shifts of up to {top:g} sigma")
 
     def _windows(self) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
         """The relevant cells (left, right, row), ordered by row and place."""
@@ -135,6 +142,8 @@ class _Moments:
         left = np.minimum(0.0, self.powers * top) - reach
         right = np.maximum(top, self.powers * top) + reach
         best = np.full(n, -np.inf)
+        if float(np.max(np.maximum(right, -left))) > _FARTHEST:
+            raise self._too_many(float(self.powers[int(np.argmax(np.maximum(right, -left)))]))
         while True:
             lower, upper = self._bounds(left, right, row)
             np.maximum.at(best, row, lower)

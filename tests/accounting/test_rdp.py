@@ -305,3 +305,10 @@ def test_a_group_of_one_is_the_sampled_gaussian() -> None:
     for direction in ("present-first", "absent-first"):
         expected = sampled_gaussian_rdp(orders, 0.01, 1.5, direction)
         assert np.allclose(composed_rdp([(mixture, 1)], orders, direction), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [1e-12, 1e-10])
+def test_noise_below_all_digits_has_no_moment(sigma: float) -> None:
+    """The search for the relevant outputs did not end: cells of width 1 at 10^12 have no digits left."""
+    with pytest.raises(ArithmeticError, match="needs too many points for shifts of up to 1e"):
+        sampled_gaussian_rdp(2.0, 0.01, sigma)
