@@ -124,7 +124,7 @@ claims:
 
 #: The replaced text, its replacement, the reported line and column, the code, and the message.
 BAD = [
-    ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be above 0, got 0"),
+    ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be at least 1e-30, got 0"),
     ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
     ("clip_norm: 1.0", "clip_norm: 1e-40", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got 1e-40"),
     ("[1, 4]", "[1, 0, 4]", 11, 19, "out-of-range", "group_size[1] must be at least 1, got 0"),
