@@ -266,7 +266,7 @@ def test_reports_for_people_say_that_trials_are_missing(render: Any) -> None:
 
 def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
     lines = ci.render_github(incomplete()).splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["::warning", "::error", "::warning", "::notice"]
+    assert [line.split(" ")[0] for line in lines] == ["::warning", "::error", "::warning", "::error"]
     (suite,) = ET.fromstring(ci.render_junit(incomplete())).findall("testsuite")
     kinds = {case.get("name"): case[0].tag for case in suite.findall("testcase")}
     assert kinds == {"later": "skipped", "wrong": "failure", "conformance": "skipped", "trials": "error"}
