@@ -42,9 +42,9 @@ CSV = Dataset(
     schema=schema(
         {
             "path": path("The table, with column names in the first line."),
-            "separator": fragments.choice("The separator of columns.", *SEPARATORS, default=","),
-            "decimal": fragments.choice("The decimal mark of numbers.", ".", ",", default="."),
-            "encoding": fragments.choice("The text encoding of the file.", *ENCODINGS, default="utf-8"),
+            "separator": fragments.choice("The separator of columns. Default: a comma.", *SEPARATORS),
+            "decimal": fragments.choice("The decimal mark of numbers. Default: a point.", ".", ","),
+            "encoding": fragments.choice("The text encoding of the file. Default: utf-8.", *ENCODINGS),
             **KEYS,
             **USER_KEYS,
             "missing": fragments.array(

@@ -90,8 +90,9 @@ class Prepared:
     def loading_bytes(self) -> int:
         """Memory in bytes while the rows are loaded, estimated for sources of plugins."""
         estimate = getattr(self.source, "loading_bytes", None)
-        if estimate is not None:
-            return int(estimate())
+        with suppress(DataError):  # the facts come from a result, and the files are missing
+            if estimate is not None:
+                return int(estimate())
         return LOADING_BYTES * (self.facts.records + self.facts.test_records) * max(1, self.facts.features)
 
 
