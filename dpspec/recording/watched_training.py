@@ -152,7 +152,8 @@ class WatchedTraining:
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
-            if parts.clipping in ("flat", "ghost") and group is None and not parts.compiled and self.gradients is None:
+            whole = group is None and parts.compiled is None and self.gradients is None
+            if whole and parts.clipping in ("flat", "ghost"):
                 self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer)
                 self._replays.attach(self.guarded, self._undo)
         elif inner is not None:

@@ -39,8 +39,8 @@ class Facts:
     scaling: tuple[Count, Real, Number] | None
     probe: tuple[Number, Number, Number, Number, Number, Number] | None
     probe_failure: str
-    replays: tuple[Number, Number, Number, Number, Number, Number] | None = None
-    replay_failure: str = ""
+    replays: tuple[Number, Number, Number, Number, Number, Number] | None
+    replay_failure: str
     replaced: Names | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[float, float, float, float, float, float, float, float] | None

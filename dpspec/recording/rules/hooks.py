@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from dpspec.recording.model_hook import ModelHook
+
 
 def suppressed(observe: Callable[..., None]) -> Callable[..., None]:
     """The hook without its exceptions: an observation that fails is omitted."""
@@ -12,4 +14,4 @@ def suppressed(observe: Callable[..., None]) -> Callable[..., None]:
         with contextlib.suppress(Exception):
             observe(*args)
 
-    return hook
+    return ModelHook(hook)

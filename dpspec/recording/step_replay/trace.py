@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
 #: Maximum number of operations of a step, and maximum size in bytes of their results.
@@ -101,8 +101,13 @@ class StepTrace(TorchDispatchMode):
         """End; a second call does nothing."""
         if self.active:
             self.active = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            # A backward pass restores the modes from before it, for example after a reentrant checkpoint.
+            if _get_current_dispatch_mode() is self:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            else:
+                self._fail("the step began inside another call, such as a checkpoint")
+            if _get_current_function_mode() is self._reads:
+                self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -153,6 +158,10 @@ class StepTrace(TorchDispatchMode):
     def _fail_unless_paused(self, reason: str) -> None:
         if not self.paused and not self.failure:
             self._fail(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Abstain from the replay of this step."""
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         self.failure = reason[:200]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
@@ -35,6 +36,7 @@ class ReplayedSteps:
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = [0.0, 0.0, 0.0]
         self._chosen: bool | None = None
+        self._given_up = False
         self.abstained = ""
 
     @property
@@ -46,21 +48,32 @@ class ReplayedSteps:
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe forward passes until ``undo`` ends it."""
 
+        if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
+            return
+
         def before(_: Any, args: Any, kwargs: Any) -> None:
-            guarded(lambda: self._begin((args, kwargs)))
+            guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
             if self._trace is not None and not self._trace.active:
                 self._trace.start()
 
         def after(_: Any, __: Any, output: Any) -> None:
-            guarded(lambda: self._note(output))
+            guarded(lambda: self._try(lambda: self._note(output)))
 
         hooks = (
-            self._model.register_forward_pre_hook(before, with_kwargs=True),
-            self._model.register_forward_hook(after),
+            self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
+            self._model.register_forward_hook(ModelHook(after)),
         )
         for hook in hooks:
             undo.callback(hook.remove)
         undo.callback(self.stop)
+
+    def _try(self, observe: Callable[[], None]) -> None:
+        """Give up replays after an error, which must not end the recording."""
+        try:
+            observe()
+        except Exception as error:
+            self.stop()
+            self._given_up, self.abstained = True, f"{type(error).__name__}: {error}"[:200]
 
     def pause(self, paused: bool) -> None:
         """Ignore operations of the recorder itself."""
@@ -68,7 +81,11 @@ class ReplayedSteps:
             self._trace.paused = paused
 
     def _begin(self, given: Any) -> None:
-        if self._trace is not None or self._chosen is False or not torch.is_grad_enabled() or not self._model.training:
+        if self._trace is not None and hasattr(self._model, "get_clipping_coef"):
+            self._trace.give_up("ghost clipping sums several passes")
+        if self._trace is not None or self._given_up or self._chosen is False:
+            return
+        if not torch.is_grad_enabled() or not self._model.training:
             return
         inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
         if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
@@ -95,6 +112,9 @@ class ReplayedSteps:
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
         """The clipped sum of the step is complete."""
+        self._try(lambda: self._measure(sums))
+
+    def _measure(self, sums: Sequence[Tensor]) -> None:
         trace = self._trace
         if trace is None:
             return
