@@ -31,6 +31,9 @@ WIDEST = 300.0
 #: Below this width of a cell the rounding of masses is charged to losses.
 _NARROW = 1e-9
 
+#: A mass that many roundings may lose. It is charged; more is a fault.
+BOOKS = 1e-9
+
 #: The smallest double, and ln of the smallest mass that keeps all its digits.
 SMALLEST, _LOG_EXACT = 5e-324, -707.0
 
@@ -286,11 +289,12 @@ class Atoms:
         return self.infinity + float(self.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
 
     def closed(self, rounding: float) -> "Atoms":
-        """The same measure, which must dominate a step, with a missing mass of up to ``rounding`` at infinity.
+        """The same measure, which must dominate a step, with missing mass at infinity, which charges it in full.
 
         Its total mass is at least 1, and its delta at any epsilon below 0 at least 1 - e^epsilon. More missing mass
-        raises ``ContradictionError``: a bound without it would be too small.
+        than ``rounding`` and :data:`BOOKS` explain raises ``ContradictionError``: it shows a fault of the construction.
         """
+        rounding = max(rounding, BOOKS)
         missing = 0.0
         if float(self.masses.sum()) + self.infinity < 1.0:  # or the sum was rounded down
             missing = max(0.0, 1.0 - math.fsum((*self.masses.tolist(), self.infinity)))
@@ -301,17 +305,21 @@ class Atoms:
         reach = max(0.0, -self.lowest)
         for epsilon in (-0.5 * reach, -reach):
             least = -math.expm1(epsilon + self.shift)
-            if missing + self.delta(epsilon) < least - rounding - 64.0 * EPS:
+            lacking = least - self.delta(epsilon) - missing
+            if lacking > rounding + 64.0 * EPS:
                 raise ContradictionError(
                     f"a dominating measure has a delta below 1 - e^epsilon at epsilon {epsilon:.6g}"
                 )
+            missing += max(0.0, lacking - 64.0 * EPS)
         return replace(self, infinity=min(1.0, self.infinity + missing)) if missing > 0.0 else self
 
     def at_most_one(self, rounding: float) -> "Atoms":
         """The same measure, which must be dominated by a step: its total mass is at most 1."""
         total = float(self.masses.sum()) + self.infinity
-        if total > 1.0 + rounding + 64.0 * EPS:
+        if total > 1.0 + max(rounding, BOOKS):
             raise ContradictionError(f"a dominated measure has a mass of 1 + {total - 1.0:.3g}")
+        if total > 1.0 + rounding + 64.0 * EPS:
+            return replace(self, masses=self.masses / total, infinity=self.infinity / total)
         return self
 
 

@@ -106,8 +106,8 @@ class StepTrace(TorchDispatchMode):
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             else:
                 self._fail("the step began inside another call, such as a checkpoint")
-            if _get_current_function_mode() is self._reads:
-                self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if _get_current_function_mode() is self._reads:  # type: ignore[no-untyped-call]
+                self._reads.__exit__(None, None, None)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
