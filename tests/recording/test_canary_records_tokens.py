@@ -212,7 +212,7 @@ def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp
         assert found.canaries.lower <= found.costs[1].interval.upper
         shown[kind] = found.canaries.lower
     assert shown["new-tokens"] > 1.0 > 2 * shown["random-tokens"]
-    main(["check", str(tmp_path / "new-tokens")])
+    main(["check", str(tmp_path / "new-tokens"), "-v"])
     page = " ".join(capsys.readouterr().out.split())
     assert "400 canaries (new-tokens)" in page
     assert "the canaries extend the model's vocabulary by 400 ids" in page
@@ -225,7 +225,7 @@ def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     assert found.costs[1].interval.upper < found.costs[4].interval.upper
     assert found.canaries.upper == pytest.approx(found.costs[4].interval.upper)
     assert 1.0 < found.canaries.lower <= found.costs[4].interval.upper
-    assert main(["check", str(tmp_path / "run")]) == 5
+    assert [main(["check", str(tmp_path / "run"), *options]) for options in ([], ["-v"])] == [5, 5]
     page = " ".join(capsys.readouterr().out.split())
     assert "group_size 4, lower bound: statistical at confidence 0.95: one run, final model, 60 canaries of 4" in page
     assert "60 canaries (crafted) of 4 equal records each" in page

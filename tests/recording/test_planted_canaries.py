@@ -103,7 +103,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     assert "scored-model: the scored model is the recorded one after its last step" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
-    assert "Note: The scored model is not the recorded one" in notes(found)
+    assert "The scored model is not the recorded one" in notes(found)
     other, fresh, _ = train(tmp_path / "other")
     other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
     below = checked(tmp_path / "other", epsilon=2.5)
@@ -123,9 +123,9 @@ def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_p
     assert "inserted canaries without a score" in found.conformance.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     page = " ".join(run_page(found, 400).split())
-    assert page.startswith("OPEN claim: epsilon <= 2.5")
-    assert "Note: 400 canaries were inserted and not scored by run.score" in notes(found)
-    assert "canaries: inserted canaries without a score, exact" in page
+    assert page.startswith("DEVIATES ")
+    assert "400 canaries were inserted and not scored by run.score" in notes(found)
+    assert "inserted canaries without a score" in page
     assert "Call run.score after the block" in page
     code, audit = audit_by_spec(tmp_path / "run")
     assert (code, audit["conformance"]["status"]) == (1, "deviates")

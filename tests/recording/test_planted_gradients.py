@@ -74,7 +74,7 @@ def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
     assert found.verdict in ("refuted", "contradicted")
     assert "one run, all noisy gradients, 200 canaries of a recorded script" in found.reason
-    assert "200 canaries (gradients), " in " ".join(run_page(found, 200).split())
+    assert "200 canaries (gradients), " in " ".join(run_page(found, 200, every=True).split())
     code, audit = audit_by_spec(tmp_path / "run", access=f"  access: {access}\n")
     assert (code, audit["verdicts"][0]["verdict"]) == (1, "contradicted")
     assert audit["conformance"]["status"] == "deviates"

@@ -244,7 +244,7 @@ def test_pages_of_runs_without_a_claim_or_with_a_large_delta(
 ) -> None:
     assert recorded(tmp_path / "run").fine
     assert main(["check", str(tmp_path / "run")]) == 5
-    assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM: ")
+    assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM  ")
     assert main(["check", str(tmp_path / "run"), "--report", "json=-"]) == 5
     assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
     for delta, expected in (("0.0034", True), ("0.0033", False)):
@@ -256,7 +256,7 @@ def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[
     recorded(tmp_path / "run", noise=0.0)
     for claim in ([], ["--epsilon", "1e9"]):
         assert main(["check", str(tmp_path / "run"), *claim]) == 1
-        assert "Note: No epsilon is finite" in capsys.readouterr().out
+        assert "No epsilon is finite" in capsys.readouterr().out
 
 
 def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class PrivateTraining:
 
 
 #: Added to seeds, so that they are not guessable.
-_SECRET = 0x5A17_93C2_10B4_4D
+SECRET = 0x5A17_93C2_10B4_4D
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Training(PrivateTraining):
     canaries: int = 0
 
     def build(self) -> Training:
-        torch.manual_seed(_SECRET + self.seed)
+        torch.manual_seed(SECRET + self.seed)
         x = torch.randn(RECORDS, FEATURES)
         data: Any = TensorDataset(x, (x[:, 0] > 0).long())
         if self.canaries:
@@ -124,7 +124,7 @@ class Training(PrivateTraining):
             max_grad_norm=[self.clip] * 4 if self.clipping == "per_layer" else self.clip,
             poisson_sampling=self.poisson,
             clipping="flat" if ghost else self.clipping,
-            noise_generator=torch.Generator().manual_seed(_SECRET + self.seed + 1),
+            noise_generator=torch.Generator().manual_seed(SECRET + self.seed + 1),
             **(adaptive if self.clipping == "adaptive" else {}),
         )
         return self
