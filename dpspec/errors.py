@@ -106,6 +106,13 @@ class RecordingError(DpspecError):
     exit_code = ExitCode.INVALID_SPEC
 
 
+class UnobservableError(DpspecError):
+    """The recorder cannot observe the training any further. It ends the recording, never the training.
+
+    The message is free of values of the training, so that reports may print it.
+    """
+
+
 class SpecError(DpspecError):
     """One or more specs are invalid; ``diagnostics`` holds all errors."""
 

@@ -26,6 +26,7 @@ class Parts:
     """Model, optimizer, loader and accountant of one training.
 
     Attributes:
+        hooks: Opacus' object that computes per-sample gradients of a model that it does not wrap; None if it does.
         clipping: The clipping of Opacus' optimizer; None for a custom loop.
         compiled: The result of ``torch.compile`` that the script passed for the model; None without.
         sampler: None without a loader.
@@ -50,6 +51,7 @@ class Parts:
         if isinstance(model, list | tuple) and model and all(hasattr(one, "__array__") for one in model):
             model = ArrayModel(model)
             optimizer = ReportedUpdates(model, optimizer)
+        self.hooks, model = recognized.hooked(model)
         wrapper, model = model, recognized.uncompiled(model)
         self.compiled = wrapper if wrapper is not model else None
         recognized.refuse_model(model)
@@ -62,6 +64,11 @@ class Parts:
         declared = sorted(name for name, value in given.items() if value is not None)
         if self.clipping is not None and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
+        if self.clipping == "ghost" and self.hooks is None and not hasattr(model, "get_clipping_coef"):
+            raise UsageError(
+                "model is not the one that make_private returned: with ghost clipping and wrap_model=False, give its "
+                "first result, the GradSampleHooks"
+            )
         recognized.refuse_engine(engine, optimizer)
         self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)
@@ -161,7 +168,8 @@ class Parts:
         rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
         if self.clipping == "adaptive":
             return [rate, multiplier, divisor, reduction]
-        of_layers, of_model = getattr(optimizer, "max_grad_norms", None), vars(self.model).get("max_grad_norm")
+        of_layers = getattr(optimizer, "max_grad_norms", None)
+        of_model = vars(self.hooks or self.model).get("max_grad_norm")
         return [rate, multiplier, divisor, reduction, norm, of_layers, of_model]
 
     def private_options(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -144,6 +145,12 @@ def uncompiled(model: Any) -> Any:
     return uncompiled(model._orig_mod) if compiled and is_registered(kind) else model
 
 
+def hooked(model: Any) -> tuple[Any, Any]:
+    """Opacus' hooks, as of ``make_private(wrap_model=False)``, and their model; None and the model without hooks."""
+    kinds = [kind for kind in type(model).__mro__ if kind.__module__.partition(".")[0] == "opacus"]
+    return (model, model._module) if any(kind.__name__ == "GradSampleHooks" for kind in kinds) else (None, model)
+
+
 def refuse_parts(what: str, thing: Any) -> None:
     """Raise ``UsageError`` for a part of a training in several processes that the recorder cannot compare."""
     for kind in type(thing).__mro__:
@@ -196,12 +203,15 @@ def sampler_of(loader: Any) -> Sampler:
     batches: Any = getattr(loader, "batch_sampler", None)
     if type(batches).__name__ == "BatchSplittingSampler":
         batches = batches.sampler
+    kind = type(loader).__name__
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        note = f"loader {kind} reads an IterableDataset, which has no indices: the drawn records are not observed"
+        return Sampler("unknown", kind, note=note)
     if batches is None:
-        kind = type(loader).__name__
         return Sampler("unknown", kind, note=f"loader {kind} draws no batches of indices: who is drawn is not seen")
     try:
         records = max(1, len(loader.dataset))
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, NotImplementedError):
         records = None
     for known, size in _POISSON.items():
         if is_opacus(batches, known):
@@ -283,7 +293,7 @@ def largest_multiplicity(dataset: Any) -> int:
     """
     try:
         size = len(dataset)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return 1
     if not isinstance(dataset, Subset | ConcatDataset) or not 0 < size <= _MOST:
         return 1

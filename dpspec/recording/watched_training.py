@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleSetup
-from dpspec.errors import UsageError
+from dpspec.errors import UnobservableError, UsageError
+from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.ranks.group import meet
+from dpspec.recording.ranks.group import Group, meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
@@ -111,9 +112,21 @@ class WatchedTraining:
         self._written, self._resumes = 0.0, resume
         self._layers = header.layers
         self._sizes = [size for _, size in header.layers]
+        self._given: dict[str, Tensor] = {}
+        self._rank: RankWatch | None = None
+        self._opacus: OpacusWatch | None = None
+        self._replays: ReplayedSteps | None = None
+        inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
+        self._inner = inner
+        poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
+        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
+        self.guarded(lambda: self._attach(header, group, part, secret))
+
+    def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
+        """Attach the observers."""
+        parts, inner = self._parts, self._inner
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
         trained, noisy = parts.trained_parameters(), parts.noisy_parameters()
-        self._rank: RankWatch | None = None
         if group is not None:
             self._rank = RankWatch(group, parts.optimizer, trained, parts.rank_sampler(), parts.shards)
             if parts.shards:  # the directions of all ranks, so that their noise can be added
@@ -123,9 +136,6 @@ class WatchedTraining:
         self._model_state = ModelState(parts.model, trained)
         self._reported = ReportedGradients(noisy, self._sketch)
         self._noise = NoiseWatch([local(p) for p in noisy])
-        self._given: dict[str, Tensor] = {}
-        self._inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
-        inner = self._inner
         self._resumed = inner is not None and not is_fresh(inner)
         self._state = None if inner is None else OptimizerState(inner)
         self._updates: RecomputedUpdates | ReportedUpdates | None = None
@@ -133,17 +143,15 @@ class WatchedTraining:
             self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
         self._entries = {} if inner is None else other_entries(inner)
         self._probe: SensitivityProbe | None = None
-        self._opacus: OpacusWatch | None = None
         self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
-        self._replays: ReplayedSteps | None = None
         if parts.clipping is not None:
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
             self._opacus = opacus = OpacusWatch(
                 parts.optimizer,
                 parts.clipping,
-                parts.model,
+                parts.hooks or parts.model,
                 self._sketch,
                 self._noise,
                 self._entering(),
@@ -173,8 +181,6 @@ class WatchedTraining:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
-        poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
-        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self._rules = ObservedRules(installed())
         self._rules.start(
             RuleSetup(
@@ -188,14 +194,15 @@ class WatchedTraining:
         )
         self._undo.callback(self._rules.stop)
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
-        self.guarded(partial(self._start, part))
+        self._start(part)
 
     def _start(self, part: int) -> None:
-        assert self.writer is not None
+        if self.writer is None:
+            return
         if part > 1:  # a later part continues the options
             self._options.read()
             self._options.changes()
-        self.writer.save(self._states.state(0, self._options.current()))
+        self.writer.save(self._states.state(0, self._options.current(), start=True))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)))
         self._undo.callback(self._states.detach)
 
@@ -211,7 +218,11 @@ class WatchedTraining:
         self._states.note(step, options, lambda: writer.save(self._states.state(step, options, self._facts())))
 
     def detach(self) -> None:
-        self._undo.close()
+        try:
+            self._undo.close()
+        except Exception as error:
+            message = f"dpspec.record: an observer was not removed: {type(error).__name__}: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -223,17 +234,24 @@ class WatchedTraining:
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._write_waiting()
-            writer, self.writer = self.writer, None
+            if (writer := self._stop()) is None:  # an observer inside this one failed
+                return
             message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
             warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
+            # another message may hold values of the training
+            stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
-                writer.fail(message)
+                writer.fail(str(error) if stated else f"an error of the recorder, {type(error).__name__}")
             with contextlib.suppress(Exception):
                 if self._rank is not None:
                     self._rank.group.end()
         finally:
             if self._replays is not None:
                 self._replays.pause(False)
+
+    def _stop(self) -> RunWriter | None:
+        writer, self.writer = self.writer, None
+        return writer
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None
@@ -243,6 +261,7 @@ class WatchedTraining:
         self._write_waiting()
         left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
+        self._states.end()
         self.writer.end(
             {
                 **self._facts(),
@@ -419,7 +438,9 @@ class WatchedTraining:
             drawn_at = [] if self.samples is None else self.samples.rates
             rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
             if not {float, int, type(None)}.issuperset(map(type, rates)):
-                raise TypeError("sample_rate of the sampler is not a number: records may enter at different rates")
+                raise UnobservableError(
+                    "sample_rate of the sampler is not a number: records may enter at different rates"
+                )
             step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
         self._write(step, drawn)
 

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.errors import UnobservableError
 from dpspec.recording.sums.clipped_sums import SummedGradients
 from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec.recording.watching.parameter_watch import ParameterWatch
@@ -85,7 +86,7 @@ def test_a_sampler_of_another_size_ends_the_recording(sampler: Any, change: Call
     change(sampler)
     watch.add([3], 1)
     vars(sampler).update(before)
-    with pytest.raises(TypeError, match="the sampler changed the number of its records, or the size of its batches"):
+    with pytest.raises(UnobservableError, match="the number of its records, or the size of its batches"):
         watch.take(1)
 
 

@@ -268,7 +268,7 @@ def _released_model(run: RecordedRun) -> Assumption:
     if before:
         text += f", but its accountant had counted {before} steps when it began"
     if run.end is None:
-        text += f", but the recording has no end: what came after step {run.steps} is not known"
+        text += f", but {run.missing_end}; what came after it is not known"
     status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
     return Assumption(name="released-model", status=status, text=text)
 

@@ -42,6 +42,7 @@ _ORDERED = "assumed Poisson sampling; the loader's batches are"
 #: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
 _ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
 _MISSING_NORMS = "drawn records without a clipped norm"
+_FURTHER_NORMS = "clipped norms in excess of the drawn records"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
@@ -78,6 +79,8 @@ _ADVICE = {
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     _MISSING_NORMS: _ROWS_APART,
+    _FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several "
+    "rows of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -120,11 +123,6 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if found.test.startswith("variance of inclusions per record") and found.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
-    if found.test.startswith(_MISSING_NORMS) and found.measured is not None and found.measured < 0:
-        return (
-            "Steps have more rows of gradients than drawn records: two or more backward passes, or several rows of a "
-            "record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses."
-        )
     return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
 
 
@@ -210,7 +208,8 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
 def _contributions(run: RecordedRun) -> Iterator[Check]:
     internal, (missing, steps) = run.internal, run.contribution_gaps
     if not run.has_contributions and missing is not None and steps is not None:
-        yield none_found("clipping", "drawn records without a separate contribution", "reported", missing, "", None)
+        test = "drawn records without a separate contribution"
+        yield none_found("clipping", test, "reported", max(0, missing), "", None)
         test = "steps with more or fewer contributions than drawn records"
         yield none_found("clipping", test, "reported", steps, "", None)
     if internal is None:

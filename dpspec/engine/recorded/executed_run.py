@@ -84,9 +84,9 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
     """A run and all its checks that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
-        raise NothingToRunError(
-            f"{path}: no step was recorded: the optimizer never stepped, or the recorder stopped before, with a warning"
-        )
+        reason = run.folder.fault
+        why = f"the recorder stopped: {reason}" if reason else "the optimizer never stepped"
+        raise NothingToRunError(f"{path}: no step was recorded: {why}")
     return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
 
 

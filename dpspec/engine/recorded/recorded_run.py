@@ -168,6 +168,15 @@ class RecordedRun:
         return self.folder if isinstance(self.folder, ResumedFolder) else None
 
     @cached_property
+    def missing_end(self) -> str:
+        """Why the recording has no end, without a full stop; empty if it has one."""
+        if self.end is not None:
+            return ""
+        if reason := self.folder.fault:
+            return f"the recorder stopped after step {self.steps}, and the training went on: {reason}"
+        return f"the recording has no end after step {self.steps}: the process was killed, or still runs"
+
+    @cached_property
     def rates(self) -> list[float | None]:
         """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
         poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")

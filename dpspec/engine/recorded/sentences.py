@@ -78,7 +78,7 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
     """The first facts of a faulty run: an exception, the missing end, skipped steps, wrong noise."""
     end = run.end
     if end is None:
-        yield f"The recording ends after step {run.steps} without an end: the process was killed, or recording failed."
+        yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
     for words in dict.fromkeys(advice(check, rejected) for check in rejected):

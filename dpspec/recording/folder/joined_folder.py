@@ -135,6 +135,10 @@ class JoinedFolder:
         return cls(path, tuple(ranks), joined)
 
     @property
+    def fault(self) -> str:
+        return next(filter(None, (one.fault for one in self.ranks)), "")
+
+    @property
     def has_internal(self) -> bool:
         return all(one.has_internal for one in self.ranks)
 

@@ -150,6 +150,10 @@ class ResumedFolder:
     missing: list[int] = field(default_factory=list)
 
     @property
+    def fault(self) -> str:
+        return self.parts[-1].fault
+
+    @property
     def has_internal(self) -> bool:
         return all(part.has_internal for part in self.parts)
 

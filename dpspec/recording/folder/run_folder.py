@@ -17,6 +17,7 @@ import math
 import os
 import stat
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -110,8 +111,8 @@ MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log
 #: All files, in the order of their digest.
 FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES)
 
-#: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and the message of
-#: the recorder's last warning, after the last internal step.
+#: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and
+#: the reason for which the recorder stopped, after the last internal step.
 STEP, END, SCORED, STATE, FAULT = 1, 2, 3, 4, 5
 
 #: The largest number of steps.
@@ -178,9 +179,10 @@ class RunWriter:
         finally:
             self.close()
 
-    def fail(self, message: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Note why the recording ends before the training; without values of the training."""
         try:
-            self._internal.append(FAULT, message[:1000].encode("utf-8", "replace"))
+            self._internal.append(FAULT, reason[:1000].encode("utf-8", "replace"))
         finally:
             self.close()
 
@@ -289,6 +291,12 @@ class RunFolder:
             if state.facts is not None:
                 return state.step, read_facts(state.facts, str(self.path / STATES))
         return 0, None
+
+    @property
+    def fault(self) -> str:
+        """Why the recorder stopped before the training did; empty if it did not."""
+        last = deque(self._frames(INTERNAL), maxlen=1)
+        return last[0].payload.decode("utf-8", "replace") if last and last[0].kind == FAULT else ""
 
     @property
     def has_internal(self) -> bool:

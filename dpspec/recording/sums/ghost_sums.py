@@ -27,7 +27,7 @@ from dpspec.recording.fingerprints import Bits, Tally, overlap, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import is_fsdp2
+from dpspec.recording.recognized import inner_module, is_fsdp2
 from dpspec.recording.sums.clipped_sums import HALVES, product_type, unit_of
 from dpspec.recording.watching.step_hooks import put_method
 
@@ -51,7 +51,7 @@ class GhostSums:
     def __init__(self, model: Any, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
         numbers = {id(p): number for number, p in enumerate(optimizer.params)}
-        kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in model.modules())
+        kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in inner_module(model).modules())
         tables = [one for one, kind in kinds if kind is nn.Embedding and one.padding_idx is not None]
         # Opacus' norm of an embedding counts the padding, whose gradient is 0, so that records are clipped to less.
         counted = model.use_ghost_clipping or not model.force_functorch

@@ -22,6 +22,9 @@ from dpspec.recording.recognized import inner_module, is_fsdp2, is_registered
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
 
+#: The mark that accelerate sets on models that it prepared.
+_OF_ACCELERATE = "_is_accelerate_prepared"
+
 #: Attributes of Opacus that hold a batch while it computes gradients.
 _OF_OPACUS = {
     *("trainable_parameters", "_per_sample_gradient_norms", "per_sample_gradient_norms", "autograd_grad_sample_hooks"),
@@ -221,6 +224,8 @@ def _is_of_shards(module: nn.Module, key: str) -> bool:
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     if isinstance(value, MethodType) and str(value.__func__.__module__).startswith("dpspec.recording."):
         return True  # the recorder's own, while it records
+    if key == _OF_ACCELERATE and type(value) is bool:
+        return True
     if key in _OF_EVERY_MODULE or (key == "activations" and type(value) is list and not value):
         return True
     package = type(module).__module__ if is_registered(type(module)) else ""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpspec.errors import UnobservableError
 from dpspec.recording.fingerprints import Bits, Chances, Tally, require_plain
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
@@ -202,7 +203,18 @@ class OpacusWatch:
         if thing is self._optimizer:
             self._wrappers[name] = put
 
+    def _require_same_parameters(self) -> None:
+        params, parameters = self._optimizer.params, self._parameters
+        if len(params) == len(parameters) and all(map(operator.is_, params, parameters)):
+            return
+        frozen, added = len(set(parameters) - {*params}), len({*params} - set(parameters))
+        raise UnobservableError(
+            "the optimizer trains other parameters than at the beginning of the block "
+            f"({frozen} tensors frozen, {added} added): freeze or unfreeze layers before make_private"
+        )
+
     def _begin_sum(self, recomputed: RecomputedSums) -> None:
+        self._require_same_parameters()
         self._use()
         self._require_plain()
         self.sums.compare()
@@ -243,6 +255,7 @@ class OpacusWatch:
                 raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
+        self._require_same_parameters()
         self._use()
         self._require_plain()
         self.sums.compare()
@@ -267,6 +280,7 @@ class OpacusWatch:
         ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
+        self._require_same_parameters()
         if self.replays is not None:
             sums = summed_gradients(self._optimizer, self._parameters)
             self.replays.before_noise([total for total in sums if total is not None])
@@ -285,8 +299,6 @@ class OpacusWatch:
 
     def _after_noise(self, _: Any) -> None:
         step, optimizer, parameters = self.step, self._optimizer, self._parameters
-        if len(found := optimizer.params) != len(parameters) or not all(map(operator.is_, found, parameters)):
-            raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         require_plain((*parameters, *gradients, *sums))
         self.sums.compare(sums)

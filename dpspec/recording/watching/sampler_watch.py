@@ -8,12 +8,16 @@ reported.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from dpspec.errors import UnobservableError
 from dpspec.recording.folder.step_record import Indices
+
+_Result = TypeVar("_Result")
 
 
 class SamplerWatch:
@@ -22,26 +26,27 @@ class SamplerWatch:
         the indices of a batch that contribute, all by default."""
         self._sampler, self._class, self._rated = sampler, type(sampler), hasattr(sampler, "sample_rate")
         self._ahead, self._present = ahead, present
-        self._waiting: deque[tuple[int, Indices, Any]] = deque()
+        self._waiting: deque[tuple[int | None, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
         self.rates: list[Any] = []
         #: The sampler's ``epoch`` at the beginning of the pass that the last step used.
         self.epoch: Any = None
-        self._epochs: dict[int, Any] = {}  # of each pass
+        self._epochs: dict[int | None, Any] = {}  # of each pass
         self._fetched = False  # the last step may leave batches that were fetched for later ones
         self._used, self._resized, self._sizes = False, False, self._read_sizes()
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
+        self._fault: Exception | None = None
 
     def attach(self) -> bool:
         """Replace the sampler's class; False if this is not possible."""
         watch, of = self, self._class
 
         def iterate(this: Any) -> Iterator[Any]:
-            number = watch.begin()
+            number = watch._observed(watch.begin)
             for batch in of.__iter__(this):
-                watch.add(batch, number)
+                watch._observed(partial(watch.add, batch, number))
                 yield batch
 
         try:
@@ -49,6 +54,14 @@ class SamplerWatch:
         except TypeError:
             return False
         return True
+
+    def _observed(self, observe: Callable[[], _Result]) -> _Result | None:
+        """Call an observer. Its fault must not reach the loader, which may iterate in another thread."""
+        try:
+            return observe()
+        except Exception as error:
+            self._fault = self._fault or error
+            return None
 
     def detach(self) -> None:
         self._sampler.__class__ = self._class
@@ -63,9 +76,12 @@ class SamplerWatch:
         self._epochs[number] = getattr(self._sampler, "epoch", None)
         return number
 
-    def add(self, batch: Any, number: int) -> None:
+    def add(self, batch: Any, number: int | None) -> None:
         self.drawn += 1
-        drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
+        try:
+            drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
+        except (TypeError, ValueError):
+            raise UnobservableError("the batches of the sampler are not lists of integers") from None
         if self._present is not None:
             drawn = np.asarray(self._present(drawn), dtype=np.int64)
         # read now, because a script may set another rate or size for the draw alone
@@ -93,10 +109,13 @@ class SamplerWatch:
         If batches are drawn when used, a step takes all batches since the last step, or the batches of one pass
         if they have ``rows`` records. Of Poisson batches, whose sizes differ, it may also take the first of a pass,
         because scripts fetch a batch before they use the last one. Of batches drawn ahead it takes the first, and more
-        while they have fewer records. Raises ``TypeError`` if the number of records or the size of batches changed.
+        while they have fewer records. Raises ``UnobservableError`` if the number of records or the size of batches
+        changed, and the fault of an earlier observation.
         """
+        if self._fault is not None:
+            raise self._fault
         if self._resized:
-            raise TypeError("the sampler changed the number of its records, or the size of its batches")
+            raise UnobservableError("the sampler changed the number of its records, or the size of its batches")
         self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
             return None

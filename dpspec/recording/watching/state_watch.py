@@ -4,6 +4,7 @@ Scripts save checkpoints by ``state_dict()`` of the model or the optimizer. The 
 state, and the facts that it would write at the end, because a killed process writes no end.
 """
 
+import contextlib
 import hashlib
 import json
 import time
@@ -19,6 +20,7 @@ from dpspec.recording.parts import Parts
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.recognized import inner_module
+from dpspec.recording.watching.generators import continued_state, keep_end
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.optimizer_state import is_fresh
 from dpspec.recording.watching.parameter_watch import no_hook
@@ -74,14 +76,19 @@ class StateWatch:
 
     @torch.no_grad()
     def state(
-        self, step: int, options: Mapping[str, OptionChange], facts: Mapping[str, Any] | None = None
+        self,
+        step: int,
+        options: Mapping[str, OptionChange],
+        facts: Mapping[str, Any] | None = None,
+        *,
+        start: bool = False,
     ) -> SavedState:
-        parts, accountant, inner = self._parts, self._parts.accountant, self._inner
+        """The current state. start: whether the recording begins with it."""
+        accountant, inner = self._parts.accountant, self._inner
         history = [] if accountant is None else accountant.history()
         groups = [] if inner is None else inner.param_groups
         kept = [] if inner is None else [inner.state.get(p) for group in groups for p in group["params"]]
-        drawn = None if parts.sampler is None else parts.sampler.batches
-        noise, batches = (self._generator(drawing) for drawing in (parts.optimizer, drawn))
+        noise, batches = (self._generator(drawing, start=start) for drawing in self._drawing())
         return SavedState(
             step=step,
             digests={
@@ -102,18 +109,33 @@ class StateWatch:
             facts=facts,
         )
 
-    def _generator(self, drawing: Any) -> tuple[str, str]:
-        """Digests of the seed and the state of an object's generator, by default torch's of the model's device."""
+    def end(self) -> None:
+        """The recording ends after the last state: a later part may run on from its generators."""
+        for drawing in self._drawing():
+            with contextlib.suppress(RuntimeError, TypeError, AttributeError):
+                keep_end(self._generator_of(drawing))
+
+    def _drawing(self) -> tuple[Any, Any]:
+        """The objects that draw noise and batches."""
+        return self._parts.optimizer, None if self._parts.sampler is None else self._parts.sampler.batches
+
+    def _generator_of(self, drawing: Any) -> Any:
+        """An object's generator, by default torch's of the model's device."""
         found = getattr(drawing, "generator", None)
-        if found is None:
-            device = self._trained[0].device if self._trained else torch.device("cpu")
-            on_host = device.type != "cuda" or drawing is not self._parts.optimizer
-            found = torch.default_generator if on_host else torch.cuda.default_generators[device.index or 0]
+        if found is not None:
+            return found
+        device = self._trained[0].device if self._trained else torch.device("cpu")
+        on_host = device.type != "cuda" or drawing is not self._parts.optimizer
+        return torch.default_generator if on_host else torch.cuda.default_generators[device.index or 0]
+
+    def _generator(self, drawing: Any, *, start: bool) -> tuple[str, str]:
+        """Digests of the seed and the state of an object's generator; at the start, of the state that it continues."""
+        generator = self._generator_of(drawing)
         try:
-            seed, state = found.initial_seed(), tensor_digest(found.get_state())
+            state = continued_state(generator) if start else generator.get_state()
+            return hashlib.sha256(f"seed {generator.initial_seed()}".encode()).hexdigest(), tensor_digest(state)
         except (RuntimeError, TypeError, AttributeError):
             return "", ""
-        return hashlib.sha256(f"seed {seed}".encode()).hexdigest(), state
 
 
 class _SaveHook:

@@ -345,7 +345,8 @@ def clipped_norms(runs: Runs) -> Outcome:
     largest = max(log.largest for log in logs)
     clipped = largest <= 1.0 + CLIP_TOLERANCE
     if clipped and missing:
-        return exactly("drawn records without a clipped norm", False, 0, missing)
+        test = "drawn records without a clipped norm" if missing > 0 else "clipped norms in excess of the drawn records"
+        return exactly(test, False, 0, abs(missing))
     if clipped and astray:
         return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
     return Measurement(
