@@ -147,8 +147,9 @@ def uncompiled(model: Any) -> Any:
 
 def hooked(model: Any) -> tuple[Any, Any]:
     """Opacus' hooks, as of ``make_private(wrap_model=False)``, and their model; None and the model without hooks."""
-    kinds = [kind for kind in type(model).__mro__ if kind.__module__.partition(".")[0] == "opacus"]
-    return (model, model._module) if any(kind.__name__ == "GradSampleHooks" for kind in kinds) else (None, model)
+    of_opacus = [kind.__name__ for kind in type(model).__mro__ if kind.__module__.partition(".")[0] == "opacus"]
+    is_hooks = "GradSampleHooks" in of_opacus and not isinstance(model, nn.Module)  # wrappers derive from both
+    return (model, model._module) if is_hooks else (None, model)
 
 
 def refuse_parts(what: str, thing: Any) -> None:

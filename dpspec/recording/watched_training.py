@@ -162,7 +162,8 @@ class WatchedTraining:
             opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
             whole = group is None and parts.compiled is None and self.gradients is None
             if whole and parts.clipping in ("flat", "ghost"):
-                self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer)
+                ghost = parts.clipping == "ghost"
+                self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
                 self._replays.attach(self.guarded, self._undo)
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
@@ -202,7 +203,7 @@ class WatchedTraining:
         if part > 1:  # a later part continues the options
             self._options.read()
             self._options.changes()
-        self.writer.save(self._states.state(0, self._options.current(), start=True))
+        self.writer.save(self._states.state(0, self._options.current(), start=part > 1))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)))
         self._undo.callback(self._states.detach)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from support.checked_runs import CheckedRun, Question, check_run, run_page
-from support.opacus_training import SECRET, Training
+from support.opacus_training import SECRET, Training, physical_batches
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
@@ -160,15 +160,24 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(
         checked(tmp_path / "run")
 
 
+@pytest.mark.parametrize("physical", [None, 8])
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_models_that_opacus_does_not_wrap_are_proved(mode: str, tmp_path: Path) -> None:
-    loader, losses = DataLoader(TensorDataset(X, Y), batch_size=30), {"criterion": nn.CrossEntropyLoss()}
-    inner, engine, hooks, optimizer, *criterion, loader = private(
-        loader, wrap_model=False, grad_sample_mode=mode, **losses
-    )
-    parts = {"optimizer": optimizer, "loader": loader, "engine": engine}
-    with dpspec.record(tmp_path / "run", model=hooks, **parts):
-        train(inner, optimizer, loader, *criterion)
+def test_models_that_opacus_does_not_wrap_are_proved(mode: str, physical: int | None, tmp_path: Path) -> None:
+    ends = []
+    for recorded in (False, True):
+        inner, engine, hooks, optimizer, *criterion, loader = private(
+            DataLoader(TensorDataset(X, Y), batch_size=30),
+            wrap_model=False,
+            grad_sample_mode=mode,
+            criterion=nn.CrossEntropyLoss(),
+        )
+        parts = {"optimizer": optimizer, "loader": loader, "engine": engine}
+        with contextlib.ExitStack() as block:
+            if recorded:
+                block.enter_context(dpspec.record(tmp_path / "run", model=hooks, **parts))
+            batches = block.enter_context(physical_batches(loader, optimizer, physical))
+            ends.append(train(inner, optimizer, batches, *criterion))
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
     assert checked(tmp_path / "run").status == ("proved", "no-deviation-found")
     if mode == "ghost":
         with pytest.raises(UsageError, match="give its first result, the GradSampleHooks"):

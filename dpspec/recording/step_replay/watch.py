@@ -23,8 +23,9 @@ _FIRST, _ALWAYS, _SHARE = 2.0, 2, 0.05
 class ReplayedSteps:
     """Traces some steps from the model's forward pass to the clipped sum, and replays them before the noise."""
 
-    def __init__(self, model: nn.Module, optimizer: Any) -> None:
-        self._model, self._optimizer = model, optimizer
+    def __init__(self, model: nn.Module, optimizer: Any, *, ghost: bool) -> None:
+        """ghost: whether the optimizer clips by ghost clipping."""
+        self._model, self._optimizer, self._ghost = model, optimizer, ghost
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -81,7 +82,7 @@ class ReplayedSteps:
             self._trace.paused = paused
 
     def _begin(self, given: Any) -> None:
-        if self._trace is not None and hasattr(self._model, "get_clipping_coef"):
+        if self._trace is not None and self._ghost:
             self._trace.give_up("ghost clipping sums several passes")
         if self._trace is not None or self._given_up or self._chosen is False:
             return

@@ -83,7 +83,7 @@ class StateWatch:
         *,
         start: bool = False,
     ) -> SavedState:
-        """The current state. start: whether the recording begins with it."""
+        """The current state. start: whether a later part of the recording begins with it."""
         accountant, inner = self._parts.accountant, self._inner
         history = [] if accountant is None else accountant.history()
         groups = [] if inner is None else inner.param_groups
