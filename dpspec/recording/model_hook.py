@@ -8,6 +8,7 @@ from typing import Any
 
 class ModelHook:
     """A hook that calls ``observe``. Copies and stored hooks do nothing."""
+
     def __init__(self, observe: Callable[..., None]) -> None:
         self._observe = observe
 
