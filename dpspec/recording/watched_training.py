@@ -161,7 +161,7 @@ class WatchedTraining:
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
             whole = group is None and parts.compiled is None and self.gradients is None
-            if whole and parts.clipping in ("flat", "ghost"):
+            if whole:
                 ghost = parts.clipping == "ghost"
                 self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
                 self._replays.attach(self.guarded, self._undo)
@@ -228,8 +228,8 @@ class WatchedTraining:
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
             return
-        if self._replays is not None:
-            self._replays.pause(True)
+        if (replays := self._replays) is not None:
+            replays.pause(True)
         try:
             observe()
         except Exception as error:
@@ -247,8 +247,8 @@ class WatchedTraining:
                 if self._rank is not None:
                     self._rank.group.end()
         finally:
-            if self._replays is not None:
-                self._replays.pause(False)
+            if replays is not None:
+                replays.pause(False)
 
     def _stop(self) -> RunWriter | None:
         writer, self.writer = self.writer, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -135,6 +136,8 @@ HONEST = {
         ]
     ),
     "own loop, in-place sum": lambda: own_step(in_place_sum),
+    "own loop, deep copy": lambda: own_step(lambda rows, clip: deepcopy(flat_sum(rows, clip))),
+    "own loop, deep copy of rows": lambda: own_step(lambda rows, clip: flat_sum(deepcopy(rows), clip)),
     "own loop, microbatches": lambda: microbatch_step(lambda norm: (CLIP / norm).clamp_max(1.0)),
 }
 
@@ -248,6 +251,9 @@ FAULTY = {
     "own loop, clipped mean": lambda: own_step(mean_clipped),
     "own loop, each layer": lambda: own_step(each_layer),
     "own loop, no clipping": lambda: own_step(lambda rows, clip: [row.sum(0) for row in rows.values()]),
+    "own loop, no clipping, deep copy": lambda: own_step(
+        lambda rows, clip: deepcopy([row.sum(0) for row in rows.values()])
+    ),
     "own loop, coordinates": lambda: own_step(clamped),
     "own loop, largest norm of the batch": lambda: own_step(
         lambda rows, clip: [row.sum(0) * (clip / norms(rows).max()).clamp_max(1.0) for row in rows.values()]
@@ -319,6 +325,22 @@ def test_a_sum_that_was_not_seen_abstains() -> None:
     trace.stop()
     total += 1.0
     assert "did not see the whole step" in measure(trace, [x], [total], 1.0).abstained
+
+
+def test_a_sum_that_no_record_moves_abstains() -> None:
+    x, trace = torch.randn(4, 3), StepTrace()
+    trace.start()
+    total = (0.0 * x).sum(0)
+    trace.stop()
+    assert measure(trace, [x], [total], 1.0).abstained == "no replaced record moves the sum"
+
+
+def test_a_copied_memory_of_the_batch_abstains() -> None:
+    x, trace = torch.randn(4, 3), StepTrace()
+    trace.start()
+    total = deepcopy(x).sum(0)
+    trace.stop()
+    assert "the memory of a batch" in measure(trace, [x], [total], 1.0).abstained
 
 
 def test_large_steps_abstain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,8 @@ def _moves(
         for kind, (begin, end) in enumerate(((first, second), (second, len(wanted))), start=1):
             for new, old in zip(moved[begin:end], same[begin:end], strict=True):
                 largest[kind] = max(largest[kind], _change_of_others(new, old, row, size))
+    if not largest[0]:
+        raise AbstainError("no replaced record moves the sum")
     return len(chosen), largest[0], largest[1], largest[2]
 
 

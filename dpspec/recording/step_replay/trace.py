@@ -44,6 +44,7 @@ class Operation:
         kwargs: Its named arguments.
         results: Its results.
         shapes: The shapes of its results, which later operations may change in place.
+        addresses: The addresses of their memory, likewise.
         states: The states of the generators from which it draws, before the call.
     """
 
@@ -52,6 +53,7 @@ class Operation:
     kwargs: Mapping[str, Any]
     results: Any
     shapes: tuple[torch.Size, ...]
+    addresses: tuple[int, ...]
     states: tuple[tuple[torch.Generator, Tensor], ...]
 
 
@@ -123,8 +125,9 @@ class StepTrace(TorchDispatchMode):
             return func(*args, **named)
         results = func(*args, **named)
         try:
-            shapes = tuple(tensor.shape for tensor in tensors_in(results))
-            self.operations.append(Operation(func, args, named, results, shapes, states))
+            tensors = tensors_in(results)
+            shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
+            self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
             self._note_results(results)
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
@@ -198,7 +201,9 @@ class _Replay:
     def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
+        self._changed_addresses = {_address(tensor) for tensor, _ in changed}
         self._memory = {address: content.clone() for address, content in trace.before.items()}
+        self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
 
     def value(self, tensor: Tensor) -> Tensor:
         key = id(tensor)
@@ -228,13 +233,26 @@ class _Replay:
         executed, repeated = tensors_in(operation.results), tensors_in(results)
         if len(executed) != len(repeated):
             raise AbstainError(f"{operation.function} returns another number of tensors")
-        for old, new, shape in zip(executed, repeated, operation.shapes, strict=True):
+        for old, new, shape, address in zip(executed, repeated, operation.shapes, operation.addresses, strict=True):
             if new.shape != shape:
                 raise AbstainError(f"the shape of a result of {operation.function} depends on the record")
             self._values[id(old)] = self._changed.get(id(old), new)
+            if address:
+                self._storages[address] = new.untyped_storage()
 
     def _look_up(self, item: Any) -> Any:
+        if isinstance(item, torch.UntypedStorage):
+            return self._storage(item)
         return self.value(item) if isinstance(item, Tensor) else item
+
+    def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The memory behind tensors, which for example copy.deepcopy() copies without their shapes."""
+        address = storage.data_ptr()
+        if address in self._changed_addresses:
+            raise AbstainError("it copies the memory of a batch, for example by copy.deepcopy()")
+        if address in self._memory:
+            return self._memory[address].untyped_storage()
+        return self._storages.get(address, storage) if address else storage
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class ReplayedSteps:
         self._moved = [0.0, 0.0, 0.0]
         self._chosen: bool | None = None
         self._given_up = False
+        self._pauses = 0  # nested calls of the recorder
         self.abstained = ""
 
     @property
@@ -77,9 +79,10 @@ class ReplayedSteps:
             self._given_up, self.abstained = True, f"{type(error).__name__}: {error}"[:200]
 
     def pause(self, paused: bool) -> None:
-        """Ignore operations of the recorder itself."""
+        """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
+        self._pauses += 1 if paused else -1
         if self._trace is not None:
-            self._trace.paused = paused
+            self._trace.paused = self._pauses > 0
 
     def _begin(self, given: Any) -> None:
         if self._trace is not None and self._ghost:
@@ -94,6 +97,7 @@ class ReplayedSteps:
         self._chosen = self._choose()
         if self._chosen:
             self._trace = StepTrace()
+            self._trace.paused = self._pauses > 0
             self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
 
     def _choose(self) -> bool:
@@ -109,7 +113,11 @@ class ReplayedSteps:
         for tensor in tensors_in(output):
             if tensor.requires_grad and tensor.dim() and len(tensor) == len(self._inputs[0]):
                 self._outputs.append(tensor)
-                self._hooks.append(tensor.register_hook(self._gradients.append))  # type: ignore[no-untyped-call]
+                self._hooks.append(tensor.register_hook(self._note_gradient))  # type: ignore[no-untyped-call]
+
+    def _note_gradient(self, gradient: Tensor) -> None:
+        if not self._pauses:
+            self._gradients.append(gradient)
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
         """The clipped sum of the step is complete."""
@@ -123,11 +131,12 @@ class ReplayedSteps:
         self._tried += 1
         start = time.monotonic()
         batch = [*self._inputs, *self._labels(trace)]
+        limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
         replay = measure(
             trace,
             batch,
             list(sums),
-            float(self._optimizer.max_grad_norm),
+            math.hypot(*limits) if isinstance(limits, list) else float(limits),
             outputs=self._outputs,
             gradients=self._gradients,
         )

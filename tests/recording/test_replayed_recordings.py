@@ -1,0 +1,45 @@
+"""Replays in a recording: for each clipping of Opacus they see the whole step, and nothing of the recorder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import checked
+from support.opacus_training import Training
+from torch import nn
+
+from dpspec.contract.findings import Check
+from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+
+
+class Centered(Training):
+    """The model subtracts the mean of the batch."""
+
+    def module(self) -> nn.Module:
+        class Center(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x - x.mean(0)
+
+        return nn.Sequential(nn.Linear(6, 16), Center(), nn.Tanh(), nn.Linear(16, 2))
+
+
+def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict[str, Check]:
+    kind(**given).run(folder)
+    checks = checked(folder, epsilon=100.0).checks
+    return {check.test: check for check in checks if check.test in (SUM_MOVED, OTHERS_MOVED)}
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer", "adaptive", "ghost"])
+def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_path: Path) -> None:
+    checks = replays(tmp_path / "run", clipping=clipping)
+    moved, others = checks[SUM_MOVED], checks[OTHERS_MOVED]
+    assert 0.5 < (moved.measured or 0.0) <= 2.0 + 1e-6
+    assert (moved.p_value, others.p_value, others.measured) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_records_that_change_others_are_found_for_each_clipping(clipping: str, tmp_path: Path) -> None:
+    assert replays(tmp_path / "run", Centered, clipping=clipping)[OTHERS_MOVED].p_value == 0.0
