@@ -206,8 +206,11 @@ class Interval:
         return self.intersect(other)
 
     def mirrored(self) -> Interval:
-        """The interval of ``1 - a`` for a in this interval."""
-        return Interval(1.0 - self.upper, 1.0 - self.lower, self.lower_method, self.method)
+        """The interval of ``1 - a`` for a in this interval, rounded outward where the difference is not exact."""
+        lower, upper = 1.0 - self.upper, 1.0 - self.lower
+        lower = lower if 1.0 - lower == self.upper else math.nextafter(lower, -math.inf)
+        upper = upper if 1.0 - upper == self.lower else math.nextafter(upper, math.inf)
+        return Interval(lower, upper, self.lower_method, self.method)
 
     def by(self, method: str) -> Interval:
         """The same interval with ``method`` for both ends."""

@@ -121,7 +121,7 @@ def bound_level(
             above = base + step
             break
         step *= 1.7
-    upper = min(1.0, math.exp(above) * (1.0 + _rounding(above)))
+    upper = min(1.0, math.exp(above) * (1.0 + _rounding(above)) + math.ulp(0.0))
     return Interval(min(lower, upper), upper), best
 
 

@@ -7,6 +7,7 @@ earlier ones: a finer width of the same questions can only give an interval insi
 
 import functools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -92,7 +93,7 @@ class PendingAnswer:
 
     def is_within(self, width: float) -> bool:
         """Whether the interval has at most this relative ``width``, or is needless."""
-        smallest = TINY if self.question.kind == "epsilon" else 0.0
+        smallest = TINY if self.question.kind == "epsilon" else sys.float_info.min
         return self.is_needless or self.answer.width <= width * max(self.answer.upper, smallest)
 
     def tolerance(self, width: float) -> float:

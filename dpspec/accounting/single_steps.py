@@ -11,6 +11,7 @@ Both are tight if a step reveals nothing or everything, where grids are not.
 
 import functools
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -154,13 +155,15 @@ class SingleSteps:
                         best = min(best, alpha * wanted / power)
                     elif power > alpha:
                         best = min(best, alpha + (wanted - power) * (1.0 - alpha) / (1.0 - power))
-        return min(best * (1.0 + _ROUNDING), wanted * (1.0 + 4.0 * EPS))
+        return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), wanted * (1.0 + 4.0 * EPS))
 
     def answer(self, question: Question) -> Interval:
         """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other."""
         log, trivial = question.value, bound_without_grid(question, self._phases, self._sides)
         if question.kind == "delta":
-            found = _ordered(math.exp(self.log_lower(log)), math.exp(self.log_upper(log)))
+            log_upper = self.log_upper(log)
+            underflow = math.ulp(0.0) if log_upper > -math.inf else 0.0  # delta is positive, however small
+            found = _ordered(math.exp(self.log_lower(log)), math.exp(log_upper) + underflow)
         elif question.kind == "power":
             found = _ordered(self.power(log), largest_power(log, self.log_upper, 0.0, 1.0)[0])
         elif question.kind == "level":
@@ -205,7 +208,7 @@ class SingleSteps:
         if not (is_steep or (self._steps > 1 and question.kind == "delta")):
             return None
         found = self.answer(question)
-        return found if found.relative_width <= width else None
+        return found if found.width <= width * max(found.upper, sys.float_info.min) else None
 
     def require_agreement(self, question: Question, answer: Interval) -> None:
         """Raise ``ContradictionError`` if ``answer`` is outside of these bounds."""

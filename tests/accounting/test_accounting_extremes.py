@@ -152,3 +152,22 @@ def test_almost_no_noise(steps: int, low: float, high: float) -> None:
     assert loss.advantage().relative_width < 1e-6
     gamma = revealed + 0.01 * (1.0 - revealed)
     assert loss.rero(0.01).lower * (1.0 - 1e-9) <= gamma <= loss.rero(0.01).upper * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps", "epsilon"), [(1.0, 1e-300, 10, 0.5), (1e3, 0.5, 5, 2.0), (1.0, 0.01, 1000, 200.0)]
+)
+def test_a_delta_below_the_smallest_number_is_not_zero(sigma: float, rate: float, steps: int, epsilon: float) -> None:
+    """Some outputs have a larger loss, so the exact delta is positive."""
+    answer = PrivacyLoss.gaussian(sigma, rate=rate).compose(steps).delta(epsilon)
+    assert (answer.lower, answer.upper) == (0.0, math.ulp(0.0))
+
+
+def test_a_delta_beyond_the_largest_loss_is_zero() -> None:
+    assert PrivacyLoss.of(Laplace(1.0)).compose(2).delta(2.5).upper == 0.0
+
+
+def test_a_level_below_the_smallest_number_is_not_zero() -> None:
+    loss = PrivacyLoss.gaussian(0.01)
+    assert loss.level(0.5).upper == math.ulp(0.0)
+    assert 0.0 < loss.tradeoff(0.5).upper < 1e-15

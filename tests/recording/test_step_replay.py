@@ -335,6 +335,16 @@ def test_a_sum_that_no_record_moves_abstains() -> None:
     assert measure(trace, [x], [total], 1.0).abstained == "no replaced record moves the sum"
 
 
+def test_a_replay_does_not_write_into_copied_memory() -> None:
+    x, trace = torch.randn(4, 3), StepTrace()
+    trace.start()
+    total = deepcopy(x.sum(0))
+    trace.stop()
+    executed = total.clone()
+    assert measure(trace, [x], [total], 1.0).sum_moved > 0.0
+    assert torch.equal(total, executed)
+
+
 def test_a_copied_memory_of_the_batch_abstains() -> None:
     x, trace = torch.randn(4, 3), StepTrace()
     trace.start()

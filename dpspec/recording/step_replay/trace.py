@@ -128,7 +128,8 @@ class StepTrace(TorchDispatchMode):
             tensors = tensors_in(results)
             shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
-            self._note_results(results)
+            # memory that a storage argument names is from before, even if a result is in it
+            self._note_results(results, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
         return results
@@ -147,10 +148,10 @@ class StepTrace(TorchDispatchMode):
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
-    def _note_results(self, results: Any) -> None:
+    def _note_results(self, results: Any, *, new: bool) -> None:
         for tensor in tensors_in(results):
             address = _address(tensor)
-            if address not in self.before and address not in self._produced:
+            if new and address not in self.before and address not in self._produced:
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > MOST_BYTES:
