@@ -8,6 +8,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -63,7 +64,7 @@ def open_pool(demand: PoolRequest) -> Pool:
     if ours:
         try:
             _check_head(demand.address)
-            with _empty_folder(), safe_path():
+            with _empty_folder(), safe_path(), _own_sigterm():
                 ray.init(
                     address=demand.address,
                     log_to_driver=False,
@@ -79,6 +80,23 @@ def open_pool(demand: PoolRequest) -> Pool:
         if ours:
             ray.shutdown()
         raise
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Context in which Ray's handler of SIGTERM, which raises ``SystemExit``, hands the signal on to dpspec's."""
+    handler = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread() and callable(handler)
+    try:
+        yield
+    except SystemExit:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+            signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

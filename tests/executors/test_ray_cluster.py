@@ -1,9 +1,12 @@
 """The executor ``ray`` on a cluster of this machine, where Ray is installed."""
 
 import dataclasses
+import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +54,29 @@ def test_addresses_that_are_refused() -> None:
         open_pool(PoolRequest(tasks=1, seconds=1.0, address="ray://127.0.0.1:10001"))
     with pytest.raises(UsageError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
         open_pool(PoolRequest(tasks=1, seconds=1.0, address="127.0.0.1:1"))
+
+
+def test_sigterm_while_ray_starts_reaches_the_handler_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own handler raises SystemExit."""
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(number: int, frame: Any) -> None:
+        raise StoppedError
+
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(StoppedError):
+            open_pool(PoolRequest(tasks=1, seconds=1.0))
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_results_of_tasks_and_reasons_of_deaths_are_reported(pool: Cluster) -> None:
