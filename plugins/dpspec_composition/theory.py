@@ -136,7 +136,8 @@ class Composition:
 
     def __init__(self, releases: Sequence[Release], group_size: int = 1) -> None:
         self.steps = [step_of(release, group_size) for release in releases]
-        self._direction: Directions = "both" if any(step.is_sampled for step in self.steps) else "present-first"
+        self._sampled = any(step.is_sampled for step in self.steps)
+        self._direction: Directions = "both" if self._sampled else "present-first"
         pairs = [(step, step.above) for step in self.steps]
         guaranteed = math.fsum(step.times * step.rho for step, above in pairs if above is None)
         choices = math.fsum(0.125 * step.times * step.largest_loss**2 for step in self.steps if step.is_choice)
@@ -159,8 +160,10 @@ class Composition:
         """Epsilon at each delta in (0, 1)."""
         lowers = self._lower.epsilons(deltas, width=width) if self._lower else None
         columns = [loss.epsilons(deltas, width=width) for loss in self._uppers]
-        columns.append([self._by_divergences(delta) for delta in deltas])
         columns.append([self._by_addition(delta) for delta in deltas])
+        # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
+        if not self._sampled or any(end.upper == math.inf for column in columns for end in column):
+            columns.append([self._by_divergences(delta) for delta in deltas])
         uppers = [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
         return [_joined(lowers[i] if lowers else None, upper) for i, upper in enumerate(uppers)]
 
@@ -168,12 +171,17 @@ class Composition:
         target = (delta - self._delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self._delta
         if target <= 0.0:
             return Interval(0.0, math.inf).by("Renyi divergences")
-        least, most = _SAMPLED_ORDERS if any(step.is_sampled for step in self.steps) else _ORDERS
+        least, most = _SAMPLED_ORDERS if self._sampled else _ORDERS
         return accounting.smallest_epsilon(self._divergences, target, least, most)
 
     def _by_addition(self, delta: float) -> Interval:
         total = math.fsum(step.times * step.largest_loss for step in self.steps) * (1.0 + _SUM)
         return Interval(0.0, total if self._delta <= delta else math.inf).by("sum of the losses")
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether every loss is bounded."""
+        return self._delta == 0.0 and all(step.largest_loss < math.inf for step in self.steps)
 
     def pure(self) -> Interval:
         """Epsilon at delta 0."""
@@ -229,8 +237,10 @@ class Composition:
             if largest == 0.0:  # sampled or discrete Gaussian noise: at most the Gaussian's, and so in the limit
                 lower = upper = limit
             else:
-                most = _SAMPLED_ORDERS[1] if any(step.is_sampled for step in others) else 1e6
-                interval = accounting.smallest_rho(lambda a: _summed(others, a), largest, limit, most=most)
+                most, width = (_SAMPLED_ORDERS[1], CURVE_WIDTH) if self._sampled else (1e6, WIDTH)
+                interval = accounting.smallest_rho(
+                    lambda orders: _summed(others, orders), largest, limit, most=most, width=width
+                )
                 lower, upper = interval.lower, interval.upper
         return Interval((steady + lower) * (1.0 - _SUM), (steady + upper) * (1.0 + _SUM))
 

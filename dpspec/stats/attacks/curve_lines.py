@@ -50,6 +50,16 @@ def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
     return tuple((max(0.0, epsilon + constant - math.log(delta) / (alpha - 1.0)), delta) for delta in DELTAS)
 
 
+def concentrated(rho: float) -> tuple[Point, ...]:
+    """Pairs implied by zCDP with parameter ``rho`` at the fixed deltas, by the best real order.
+
+    Canonne, Kamath & Steinke 2020, Proposition 12.
+    """
+    if not 0.0 < rho < math.inf:
+        return ((0.0, 0.0),) if rho <= 0.0 else ()
+    return tuple((accounting.smallest_epsilon(lambda a: rho * a, delta).upper, delta) for delta in DELTAS)
+
+
 def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     """Pairs implied by "no test with false-positive rate f has a true-positive rate above t", for points (f, t).
 
