@@ -209,6 +209,9 @@ def bounded_range_rdp(orders: npt.ArrayLike, epsilon: float) -> Floats:
         up = first + log_excess_power(a, t, np.expm1(np.minimum(t, 700.0)))
         down = second + log_excess_power(a, t - eps, np.expm1(t - eps))
     value = np.logaddexp(0.0, np.logaddexp(up, down)) / b
+    # the closed form t + ln((1 - e^(-a eps)) / (a (1 - e^-eps))) / b where its terms do not cancel
+    plain = t + (_log_one_minus_exp(-a * eps) - math.log(-math.expm1(-eps)) - np.log(a)) / b
+    value = np.where((b >= 1.0) & (a * eps > 50.0), plain, value)
     off = (64.0 * EPS / eps) ** 2  # t is at the maximum up to 8 EPS
     return np.asarray(np.minimum(np.minimum(value * (1.0 + off), 0.125 * a * eps * eps), eps), dtype=np.float64)
 
@@ -230,13 +233,16 @@ def concentrated(rho: float) -> ResponseMixture:
         orders = best_order(strength, x)
         return log_delta_at_orders(orders, strength * orders, x)
 
-    return ResponseMixture.from_profile(log_delta, _levels(strength + 2.0 * math.sqrt(600.0 * strength), _UNBOUNDED))
+    # the largest loss has a probability of about e^-exponent, and e^-loss times that is a normal double
+    root = math.sqrt(strength)
+    exponent = min(600.0, max(0.0, math.sqrt(_LARGEST) - root) ** 2)
+    return ResponseMixture.from_profile(log_delta, _levels(strength + 2.0 * root * math.sqrt(exponent), _UNBOUNDED))
 
 
 def best_order(rho: float, epsilon: npt.ArrayLike) -> Floats:
-    """The order a > 1 at which rho-zCDP gives the smallest delta at each ``epsilon``: (2 a - 1) rho + ln(1 - 1/a) = epsilon.
+    """The order a > 1 at which rho-zCDP gives the smallest delta at each ``epsilon``.
 
-    Bisection of ln(a - 1); every order gives a valid bound.
+    (2 a - 1) rho + ln(1 - 1/a) = epsilon, by bisection of ln(a - 1); every order gives a valid bound.
     """
     x = np.asarray(epsilon, dtype=np.float64)
     low, high = np.full(x.shape, math.log(1e-12)), np.full(x.shape, math.log(1e15))
@@ -288,8 +294,8 @@ def discrete_gaussian_responses(sigma: float, shift: int) -> ResponseMixture:
 def discrete_gaussian_rdp(orders: npt.ArrayLike, sigma: float, sensitivity: int = 1) -> Floats:
     """The Renyi divergence at each of ``orders`` (n,) of discrete Gaussian noise.
 
-    a s^2 / (2 sigma^2) + ln(theta(a s) / theta(0)) / (a - 1) with theta(y) = sum_x e^(-(x - y)^2 / (2 sigma^2)), at most
-    the Gaussian mechanism's (Canonne, Kamath and Steinke 2020, Proposition 5).
+    a s^2 / (2 sigma^2) + ln(theta(a s) / theta(0)) / (a - 1) with theta(y) = sum_x e^(-(x - y)^2 / (2 sigma^2)), at
+    most the Gaussian mechanism's (Canonne, Kamath and Steinke 2020, Proposition 5).
     """
     a, sd, shift = np.atleast_1d(checked_orders(orders)), positive("sigma", sigma), whole("sensitivity", sensitivity, 1)
     largest = gaussian_rdp(a, shift / sd)

@@ -23,8 +23,14 @@ _DIVERGENCE, _SUM = 1e-11, 1e-12
 #: Orders less 1 for divergences in closed form, and for those by quadrature.
 _ORDERS, _SAMPLED_ORDERS = (1e-10, 1e12), (1e-3, 1e4)
 
+#: The largest order times the effect of a sampled Gaussian step for quadrature.
+_FARTHEST = 2e4
+
 #: A delta so small that epsilon there is as good as a pure one.
 _SMALLEST_DELTA = 1e-200
+
+#: The largest number of outcomes of a product of pairs.
+_MOST_OUTCOMES = 2**17
 
 #: Method of a lower end without a known pair.
 NO_PAIR = "no release has a known pair of outputs"
@@ -37,7 +43,8 @@ class Step:
     Attributes:
         above: A pair that dominates one run; None for zCDP, whose rho is added up first.
         below: A pair that some queries and datasets attain; None if only a guarantee is declared.
-        rdp: Upper bounds of the divergences of one run, exact if ``below`` is known.
+        rdp: Upper bounds of the divergences of one run.
+        rdp_below: Their lower bounds, if ``below`` is known; by default they are exact.
         rho: The limit of divergence / order for large orders, or the zCDP guarantee.
         is_steady: Whether the divergence is ``rho`` times the order.
         largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
@@ -47,6 +54,7 @@ class Step:
     above: Pair | None
     below: Pair | None
     rdp: Callable[[Floats], Floats]
+    rdp_below: Callable[[Floats], Floats] | None = None
     rho: float = 0.0
     is_steady: bool = False
     largest_loss: float = math.inf
@@ -67,7 +75,8 @@ def step_of(release: Release, group_size: int) -> Step:
                 times,
                 pair,
                 pair,
-                lambda orders: accounting.composed_rdp([(pair, 1)], orders),
+                lambda orders: _sampled_rdp(pair, k, release.rate, noise, orders, above=True),
+                lambda orders: _sampled_rdp(pair, k, release.rate, noise, orders, above=False),
                 rho=0.5 * (k / noise) ** 2,
                 is_steady=release.rate == 1.0,
                 is_sampled=release.rate < 1.0,
@@ -123,6 +132,21 @@ def step_of(release: Release, group_size: int) -> Step:
     )
 
 
+def _sampled_rdp(pair: accounting.Mixture, k: int, rate: float, noise: float, orders: Floats, *, above: bool) -> Floats:
+    """The divergences by quadrature, or bounds at orders too large for it.
+
+    Between those of all members without sampling and, as all are drawn with probability rate^k, at least that plus
+    a k ln(rate) / (a - 1).
+    """
+    all_drawn = 0.5 * orders * (k / noise) ** 2
+    if not above:
+        all_drawn = np.maximum(all_drawn + orders * k * math.log(rate) / (orders - 1.0), 0.0)
+    usual = orders * max(k / noise, 1.0) <= _FARTHEST
+    if usual.any() and rate < 1.0:
+        all_drawn[usual] = accounting.composed_rdp([(pair, 1)], orders[usual])
+    return all_drawn
+
+
 def _group_delta(epsilon: float, delta: float, k: int) -> float:
     """delta (1 + e^epsilon + ... + e^((k - 1) epsilon)), at most 1 (Vadhan 2017, Lemma 2.2)."""
     if delta == 0.0 or k == 1:
@@ -146,7 +170,7 @@ class Composition:
             others = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
             self._uppers.append(self._loss(others, guaranteed + choices))
         attained = [(step.below, step.times) for step in self.steps if step.below is not None]
-        self._lower = PrivacyLoss(tuple(attained), self._direction) if attained else None
+        self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
         self._delta = -math.expm1(
             math.fsum(step.times * math.log1p(-step.delta) if step.delta < 1.0 else -math.inf for step in self.steps)
         )
@@ -154,7 +178,7 @@ class Composition:
 
     def _loss(self, pairs: Sequence[tuple[Pair, int]], rho: float) -> PrivacyLoss:
         guaranteed = [(accounting.concentrated(rho * (1.0 + _SUM)).above(), 1)] if rho > 0.0 else []
-        return PrivacyLoss((*pairs, *guaranteed), self._direction)
+        return PrivacyLoss(_multiplied((*pairs, *guaranteed)), self._direction)
 
     def epsilons(self, deltas: Sequence[float], width: float = WIDTH) -> list[Interval]:
         """Epsilon at each delta in (0, 1)."""
@@ -233,25 +257,45 @@ class Composition:
         lower = upper = 0.0
         if others:
             limit = math.fsum(step.times * step.rho for step in others)
-            largest = math.fsum(step.times * step.largest_loss for step in others if step.largest_loss < math.inf)
+            bounded = [step for step in others if step.largest_loss < math.inf]
+            largest = math.fsum(step.times * step.largest_loss for step in bounded)
             if largest == 0.0:  # sampled or discrete Gaussian noise: at most the Gaussian's, and so in the limit
                 lower = upper = limit
             else:
                 most, width = (_SAMPLED_ORDERS[1], CURVE_WIDTH) if self._sampled else (1e6, WIDTH)
                 interval = accounting.smallest_rho(
-                    lambda orders: _summed(others, orders), largest, limit, most=most, width=width
+                    lambda orders: _summed(others, orders, exact=exact), largest, limit, most=most, width=width
                 )
-                lower, upper = interval.lower, interval.upper
+                # a choice has at most epsilon^2 / 8, all else of bounded loss epsilon^2 / 2
+                added = math.fsum(s.times * (0.125 if s.is_choice else 0.5) * s.largest_loss**2 for s in bounded)
+                lower, upper = interval.lower, min(interval.upper, (limit + added) * (1.0 + _SUM))
         return Interval((steady + lower) * (1.0 - _SUM), (steady + upper) * (1.0 + _SUM))
 
     def _divergences(self, orders: Floats, *, exact: bool = False) -> Floats:
-        return _summed([step for step in self.steps if step.below is not None or not exact], orders)
+        return _summed([step for step in self.steps if step.below is not None or not exact], orders, exact=exact)
 
 
-def _summed(steps: Sequence[Step], orders: Floats) -> Floats:
+def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
+    """The pairs, or their product, whose profile is exact, if it has few outcomes.
+
+    Its rounding is less than what the pairs of :class:`dpspec.accounting.ResponseMixture` are off to the safe side.
+    """
+    factors = [(pair, times) for pair, times in pairs if isinstance(pair, accounting.Discrete)]
+    count = math.fsum(times * math.log(len(pair.present)) for pair, times in factors)
+    if len(factors) < len(pairs) or count > math.log(_MOST_OUTCOMES) or math.fsum(times for _, times in factors) < 2:
+        return tuple(pairs)
+    present, absent = np.ones(1), np.ones(1)
+    for pair, times in factors:
+        for _ in range(times):
+            present = np.outer(present, pair.present).ravel()
+            absent = np.outer(absent, pair.absent).ravel()
+    return ((accounting.Discrete(present, absent), 1),)
+
+
+def _summed(steps: Sequence[Step], orders: Floats, *, exact: bool = False) -> Floats:
     total = np.zeros(np.shape(orders))
     for step in steps:
-        total = total + step.times * step.rdp(orders)
+        total = total + step.times * ((step.rdp_below if exact else None) or step.rdp)(orders)
     return total
 
 
