@@ -35,7 +35,7 @@ _LOG_LEAST = -690.0
 _INFLATED = 1e-9
 
 #: Levels of a bounded and of an unbounded profile.
-_BOUNDED, _UNBOUNDED = 512, 2048
+_BOUNDED, _UNBOUNDED = 256, 1024
 
 #: Relative error of a divergence in closed form, as the conversions charge it.
 _SLACK = 4e-12

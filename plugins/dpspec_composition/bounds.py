@@ -7,7 +7,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec_composition.options import adjacencies, group_sizes, releases_of
-from dpspec_composition.theory import CURVE_WIDTH, Composition
+from dpspec_composition.theory import Composition
 
 SOURCE = "Zhu, Dong and Wang 2022, Theorem 10, with the pairs of docs/explanation/proofs/composition.md"
 
@@ -40,10 +40,10 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         composition = Composition(releases, size)
         for quantity, at, interval in _intervals(spec, composition, size):
             yield from _findings(spec, quantity, {**at, "group_size": size}, interval)
-        curve = composition.epsilons(kit.PROFILE_DELTAS, CURVE_WIDTH)
+        curve = composition.curve(kit.PROFILE_DELTAS)
         for adjacency in adjacencies(spec):
             points = zip(curve, kit.PROFILE_DELTAS, strict=True)
-            rows += [(adjacency, size, epsilon.upper, delta) for epsilon, delta in points]
+            rows += [(adjacency, size, epsilon, delta) for epsilon, delta in points]
     context.progress(len(sizes), len(sizes), "accounting")
     yield kit.profile(rows, rigor="certified", source=SOURCE)
 

@@ -180,16 +180,24 @@ class Composition:
         guaranteed = [(accounting.concentrated(rho * (1.0 + _SUM)).above(), 1)] if rho > 0.0 else []
         return PrivacyLoss(_multiplied((*pairs, *guaranteed)), self._direction)
 
-    def epsilons(self, deltas: Sequence[float], width: float = WIDTH) -> list[Interval]:
+    def curve(self, deltas: Sequence[float]) -> list[float]:
+        """Upper bounds of epsilon at each delta in (0, 1), by the pairs that are best at the last one."""
+        best = min(self._uppers, key=lambda loss: loss.epsilon(deltas[-1], width=CURVE_WIDTH).upper)
+        return [end.upper for end in self._upper_epsilons(deltas, [best], CURVE_WIDTH)]
+
+    def epsilons(self, deltas: Sequence[float]) -> list[Interval]:
         """Epsilon at each delta in (0, 1)."""
-        lowers = self._lower.epsilons(deltas, width=width) if self._lower else None
-        columns = [loss.epsilons(deltas, width=width) for loss in self._uppers]
+        lowers = self._lower.epsilons(deltas) if self._lower else None
+        uppers = self._upper_epsilons(deltas, self._uppers, WIDTH)
+        return [_joined(lowers[i] if lowers else None, upper) for i, upper in enumerate(uppers)]
+
+    def _upper_epsilons(self, deltas: Sequence[float], losses: Sequence[PrivacyLoss], width: float) -> list[Interval]:
+        columns = [loss.epsilons(deltas, width=width) for loss in losses]
         columns.append([self._by_addition(delta) for delta in deltas])
         # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
         if not self._sampled or any(end.upper == math.inf for column in columns for end in column):
             columns.append([self._by_divergences(delta) for delta in deltas])
-        uppers = [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
-        return [_joined(lowers[i] if lowers else None, upper) for i, upper in enumerate(uppers)]
+        return [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
 
     def _by_divergences(self, delta: float) -> Interval:
         target = (delta - self._delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self._delta

@@ -3,6 +3,7 @@
 The pairs are implied exactly or with slack, so together they never exceed the claim.
 """
 
+import functools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
     return tuple((max(0.0, epsilon + constant - math.log(delta) / (alpha - 1.0)), delta) for delta in DELTAS)
 
 
+@functools.lru_cache(maxsize=256)  # the judge and the check of consistency repeat the question
 def concentrated(rho: float) -> tuple[Point, ...]:
     """Pairs implied by zCDP with parameter ``rho`` at the fixed deltas, by the best real order.
 
