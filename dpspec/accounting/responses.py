@@ -202,7 +202,7 @@ def bounded_range_rdp(orders: npt.ArrayLike, epsilon: float) -> Floats:
     b = a - 1.0
     t = eps - np.log1p(1.0 / b) + _log_one_minus_exp(-a * eps) - _log_one_minus_exp(-b * eps)
     t = np.clip(t, 0.0, eps)
-    # probabilities without the record are those of mean ratio 1
+    # probabilities without the record make the mean ratio 1
     first = -t + _log_one_minus_exp(t - eps) - math.log(-math.expm1(-eps))
     second = _log_one_minus_exp(-t) - math.log(-math.expm1(-eps))
     with np.errstate(over="ignore"):
@@ -311,7 +311,7 @@ def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most
     """An upper bound of epsilon at ``delta`` from upper bounds of the divergences, over real orders.
 
     Args:
-        curve: the divergences; infinite where they are unknown.
+        curve: the divergences; infinite if unknown.
         delta: in (0, 1).
         least: the smallest order less 1 that is tried.
         most: the largest.

@@ -26,7 +26,7 @@ _KEYS: dict[str, dps.Json] = {
         most=1,
     ),
     "epsilon": kit.number(
-        "Epsilon of one run: of the guarantee (approx-dp), of the most probable to the other answers "
+        "Epsilon of one run: of the guarantee (approx-dp), log-ratio of the probabilities of the right and of another answer "
         "(randomized-response), or the largest range of the privacy loss (exponential: epsilon of a choice with "
         "probability in proportion to e^(epsilon score / (2 sensitivity))).",
         least=1e-15,
@@ -56,7 +56,7 @@ _RELEASE: dict[str, dps.Json] = {
         name=string("Name of the release, for readers."),
         kind=kit.choice(
             "The mechanism. Known pairs of outputs: gaussian, laplace, discrete-gaussian, randomized-response. "
-            "Guarantees, of which only an upper bound follows: exponential, approx-dp, zcdp, gdp.",
+            "Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
             *KINDS,
         ),
         times=kit.integer(

@@ -99,7 +99,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 rho=0.5 * (shift / sigma) ** 2,
                 is_steady=sigma > 8.0,
             )
-        case "randomized-response":  # each member's answer is a run of its own
+        case "randomized-response":  # each member's answer is a separate run
             answer = accounting.randomized_response(release.epsilon, release.answers)
             return Step(times * k, answer.above(), answer.below(), answer.rdp, largest_loss=release.epsilon)
         case "exponential":
@@ -135,8 +135,8 @@ def step_of(release: Release, group_size: int) -> Step:
 def _sampled_rdp(pair: accounting.Mixture, k: int, rate: float, noise: float, orders: Floats, *, above: bool) -> Floats:
     """The divergences by quadrature, or bounds at orders too large for it.
 
-    Between those of all members without sampling and, as all are drawn with probability rate^k, at least that plus
-    a k ln(rate) / (a - 1).
+    At most the divergence of all members without sampling. As all are drawn with probability rate^k, at least this
+    divergence plus a k ln(rate) / (a - 1).
     """
     all_drawn = 0.5 * orders * (k / noise) ** 2
     if not above:
@@ -286,7 +286,7 @@ class Composition:
 def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
     """The pairs, or their product, whose profile is exact, if it has few outcomes.
 
-    Its rounding is less than what the pairs of :class:`dpspec.accounting.ResponseMixture` are off to the safe side.
+    Its rounding is less than the outward rounding of pairs of :class:`dpspec.accounting.ResponseMixture`.
     """
     factors = [(pair, times) for pair, times in pairs if isinstance(pair, accounting.Discrete)]
     count = math.fsum(times * math.log(len(pair.present)) for pair, times in factors)

@@ -151,7 +151,9 @@ _NUMBER: Json = {
 _KEYS: dict[str, Json] = {
     **dict.fromkeys(("adjacency", "unit", "access", "direction", "neighbours", "over", "refuted_by"), _TEXT),
     **dict.fromkeys(("id", "kind"), _TEXT),
-    **dict.fromkeys(("epsilon", "delta", "alpha", "mu", "rho", "kappa", "gamma", "fpr", "tpr", "value", "fraction"), _NUMBER),
+    **dict.fromkeys(
+        ("epsilon", "delta", "alpha", "mu", "rho", "kappa", "gamma", "fpr", "tpr", "value", "fraction"), _NUMBER
+    ),
     **dict.fromkeys(("record", "min_records"), _COUNT),
     "group_size": {
         "type": ["integer", "array", "null"],
