@@ -27,8 +27,8 @@ _KEYS: dict[str, dps.Json] = {
     ),
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
-        "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a choice with "
-        "probability in proportion to e^(epsilon score / (2 sensitivity))).",
+        "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
+        "choice with probability in proportion to e^(epsilon score / (2 sensitivity))).",
         least=1e-15,
         most=1e6,
     ),
