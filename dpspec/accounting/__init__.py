@@ -79,7 +79,7 @@ _NAMES = {
     "moments": "log_excess_power",
     "responses": (
         "ResponseMixture approximate_dp bounded_range bounded_range_rdp concentrated discrete_gaussian "
-        "discrete_gaussian_rdp randomized_response smallest_epsilon smallest_rho"
+        "discrete_gaussian_rdp mixture_rdp_bounds randomized_response smallest_epsilon smallest_rho"
     ),
     "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
     "curves": "TradeOffBounds tradeoff_bounds",

@@ -19,8 +19,18 @@ from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_excess_power
-from dpspec.accounting.numerics import EPS, ContradictionError, Floats, Interval, inside, positive, whole
-from dpspec.accounting.rdp import best_epsilon, checked_orders, gaussian_rdp, log_delta_at_orders
+from dpspec.accounting.numerics import (
+    EPS,
+    ContradictionError,
+    Directions,
+    Floats,
+    Interval,
+    directions,
+    inside,
+    positive,
+    whole,
+)
+from dpspec.accounting.rdp import best_epsilon, checked_orders, composed_rdp, gaussian_rdp, log_delta_at_orders
 
 #: Upper bounds of Renyi divergences as a function of orders (n,), same shape.
 RenyiCurve: TypeAlias = Callable[[Floats], Floats]
@@ -36,6 +46,9 @@ _INFLATED = 1e-9
 
 #: Levels of a bounded and of an unbounded profile.
 _BOUNDED, _UNBOUNDED = 256, 1024
+
+#: The largest order times the effect of a mixture for quadrature.
+_FARTHEST = 2e4
 
 #: Relative error of a divergence in closed form, as the conversions charge it.
 _SLACK = 4e-12
@@ -305,6 +318,27 @@ def discrete_gaussian_rdp(orders: npt.ArrayLike, sigma: float, sensitivity: int 
     part = np.remainder(a * shift, 1.0)[:, None]
     logs = [np.logaddexp.reduce(-0.5 * np.square((x - y) / sd), axis=1) for y in (part, np.zeros((1, 1)))]
     return np.asarray(np.clip(largest + (logs[0] - logs[1]) / (a - 1.0), 0.0, largest), dtype=np.float64)
+
+
+def mixture_rdp_bounds(
+    orders: npt.ArrayLike, mixture: Mixture, direction: Directions = "both"
+) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of the Renyi divergence of one step at each of ``orders`` (n,).
+
+    Both are ``composed_rdp``, except at orders too large for its quadrature. There they are a m^2 / 2 for the largest
+    effect m (the divergence is quasi-convex), and present-first at least a m^2 / 2 + a ln(p) / (a - 1), because this
+    effect has a probability p; absent-first 0.
+    """
+    a = np.atleast_1d(checked_orders(orders))
+    largest = mixture.dominating_effect
+    above = 0.5 * a * largest * largest
+    below = np.maximum(above + a * float(mixture.log_probabilities[-1]) / (a - 1.0), 0.0)
+    if "present-first" not in directions(direction):
+        below = np.zeros(a.shape)
+    usual = np.full(a.shape, True) if mixture.effect is not None else a * max(largest, 1.0) <= _FARTHEST
+    if usual.any():
+        below[usual] = above[usual] = composed_rdp([(mixture, 1)], a[usual], direction)
+    return below, above
 
 
 def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most: float = 1e12) -> Interval:

@@ -23,9 +23,6 @@ _DIVERGENCE, _SUM = 1e-11, 1e-12
 #: Orders less 1 for divergences in closed form, and for those by quadrature.
 _ORDERS, _SAMPLED_ORDERS = (1e-10, 1e12), (1e-3, 1e4)
 
-#: The largest order times the effect of a sampled Gaussian step for quadrature.
-_FARTHEST = 2e4
-
 #: A delta so small that epsilon there is as good as a pure one.
 _SMALLEST_DELTA = 1e-200
 
@@ -75,8 +72,8 @@ def step_of(release: Release, group_size: int) -> Step:
                 times,
                 pair,
                 pair,
-                lambda orders: _sampled_rdp(pair, k, release.rate, noise, orders, above=True),
-                lambda orders: _sampled_rdp(pair, k, release.rate, noise, orders, above=False),
+                lambda orders: accounting.mixture_rdp_bounds(orders, pair)[1],
+                lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
                 rho=0.5 * (k / noise) ** 2,
                 is_steady=release.rate == 1.0,
                 is_sampled=release.rate < 1.0,
@@ -130,21 +127,6 @@ def step_of(release: Release, group_size: int) -> Step:
         rho=0.5 * mu * mu,
         is_steady=True,
     )
-
-
-def _sampled_rdp(pair: accounting.Mixture, k: int, rate: float, noise: float, orders: Floats, *, above: bool) -> Floats:
-    """The divergences by quadrature, or bounds at orders too large for it.
-
-    At most the divergence of all members without sampling. As all are drawn with probability rate^k, at least this
-    divergence plus a k ln(rate) / (a - 1).
-    """
-    all_drawn = 0.5 * orders * (k / noise) ** 2
-    if not above:
-        all_drawn = np.maximum(all_drawn + orders * k * math.log(rate) / (orders - 1.0), 0.0)
-    usual = orders * max(k / noise, 1.0) <= _FARTHEST
-    if usual.any() and rate < 1.0:
-        all_drawn[usual] = accounting.composed_rdp([(pair, 1)], orders[usual])
-    return all_drawn
 
 
 def _group_delta(epsilon: float, delta: float, k: int) -> float:
