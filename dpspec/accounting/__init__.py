@@ -20,7 +20,9 @@ Each module imports only modules above it:
 * ``truncated_poisson``, ``allocation``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
-* ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
+* ``moments``, ``rdp``: Renyi divergences
+* ``responses``: pairs that dominate declared guarantees, such as zCDP
+* ``tradeoff``, ``curves``: f-DP
 
 Names are imported on first use, numpy and scipy with them. An argument without a meaning raises ``ValueError``, whose
 message names it.
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from dpspec.accounting.privacy_loss import *
     from dpspec.accounting.profiles import *
     from dpspec.accounting.rdp import *
+    from dpspec.accounting.responses import *
     from dpspec.accounting.tradeoff import *
     from dpspec.accounting.truncated_poisson import *
 
@@ -74,6 +77,10 @@ _NAMES = {
         "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
     "moments": "log_excess_power",
+    "responses": (
+        "ResponseMixture approximate_dp bounded_range bounded_range_rdp concentrated discrete_gaussian "
+        "discrete_gaussian_rdp mixture_rdp_bounds randomized_response smallest_epsilon smallest_rho"
+    ),
     "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
     "curves": "TradeOffBounds tradeoff_bounds",
 }

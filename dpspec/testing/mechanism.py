@@ -279,7 +279,7 @@ def _changed(spec: Spec, **audit: Any) -> Spec:
 
 
 #: The quantities of claims. A plugin may report others; a near miss is a typo.
-QUANTITIES = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "accuracy")
+QUANTITIES = ("epsilon", "delta", "mu", "rho", "gamma", "tpr", "fpr", "advantage", "accuracy")
 
 #: The valid values of :class:`~dpspec.contract.Scope`.
 _SCOPE = {

@@ -92,7 +92,10 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Bounds on the claimed mu, rates and advantages; none without noise, infinite ones if no theorem applies."""
+    """Bounds on the claimed mu, rho, divergences, rates and advantages.
+
+    None without noise, and infinite ones if no theorem applies.
+    """
     phases = spec.phases
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
@@ -103,11 +106,16 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         asked.update(("tpr", *about, fpr) for fpr in rates)
         if "mu" in claim.options:
             asked.add(("mu", *about, 0.0))
+        if "rho" in claim.options:
+            asked.add(("rho", *about, 0.0))
+        if claim.kind == "renyi-dp":
+            asked.add(("epsilon", *about, float(claim["alpha"])))
         if "advantage" in claim.options and not rates:
             asked.add(("advantage", *about, 0.0))
-    for quantity, size, direction, adjacency, fpr in sorted(asked):
-        method, source = "", theory.MU_SOURCE if quantity == "mu" else theory.source_of(phases)
-        at: dict[str, dps.Json] = {"fpr": fpr, "group_size": size} if quantity == "tpr" else {"group_size": size}
+    for quantity, size, direction, adjacency, place in sorted(asked):
+        method, source = "", theory.MU_SOURCE if quantity in ("mu", "rho") else theory.source_of(phases)
+        condition = {"tpr": "fpr", "epsilon": "alpha"}.get(quantity)
+        at: dict[str, dps.Json] = {condition: place, "group_size": size} if condition else {"group_size": size}
         if nothing:
             interval = Interval(0.0, math.inf).by(nothing)
         elif quantity == "mu":
@@ -119,11 +127,15 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             certified = f" (certified: {curve[delta].upper:.4g})" if delta in curve else ""
             where = f"{delta:g}".replace("e-0", "e-")
             method = f"without amplification by sampling; implies epsilon {implied:.4g} at delta {where}{certified}"
+        elif quantity == "rho":
+            interval = theory.rho_interval(phases, size, records, direction)
+        elif quantity == "epsilon":
+            interval = theory.rdp_interval(phases, size, records, place, direction)
         elif quantity == "advantage":
             # equal in both directions
             (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss: [loss.advantage()])
         else:
-            interval = theory.tpr_interval(phases, size, records, fpr, direction)
+            interval = theory.tpr_interval(phases, size, records, place, direction)
         uppers = list(_upper(spec, records, quantity, interval, at, direction, adjacency, source, method))
         yield from uppers
         yield from _lower(spec, records, uppers[0], interval)

@@ -346,6 +346,38 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
     return accounting.Interval(min(lower, upper), upper).by("one mu for all deltas")
 
 
+def rdp_interval(phases: Sequence[Phase], group_size: int, records: int, order: float, direction: str) -> Interval:
+    """The Renyi divergence of all steps at an order above 1; without an upper end unless all pairs are mixtures."""
+    every = composed(phases, group_size, records)
+    pairs = [(pair, count) for pair, count in every if isinstance(pair, accounting.Mixture)]
+    if len(pairs) < len(every):
+        return accounting.Interval(0.0, math.inf).by("no mixture of Gaussians has these pairs")
+    worst = accounting.Interval(0.0, 0.0)
+    for side in DIRECTIONS.values() if direction == "both" else (DIRECTIONS[direction],):
+        ends = [(accounting.mixture_rdp_bounds(order, pair, side), count) for pair, count in pairs]
+        below, above = (math.fsum(count * float(bounds[i][0]) for bounds, count in ends) for i in (0, 1))
+        worst = worst.worse(accounting.Interval(below * (1.0 - _ROUNDING), above * (1.0 + _ROUNDING)))
+    if _is_loose(phases):
+        worst = accounting.Interval(0.0, worst.upper)
+    return worst.by("sum of Renyi divergences")
+
+
+def rho_interval(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> Interval:
+    """The smallest rho of zCDP: mu^2 / 2 without amplification, the limit for large orders if members are removed."""
+    rho = 0.5 * mu_of_all_steps(phases, group_size, records) ** 2 * (1.0 + _ROUNDING)
+    pairs = composed(phases, group_size, records)
+    is_limit = direction != "add" or all(
+        isinstance(pair, accounting.Mixture) and pair.effect is not None for pair, _ in pairs
+    )
+    lower = rho * (1.0 - 8.0 * _ROUNDING) if is_limit and not _is_loose(phases) else 0.0
+    return accounting.Interval(lower, rho).by("limit of divergence per order")
+
+
+def _is_loose(phases: Sequence[Phase]) -> bool:
+    """Whether no data is known to attain the dominating pairs."""
+    return bool(drawn(phases) & {"shuffled", "truncated-poisson", "random-allocation"})
+
+
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
     """The mu of Theorem 19, rounded up. It is inversely proportional to the noise."""
     squares = (count * pair.dominating_effect**2 for pair, count in composed(phases, group_size, records))

@@ -104,7 +104,7 @@ def broken(monkeypatch):
 def test_plugins_as_a_table(dpspec, broken):
     ended = dpspec("plugins")
     assert ended.code == 0
-    assert "mechanisms\n  group  " in ended.out
+    assert "mechanisms\n  composition  " in ended.out
     assert (
         "broken (only specs that need them fail)\n  x\\x1b[31m  ImportError: no module 'y'  dpspec-x 0.1.0" in ended.out
     )
@@ -195,7 +195,7 @@ def test_a_choice_that_makes_no_difference_is_not_mentioned() -> None:
     where = {path: [key.where for key in known if key.path == f"claims.{path}"] for path in ("id", "epsilon", "points")}
     assert where == {
         "id": [""],
-        "epsilon": ["claims.kind is approx-dp, per-instance-dp or pure-dp", "claims.kind is renyi-dp"],
+        "epsilon": ["claims.kind is approx-dp, pure-dp or per-instance-dp", "claims.kind is renyi-dp"],
         "points": ["claims.kind is tradeoff"],
     }
 

@@ -238,6 +238,7 @@ CASES = [
         finding("epsilon", 1.5, alpha=16.0, group_size=4),
     ),
     (claim("gdp", mu=1.0), "mu <= 1", finding("mu", 0.9, group_size=1)),
+    (claim("zcdp", rho=0.5), "zCDP rho <= 0.5", finding("rho", 0.45, group_size=1)),
     (
         claim("rero", kappa=0.01, gamma=0.2),
         "reconstruction gamma <= 0.2 at kappa = 0.01",
@@ -282,6 +283,7 @@ def test_each_kind_is_said_and_proved(stated: Claim, text: str, proof: Finding) 
     [
         (claim("pure-dp", epsilon=9.0), claim("pure-dp", epsilon=1.0)),
         (claim("gdp", mu=4.0), claim("gdp", mu=0.5)),
+        (claim("zcdp", rho=9.0), claim("zcdp", rho=0.1)),
         (claim("renyi-dp", alpha=8.0, epsilon=9.0), claim("renyi-dp", alpha=8.0, epsilon=0.5)),
         (
             claim("tradeoff", points=[{"fpr": 1e-9, "tpr": 0.01}]),
@@ -298,10 +300,11 @@ def test_curves_are_refuted_by_the_points_that_they_imply(weak: Claim, strong: C
 
 
 def test_what_could_be_refuted_is_said_in_the_claims_own_terms() -> None:
-    for stated in (claim("gdp", mu=9.0), claim("renyi-dp", alpha=8.0, epsilon=99.0), claim("pure-dp", epsilon=99.0)):
+    every = (claim("gdp", mu=9.0), claim("renyi-dp", alpha=8.0, epsilon=99.0), claim("pure-dp", epsilon=99.0))
+    for stated in (*every, claim("zcdp", rho=9.0)):
         largest = verdict(stated, STRONG).refutable
         assert largest is not None
-        key = "mu" if stated.kind == "gdp" else "epsilon"
+        key = {"gdp": "mu", "zcdp": "rho"}.get(stated.kind, "epsilon")
         perfect = attack(1000, 1000, 1000)
         for factor, expected in ((0.999, "refuted"), (1.001, "open")):
             options = {**stated.options, key: factor * largest}

@@ -57,6 +57,7 @@ KINDS: dict[str, tuple[dict[str, Any], str, str, tuple[float, ...]]] = {
     "approx-dp": ({"epsilon": 1.0, "delta": 1e-6}, "epsilon", "delta", (1e-9, 1e-6, 1e-3)),
     "pure-dp": ({"epsilon": 1.0}, "epsilon", "delta", (0.0, 1e-6)),
     "renyi-dp": ({"epsilon": 1.0, "alpha": 8.0}, "epsilon", "alpha", (4.0, 8.0, 16.0)),
+    "zcdp": ({"rho": 1.0}, "rho", "", ()),
     "gdp": ({"mu": 1.0}, "mu", "", ()),
     "tradeoff": ({"points": ({"fpr": 0.01, "tpr": 1.0},)}, "tpr", "fpr", (0.001, 0.01, 0.1)),
     "rero": ({"kappa": 0.1, "gamma": 1.0}, "gamma", "kappa", (0.01, 0.1, 0.2)),
@@ -232,6 +233,7 @@ def test_privacy_bounds_do_not_decide_a_metric() -> None:
     for quantity, kind, options in (
         ("epsilon", "pure-dp", {"epsilon": 1.0}),
         ("mu", "gdp", {"mu": 1.0}),
+        ("rho", "zcdp", {"rho": 1.0}),
         ("gamma", "rero", {"gamma": 1.0, "kappa": 0.1}),
         ("advantage", "membership", {"advantage": 1.0}),
     ):
@@ -336,6 +338,8 @@ def _claims_near(finding: Finding, value: float) -> Iterator[tuple[str, dict[str
             yield "per-instance-dp", {"epsilon": value, "delta": at.get("delta", 1e-6) or 1e-6, "record": 3, **sized}
         case "mu":
             yield "gdp", {"mu": value, **sized}
+        case "rho":
+            yield "zcdp", {"rho": value, **sized}
         case "gamma":
             yield "rero", {"kappa": at.get("kappa", 0.1), "gamma": value}
         case "tpr":

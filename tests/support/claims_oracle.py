@@ -91,6 +91,8 @@ def statement_of(claim: Claim) -> Statement:
             return Statement("epsilon", o["epsilon"], at={"delta": 0.0, **at})
         case "renyi-dp":
             return Statement("epsilon", o["epsilon"], at={"alpha": o["alpha"], **at})
+        case "zcdp":
+            return Statement("rho", o["rho"], at=at)
         case "gdp":
             return Statement("mu", o["mu"], at=at)
         case "tradeoff":
@@ -182,7 +184,7 @@ def tested(spec: Spec, claim: Claim, evidence: Evidence) -> bool:
         return False
     if evidence.kind == "binomial":
         return evidence.quantity == what.quantity and stronger(evidence.at, what.at, upper=False)
-    curves = claim.kind in ("approx-dp", "pure-dp", "renyi-dp", "gdp", "tradeoff") or (
+    curves = claim.kind in ("approx-dp", "pure-dp", "renyi-dp", "zcdp", "gdp", "tradeoff") or (
         claim.kind == "per-instance-dp" and "fraction" not in claim.options
     )
     return curves and evidence.quantity == "epsilon" and evidence.at.get("group_size", 1) <= claim.group_size

@@ -31,7 +31,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _LIBRARIES = ("torch", "scipy.stats", "sklearn.datasets")
-_PLUGINS = ("dpspec_group", "dpspec_rero", "dpspec_per_instance", "dpspec_preprocessing", "dpspec_modelmix")
+_PLUGINS = (
+    "dpspec_group",
+    "dpspec_rero",
+    "dpspec_per_instance",
+    "dpspec_preprocessing",
+    "dpspec_modelmix",
+    "dpspec_composition",
+)
 
 #: Programs that are modules. All other programs are scripts.
 _MODULES = ("dpspec", "pytest")

@@ -70,6 +70,8 @@ def _pairs(finding: Finding) -> Sequence[Pair]:
     match finding.quantity:
         case "epsilon" if conditions == {"alpha"} and finding.at["alpha"] > 1.0:
             return curve_lines.renyi(float(finding.at["alpha"]), finding.value)
+        case "rho" if not conditions:
+            return curve_lines.concentrated(finding.value)
         case "advantage" if not conditions:
             return ((0.0, min(1.0, max(0.0, finding.value))),)
         case "tpr" if conditions == {"fpr"}:

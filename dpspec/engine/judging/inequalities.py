@@ -77,6 +77,7 @@ PRIVACY_KINDS: Mapping[str, str] = {
     "approx-dp": "epsilon",
     "pure-dp": "epsilon",
     "renyi-dp": "epsilon",
+    "zcdp": "rho",
     "gdp": "mu",
     "tradeoff": "",
     "rero": "",
@@ -126,12 +127,14 @@ def implied_points(kind: str, options: Options) -> Points:
             if of_some and kind == "per-instance-dp"
             else ((float(options["epsilon"]), float(options.get("delta", 0.0))),)
         )
-    if kind not in ("renyi-dp", "gdp", "tradeoff"):
+    if kind not in ("renyi-dp", "zcdp", "gdp", "tradeoff"):
         return ()
     from dpspec.stats.attacks import curve_lines
 
     if kind == "renyi-dp":
         return curve_lines.renyi(float(options["alpha"]), float(options["epsilon"]))
+    if kind == "zcdp":
+        return curve_lines.concentrated(float(options["rho"]))
     if kind == "gdp":
         return curve_lines.gaussian(float(options["mu"]))
     return curve_lines.tradeoff([(float(point["fpr"]), float(point["tpr"])) for point in options["points"]])
@@ -153,6 +156,8 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
             epsilon, alpha = float(o["epsilon"]), float(o["alpha"])
             text = f"Renyi epsilon <= {exact(epsilon)} at order {exact(alpha)}"
             return text, "", [("epsilon", epsilon, {"alpha": alpha})]
+        case "zcdp":
+            return f"zCDP rho <= {exact(float(o['rho']))}", "", [("rho", float(o["rho"]), {})]
         case "gdp":
             return f"mu <= {exact(float(o['mu']))}", "", [("mu", float(o["mu"]), {})]
         case "rero":

@@ -151,7 +151,9 @@ _NUMBER: Json = {
 _KEYS: dict[str, Json] = {
     **dict.fromkeys(("adjacency", "unit", "access", "direction", "neighbours", "over", "refuted_by"), _TEXT),
     **dict.fromkeys(("id", "kind"), _TEXT),
-    **dict.fromkeys(("epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr", "tpr", "value", "fraction"), _NUMBER),
+    **dict.fromkeys(
+        ("epsilon", "delta", "alpha", "mu", "rho", "kappa", "gamma", "fpr", "tpr", "value", "fraction"), _NUMBER
+    ),
     **dict.fromkeys(("record", "min_records"), _COUNT),
     "group_size": {
         "type": ["integer", "array", "null"],
@@ -182,7 +184,7 @@ _DOCUMENT: Json = {
 
 
 #: Conditions that are numbers, wherever they stand; others may be any scalar.
-_NUMERIC = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "fraction", "epsilon"})
+_NUMERIC = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "rho", "fraction", "epsilon"})
 _INTEGRAL = frozenset({"group_size", "step"})
 
 #: Maximum length of the name of a record, such as "most exposed 1".

@@ -3,6 +3,7 @@
 The pairs are implied exactly or with slack, so together they never exceed the claim.
 """
 
+import functools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -48,6 +49,17 @@ def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
         raise ValueError(f"alpha must exceed 1, got {alpha}")
     constant = math.log1p(-1.0 / alpha) - math.log(alpha) / (alpha - 1.0)
     return tuple((max(0.0, epsilon + constant - math.log(delta) / (alpha - 1.0)), delta) for delta in DELTAS)
+
+
+@functools.lru_cache(maxsize=256)  # the judge and the check of consistency repeat the question
+def concentrated(rho: float) -> tuple[Point, ...]:
+    """Pairs implied by zCDP with parameter ``rho`` at the fixed deltas, by the best real order.
+
+    Canonne, Kamath & Steinke 2020, Proposition 12.
+    """
+    if not 0.0 < rho < math.inf:
+        return ((0.0, 0.0),) if rho <= 0.0 else ()
+    return tuple((accounting.smallest_epsilon(lambda a: rho * a, delta).upper, delta) for delta in DELTAS)
 
 
 def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -1,0 +1,104 @@
+"""Audit of several releases on the same data, composed into one certified curve."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.contract.fragments import string
+from dpspec_composition.options import KINDS, refusals
+
+DPSPEC_API = 1
+
+_KEYS: dict[str, dps.Json] = {
+    "sigma": kit.number("Standard deviation of the noise, in units of the query.", least=1e-9, most=1e12),
+    "scale": kit.number("Scale b of the Laplace noise, in units of the query.", least=1e-9, most=1e12),
+    "sensitivity": kit.number(
+        "Largest change of the query by one record: in the l2 norm for gaussian, in the l1 norm for laplace, an "
+        "integer for discrete-gaussian. Default 1.",
+        least=1e-9,
+        most=1e9,
+    ),
+    "rate": kit.number(
+        "Probability with which each record enters the query's Poisson sample, a public constant. Default 1, all "
+        "records.",
+        least=1e-30,
+        most=1,
+    ),
+    "epsilon": kit.number(
+        "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
+        "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
+        "choice with probability in proportion to e^(epsilon score / (2 sensitivity))).",
+        least=1e-15,
+        most=1e6,
+    ),
+    "delta": kit.number("Delta of the guarantee. Default 0.", least=0, most=1),
+    "answers": kit.integer("Number of possible answers. Default 2.", least=2, most=10**9),
+    "rho": kit.number("Rho of the zCDP guarantee.", least=1e-30, most=1e12),
+    "mu": kit.number("Mu of the Gaussian DP guarantee.", least=1e-15, most=1e6),
+}
+
+_CONDITIONS: list[dps.Json] = [
+    {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {
+            "required": [*needs],
+            "properties": dict.fromkeys((key for key in _KEYS if key not in (*needs, *may)), False),
+        },
+    }
+    for kind, (needs, may) in KINDS.items()
+]
+
+_RELEASE: dict[str, dps.Json] = {
+    **kit.block(
+        "One release, or several of the same kind.",
+        ["kind"],
+        name=string("Name of the release, for readers."),
+        kind=kit.choice(
+            "The mechanism. Known pairs of outputs: gaussian, laplace, discrete-gaussian, randomized-response. "
+            "Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
+            *KINDS,
+        ),
+        times=kit.integer(
+            "Number of runs with independent randomness, possibly chosen after earlier releases. Default 1.",
+            least=1,
+            most=10**9,
+        ),
+        **_KEYS,
+    ),
+    "allOf": _CONDITIONS,
+}
+
+COMPOSITION = dps.Mechanism(
+    kind="composition",
+    summary="Several releases on the same data (queries, choices, trainings), composed into one curve",
+    assumptions=("dpspec_composition.bounds",),
+    description="several differentially private releases on the same data",
+    schemas=dps.Schemas(
+        mechanism=kit.block(
+            None,
+            ["releases"],
+            releases=kit.array("The releases, in any order.", _RELEASE, least=1, most=1000),
+        ),
+        audit=kit.block(None),
+    ),
+    claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "zcdp", "membership", "tradeoff"}),
+    audit="dpspec_composition:CompositionAudit",
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
+    steps=False,
+)
+
+
+class CompositionAudit(dps.Audit):
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        return refusals(spec)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        from dpspec_composition.bounds import outcomes
+
+        return outcomes(spec, context)
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    yield COMPOSITION

@@ -1,0 +1,85 @@
+"""Findings: epsilon, rates, advantage, divergences and rho of the composition, with lower ends of known pairs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import Interval, certified_lower, certified_upper
+from dpspec_composition.options import adjacencies, group_sizes, releases_of
+from dpspec_composition.theory import Composition
+
+SOURCE = "Zhu, Dong and Wang 2022, Theorem 10, with the pairs of docs/explanation/proofs/composition.md"
+
+#: A zCDP guarantee and divergences add up.
+_RENYI = "Mironov 2017, Proposition 1; Bun and Steinke 2016, Lemma 1.7"
+
+ASSUMPTIONS = (
+    dps.Assumption(
+        name="declared-releases",
+        status="declared",
+        text="every release is of the declared kind, with at most the declared sensitivity and number of runs",
+    ),
+    dps.Assumption(
+        name="independent-randomness", status="declared", text="the runs of all releases draw independent randomness"
+    ),
+)
+
+ATTAINED = dps.Assumption(
+    name="attained-sensitivity",
+    status="declared",
+    text="one pair of neighbors attains the declared sensitivity of all queries with noise",
+)
+
+
+def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+    releases, sizes = releases_of(spec), group_sizes(spec)
+    rows: list[tuple[str, int, float, float]] = []
+    for done, size in enumerate(sizes):
+        context.progress(done, len(sizes), "accounting")
+        composition = Composition(releases, size)
+        for quantity, at, interval in _intervals(spec, composition, size):
+            yield from _findings(spec, quantity, {**at, "group_size": size}, interval)
+        curve = composition.curve(kit.PROFILE_DELTAS)
+        for adjacency in adjacencies(spec):
+            points = zip(curve, kit.PROFILE_DELTAS, strict=True)
+            rows += [(adjacency, size, epsilon, delta) for epsilon, delta in points]
+    context.progress(len(sizes), len(sizes), "accounting")
+    yield kit.profile(rows, rigor="certified", source=SOURCE)
+
+
+def _intervals(
+    spec: dps.Spec, composition: Composition, size: int
+) -> Iterator[tuple[str, dict[str, dps.Json], Interval]]:
+    claims = [claim for claim in spec.claims if claim.group_size == size]
+    deltas = kit.claimed_deltas(spec, size)
+    for delta, epsilon in zip(deltas, composition.epsilons(deltas), strict=True):
+        yield "epsilon", {"delta": delta}, epsilon
+    for fpr in kit.claimed_fprs(claims):
+        yield "tpr", {"fpr": fpr}, composition.tpr(fpr)
+    for alpha in sorted({float(claim["alpha"]) for claim in claims if claim.kind == "renyi-dp"}):
+        yield "epsilon", {"alpha": alpha}, composition.rdp(alpha)
+    kinds = {claim.kind for claim in claims}
+    if "pure-dp" in kinds or composition.is_pure:
+        yield "epsilon", {"delta": 0.0}, composition.pure()
+    if any("advantage" in claim.options for claim in claims):
+        yield "advantage", {}, composition.advantage()
+    if "zcdp" in kinds:
+        yield "rho", {}, composition.rho()
+
+
+def _findings(spec: dps.Spec, quantity: str, at: dict[str, dps.Json], interval: Interval) -> Iterator[dps.Finding]:
+    source = _RENYI if quantity == "rho" or "alpha" in at else SOURCE
+    for adjacency in adjacencies(spec):
+        upper = certified_upper(
+            quantity,
+            interval,
+            at=at,
+            scope=dps.Scope(adjacency=adjacency, unit=spec.unit),
+            source=source,
+            assumptions=ASSUMPTIONS,
+        )
+        yield upper
+        lower = certified_lower(upper, interval, source=f"{source}; the releases whose pair is known, alone")
+        if lower is not None:
+            yield replace(lower, assumptions=(*lower.assumptions, ATTAINED))

@@ -1,0 +1,70 @@
+"""The declared releases, and specs that no bound covers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import dpspec.contract as dps
+from dpspec import kit
+
+#: Per kind of release: required and optional keys.
+KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gaussian": (("sigma",), ("sensitivity", "rate")),
+    "laplace": (("scale",), ("sensitivity", "rate")),
+    "discrete-gaussian": (("sigma",), ("sensitivity",)),
+    "randomized-response": (("epsilon",), ("answers",)),
+    "exponential": (("epsilon",), ()),
+    "approx-dp": (("epsilon",), ("delta",)),
+    "zcdp": (("rho",), ()),
+    "gdp": (("mu",), ()),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(kit.Options):
+    """One entry of ``releases``; keys of other kinds have no meaning."""
+
+    kind: str
+    times: int = 1
+    sigma: float = 0.0
+    scale: float = 0.0
+    sensitivity: float = 1.0
+    rate: float = 1.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    answers: int = 2
+    rho: float = 0.0
+    mu: float = 0.0
+
+
+def releases_of(spec: dps.Spec) -> tuple[Release, ...]:
+    return tuple(Release.of(block) for block in spec.mechanism["releases"])
+
+
+def group_sizes(spec: dps.Spec) -> list[int]:
+    return sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)})
+
+
+def adjacencies(spec: dps.Spec) -> list[str]:
+    return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
+
+
+def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    if spec.audit is not None:
+        yield kit.unsupported("a composition has bounds only: it attacks nothing", ("audit",), "leave audit out")
+    relations, largest = adjacencies(spec), group_sizes(spec)[-1]
+    for i, release in enumerate(releases_of(spec)):
+        place: dps.Path = ("mechanism", "releases", i)
+        if release.rate < 1.0 and "replace-one" in relations:
+            message = "a Poisson sample is covered for added, removed and zeroed-out records, not for replaced ones"
+            yield kit.unsupported(message, (*place, "rate"), "set adjacency: add-remove, or leave rate out")
+        if release.kind == "randomized-response" and "add-remove" in relations:
+            message = "randomized response hides an answer, not whether a person answers"
+            yield kit.unsupported(message, (*place, "kind"), "set threat_model.adjacency: replace-one")
+        if release.kind == "laplace" and release.rate < 1.0 and largest > 1:
+            message = f"a Poisson sample with Laplace noise is covered for single records, not for groups of {largest}"
+            yield kit.unsupported(message, (*place, "rate"), "leave rate out, or use gaussian")
+        if release.kind == "discrete-gaussian" and release.sensitivity != round(release.sensitivity):
+            message = f"sensitivity of an integer must be an integer, got {release.sensitivity:g}"
+            yield kit.bad_value(message, (*place, "sensitivity"), "round it up")
+        if release.kind == "discrete-gaussian" and release.sensitivity < 1.0:
+            yield kit.bad_value("sensitivity must be at least 1 here", (*place, "sensitivity"))

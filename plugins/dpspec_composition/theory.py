@@ -1,0 +1,296 @@
+"""The privacy loss of composed releases: intervals of epsilon, delta, tests, Renyi divergences and rho.
+
+``docs/explanation/proofs/composition.md`` has the pairs of each kind of release and the proofs.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpspec import accounting
+from dpspec.accounting import EPS, Directions, Floats, Interval, Pair, PrivacyLoss
+from dpspec_composition.options import Release
+
+#: Relative widths of intervals of claimed values, and of curves.
+WIDTH, CURVE_WIDTH = 1e-4, 1e-3
+
+#: Relative rounding of a divergence and of sums of at most 1,000 numbers.
+_DIVERGENCE, _SUM = 1e-11, 1e-12
+
+#: Orders less 1 for divergences in closed form, and for those by quadrature.
+_ORDERS, _SAMPLED_ORDERS = (1e-10, 1e12), (1e-3, 1e4)
+
+#: A delta so small that epsilon there is as good as a pure one.
+_SMALLEST_DELTA = 1e-200
+
+#: The largest number of outcomes of a product of pairs.
+_MOST_OUTCOMES = 2**17
+
+#: Method of a lower end without a known pair.
+NO_PAIR = "no release has a known pair of outputs"
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A release for one group size.
+
+    Attributes:
+        above: A pair that dominates one run; None for zCDP, whose rho is added up first.
+        below: A pair that some queries and datasets attain; None if only a guarantee is declared.
+        rdp: Upper bounds of the divergences of one run.
+        rdp_below: Their lower bounds, if ``below`` is known; by default they are exact.
+        rho: The limit of divergence / order for large orders, or the zCDP guarantee.
+        is_steady: Whether the divergence is ``rho`` times the order.
+        largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
+    """
+
+    times: int
+    above: Pair | None
+    below: Pair | None
+    rdp: Callable[[Floats], Floats]
+    rdp_below: Callable[[Floats], Floats] | None = None
+    rho: float = 0.0
+    is_steady: bool = False
+    largest_loss: float = math.inf
+    delta: float = 0.0
+    is_sampled: bool = False
+    is_choice: bool = False
+
+
+def step_of(release: Release, group_size: int) -> Step:
+    """The release for groups: their sensitivities, losses and square roots of rho add up (group privacy)."""
+    k, times = group_size, release.times
+    change = k * release.sensitivity
+    match release.kind:
+        case "gaussian":
+            noise = release.sigma / release.sensitivity
+            pair = accounting.Mixture.poisson(k, release.rate, noise)
+            return Step(
+                times,
+                pair,
+                pair,
+                lambda orders: accounting.mixture_rdp_bounds(orders, pair)[1],
+                lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
+                rho=0.5 * (k / noise) ** 2,
+                is_steady=release.rate == 1.0,
+                is_sampled=release.rate < 1.0,
+            )
+        case "laplace":
+            laplace = accounting.Laplace(release.scale, change, release.rate)
+            largest = max(map(laplace.largest_loss, accounting.DIRECTIONS))
+            rdp = lambda orders: accounting.composed_rdp([(laplace, 1)], orders)  # noqa: E731
+            if release.rate == 1.0:
+                rdp = lambda orders: accounting.laplace_rdp(orders, laplace.edge)  # noqa: E731
+            return Step(times, laplace, laplace, rdp, largest_loss=largest, is_sampled=release.rate < 1.0)
+        case "discrete-gaussian":
+            shift, sigma = round(change), release.sigma
+            above, below = accounting.discrete_gaussian(sigma, shift)
+            return Step(
+                times,
+                above,
+                below,
+                lambda orders: accounting.discrete_gaussian_rdp(orders, sigma, shift),
+                rho=0.5 * (shift / sigma) ** 2,
+                is_steady=sigma > 8.0,
+            )
+        case "randomized-response":  # each member's answer is a separate run
+            answer = accounting.randomized_response(release.epsilon, release.answers)
+            return Step(times * k, answer.above(), answer.below(), answer.rdp, largest_loss=release.epsilon)
+        case "exponential":
+            width = k * release.epsilon
+            return Step(
+                times,
+                accounting.bounded_range(width).above(),
+                None,
+                lambda orders: accounting.bounded_range_rdp(orders, width),
+                largest_loss=width,
+                is_choice=True,
+            )
+        case "approx-dp":
+            loss, delta = k * release.epsilon, _group_delta(release.epsilon, release.delta, k)
+            response = accounting.approximate_dp(loss, delta)
+            without = accounting.approximate_dp(loss)
+            return Step(times, response.above(), None, without.rdp, largest_loss=loss, delta=delta)
+        case "zcdp":
+            rho = release.rho * k * k
+            return Step(times, None, None, lambda orders: rho * orders, rho=rho, is_steady=True)
+    mu = k * release.mu
+    gaussian = accounting.Mixture([mu], [1.0], 1.0)
+    return Step(
+        times,
+        gaussian,
+        None,
+        lambda orders: accounting.gaussian_rdp(orders, mu),
+        rho=0.5 * mu * mu,
+        is_steady=True,
+    )
+
+
+def _group_delta(epsilon: float, delta: float, k: int) -> float:
+    """delta (1 + e^epsilon + ... + e^((k - 1) epsilon)), at most 1 (Vadhan 2017, Lemma 2.2)."""
+    if delta == 0.0 or k == 1:
+        return delta
+    log = math.log(delta) + (k - 1) * epsilon + math.log(-math.expm1(-k * epsilon) / -math.expm1(-epsilon))
+    return min(1.0, math.exp(min(log, 0.0)) * (1.0 + _SUM))
+
+
+class Composition:
+    """The composition of releases for groups of one size, possibly adaptive."""
+
+    def __init__(self, releases: Sequence[Release], group_size: int = 1) -> None:
+        self.steps = [step_of(release, group_size) for release in releases]
+        self._sampled = any(step.is_sampled for step in self.steps)
+        self._direction: Directions = "both" if self._sampled else "present-first"
+        pairs = [(step, step.above) for step in self.steps]
+        guaranteed = math.fsum(step.times * step.rho for step, above in pairs if above is None)
+        choices = math.fsum(0.125 * step.times * step.largest_loss**2 for step in self.steps if step.is_choice)
+        self._uppers = [self._loss([(above, s.times) for s, above in pairs if above is not None], guaranteed)]
+        if choices > 0.0:  # rho of a choice is at most epsilon^2 / 8
+            others = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
+            self._uppers.append(self._loss(others, guaranteed + choices))
+        attained = [(step.below, step.times) for step in self.steps if step.below is not None]
+        self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
+        self._delta = -math.expm1(
+            math.fsum(step.times * math.log1p(-step.delta) if step.delta < 1.0 else -math.inf for step in self.steps)
+        )
+        self._delta *= 1.0 + _SUM
+
+    def _loss(self, pairs: Sequence[tuple[Pair, int]], rho: float) -> PrivacyLoss:
+        guaranteed = [(accounting.concentrated(rho * (1.0 + _SUM)).above(), 1)] if rho > 0.0 else []
+        return PrivacyLoss(_multiplied((*pairs, *guaranteed)), self._direction)
+
+    def curve(self, deltas: Sequence[float]) -> list[float]:
+        """Upper bounds of epsilon at each delta in (0, 1), by the pairs that are best at the last one."""
+        best = min(self._uppers, key=lambda loss: loss.epsilon(deltas[-1], width=CURVE_WIDTH).upper)
+        return [end.upper for end in self._upper_epsilons(deltas, [best], CURVE_WIDTH)]
+
+    def epsilons(self, deltas: Sequence[float]) -> list[Interval]:
+        """Epsilon at each delta in (0, 1)."""
+        lowers = self._lower.epsilons(deltas) if self._lower else None
+        uppers = self._upper_epsilons(deltas, self._uppers, WIDTH)
+        return [_joined(lowers[i] if lowers else None, upper) for i, upper in enumerate(uppers)]
+
+    def _upper_epsilons(self, deltas: Sequence[float], losses: Sequence[PrivacyLoss], width: float) -> list[Interval]:
+        columns = [loss.epsilons(deltas, width=width) for loss in losses]
+        columns.append([self._by_addition(delta) for delta in deltas])
+        # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
+        if not self._sampled or any(end.upper == math.inf for column in columns for end in column):
+            columns.append([self._by_divergences(delta) for delta in deltas])
+        return [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
+
+    def _by_divergences(self, delta: float) -> Interval:
+        target = (delta - self._delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self._delta
+        if target <= 0.0:
+            return Interval(0.0, math.inf).by("Renyi divergences")
+        least, most = _SAMPLED_ORDERS if self._sampled else _ORDERS
+        return accounting.smallest_epsilon(self._divergences, target, least, most)
+
+    def _by_addition(self, delta: float) -> Interval:
+        total = math.fsum(step.times * step.largest_loss for step in self.steps) * (1.0 + _SUM)
+        return Interval(0.0, total if self._delta <= delta else math.inf).by("sum of the losses")
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether every loss is bounded."""
+        return self._delta == 0.0 and all(step.largest_loss < math.inf for step in self.steps)
+
+    def pure(self) -> Interval:
+        """Epsilon at delta 0."""
+        known = [step for step in self.steps if step.below is not None]
+        lower = math.fsum(step.times * step.largest_loss for step in known) * (1.0 - _SUM)
+        method = "sum of the losses"
+        if lower == math.inf:  # losses without a bound
+            assert self._lower is not None
+            lower, method = self._lower.epsilon(_SMALLEST_DELTA).lower, f"epsilon at delta {_SMALLEST_DELTA:g}"
+        upper = self._by_addition(0.0)
+        return Interval(min(lower, upper.upper), upper.upper, upper.method, method if known else NO_PAIR)
+
+    def advantage(self) -> Interval:
+        """The total variation distance."""
+        upper = min((loss.advantage() for loss in self._uppers), key=lambda end: end.upper)
+        return _joined(self._lower.advantage() if self._lower else None, upper)
+
+    def tpr(self, fpr: float) -> Interval:
+        """The largest true-positive rate at a false-positive rate in (0, 1]."""
+
+        def rate(loss: PrivacyLoss) -> Interval:
+            sides = accounting.directions(self._direction)
+            return functools.reduce(Interval.worse, (loss.rero(fpr, direction=side) for side in sides))
+
+        upper = min(map(rate, self._uppers), key=lambda end: end.upper)
+        return _joined(rate(self._lower) if self._lower else None, upper)
+
+    def rdp(self, order: float) -> Interval:
+        """The Renyi divergence at an order above 1."""
+        orders = np.array([order])
+        upper = float(self._divergences(orders)[0]) if self._delta == 0.0 else math.inf
+        lower = float(self._divergences(orders, exact=True)[0])
+        method = "sum of divergences"
+        upper *= 1.0 + _DIVERGENCE
+        return Interval(min(lower * (1.0 - _DIVERGENCE), upper), upper, method, method if lower else NO_PAIR)
+
+    def rho(self) -> Interval:
+        """The smallest rho of zCDP."""
+        upper, method = math.inf, "largest divergence per order"
+        if self._delta == 0.0:
+            upper = self._rho(exact=False).upper
+        lower = self._rho(exact=True).lower
+        return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
+
+    def _rho(self, *, exact: bool) -> Interval:
+        steps = [step for step in self.steps if step.below is not None or not exact]
+        steady = math.fsum(step.times * step.rho for step in steps if step.is_steady)
+        others = [step for step in steps if not step.is_steady]
+        lower = upper = 0.0
+        if others:
+            limit = math.fsum(step.times * step.rho for step in others)
+            bounded = [step for step in others if step.largest_loss < math.inf]
+            largest = math.fsum(step.times * step.largest_loss for step in bounded)
+            if largest == 0.0:  # sampled or discrete Gaussian noise: at most the Gaussian's, and so in the limit
+                lower = upper = limit
+            else:
+                most, width = (_SAMPLED_ORDERS[1], CURVE_WIDTH) if self._sampled else (1e6, WIDTH)
+                interval = accounting.smallest_rho(
+                    lambda orders: _summed(others, orders, exact=exact), largest, limit, most=most, width=width
+                )
+                # a choice has at most epsilon^2 / 8, all else of bounded loss epsilon^2 / 2
+                added = math.fsum(s.times * (0.125 if s.is_choice else 0.5) * s.largest_loss**2 for s in bounded)
+                lower, upper = interval.lower, min(interval.upper, (limit + added) * (1.0 + _SUM))
+        return Interval((steady + lower) * (1.0 - _SUM), (steady + upper) * (1.0 + _SUM))
+
+    def _divergences(self, orders: Floats, *, exact: bool = False) -> Floats:
+        return _summed([step for step in self.steps if step.below is not None or not exact], orders, exact=exact)
+
+
+def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
+    """The pairs, or their product, whose profile is exact, if it has few outcomes.
+
+    Its rounding is less than the outward rounding of pairs of :class:`dpspec.accounting.ResponseMixture`.
+    """
+    factors = [(pair, times) for pair, times in pairs if isinstance(pair, accounting.Discrete)]
+    count = math.fsum(times * math.log(len(pair.present)) for pair, times in factors)
+    if len(factors) < len(pairs) or count > math.log(_MOST_OUTCOMES) or math.fsum(times for _, times in factors) < 2:
+        return tuple(pairs)
+    present, absent = np.ones(1), np.ones(1)
+    for pair, times in factors:
+        for _ in range(times):
+            present = np.outer(present, pair.present).ravel()
+            absent = np.outer(absent, pair.absent).ravel()
+    return ((accounting.Discrete(present, absent), 1),)
+
+
+def _summed(steps: Sequence[Step], orders: Floats, *, exact: bool = False) -> Floats:
+    total = np.zeros(np.shape(orders))
+    for step in steps:
+        total = total + step.times * ((step.rdp_below if exact else None) or step.rdp)(orders)
+    return total
+
+
+def _joined(lower: Interval | None, upper: Interval) -> Interval:
+    """From the lower end of the attained pairs to the upper end of the dominating ones."""
+    if lower is None:
+        return Interval(0.0, upper.upper, upper.method, NO_PAIR)
+    return Interval(min(lower.lower, upper.upper), upper.upper, upper.method, lower.lower_method)

@@ -1,0 +1,83 @@
+"""Whole audits of composed releases."""
+
+from pathlib import Path
+
+import pytest
+from support import specs
+
+from dpspec.engine.results.result import AuditResult
+from dpspec.testing import MechanismSuite, decreasing, increasing
+
+TEXT = """\
+dpspec: 1
+name: queries
+mechanism:
+  kind: composition
+  releases:
+    - {name: sums, kind: gaussian, sigma: 10, times: 100}
+data: {kind: declared, records: 100}
+claims:
+  - {id: epsilon, kind: approx-dp, epsilon: 4.9, delta: 1e-6}
+  - {id: epsilon-low, kind: approx-dp, epsilon: 4.8, delta: 1e-6}
+  - {id: rho, kind: zcdp, rho: 0.5001}
+  - {id: rho-low, kind: zcdp, rho: 0.4999}
+  - {id: order, kind: renyi-dp, alpha: 3, epsilon: 1.5001}
+  - {id: order-low, kind: renyi-dp, alpha: 3, epsilon: 1.4999}
+  - {id: pure-low, kind: pure-dp, epsilon: 20}
+  - {id: advantage, kind: membership, advantage: 0.383}
+  - {id: rate, kind: membership, fpr: 0.01, tpr: 0.0924}
+  - {id: rate-low, kind: membership, fpr: 0.01, tpr: 0.09}
+  - {id: curve, kind: tradeoff, points: [{fpr: 0.01, tpr: 0.0924}, {fpr: 0.5, tpr: 0.85}]}
+"""
+
+
+class TestComposition(MechanismSuite):
+    kind = "composition"
+    monotone = {  # noqa: RUF012
+        "mechanism.releases.0.times": increasing(1, 64),
+        "mechanism.releases.1.sigma": decreasing(10.0, 60.0),
+    }
+
+
+def audited(text: str, folder: Path) -> AuditResult:
+    path = folder / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    return specs.audit_of(path, folder / "store")
+
+
+def verdicts(result: AuditResult) -> dict[str, str]:
+    return {verdict.claim: verdict.verdict for verdict in result.verdicts}
+
+
+def test_claims_about_a_known_pair_are_proved_or_refuted(tmp_path: Path) -> None:
+    found = verdicts(audited(TEXT, tmp_path))
+    assert found == {name: "refuted" if name.endswith("-low") else "proved" for name in found}
+
+
+def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
+    text = TEXT.replace("kind: gaussian, sigma: 10, times: 100", "kind: zcdp, rho: 0.005, times: 100")
+    found = verdicts(audited(text, tmp_path))
+    assert found["rho"] == found["order"] == "proved"
+    assert {found[name] for name in found if name.endswith("-low")} == {"open"}
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "message"),
+    [
+        ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "Poisson sample"),
+        ("{kind: randomized-response, epsilon: 1}", "", "whether a person answers"),
+        ("{kind: laplace, scale: 1, rate: 0.1}", "threat_model: {group_size: [2]}", "groups of 2"),
+        ("{kind: discrete-gaussian, sigma: 1, sensitivity: 1.5}", "", "must be an integer"),
+        ("{kind: discrete-gaussian, sigma: 1, sensitivity: 0.0001}", "", "at least 1"),
+        ("{kind: gaussian, scale: 1}", "", "sigma"),
+        ("{kind: zcdp, rho: 0.1, epsilon: 1}", "", "epsilon"),
+        ("{kind: gaussian, sigma: 1}", "audit: {method: many-run}", "bounds only"),
+    ],
+)
+def test_uncovered_releases_are_located_errors(release: str, more: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    text = f"dpspec: 1\nname: a\nmechanism: {{kind: composition, releases: [{release}]}}\n"
+    path.write_text(f"{text}data: {{kind: declared, records: 9}}\n{more}\n", encoding="utf-8")
+    problems = specs.diagnosed(path)
+    assert any(message in problem.message for problem in problems)
+    assert all(problem.path for problem in problems)
