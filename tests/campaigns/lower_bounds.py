@@ -80,7 +80,7 @@ def _on_grid(name: str, absent: Any, present: Any, shared: float = 1.0) -> Mecha
 
 
 def _gaussian(shift: float, shared: float = 1.0) -> Mechanism:
-    name = f"Gaussian {shift:g}" + (f", shared luck {shared:g}" if shared < 1.0 else "")
+    name = f"Gaussian {shift:g}" + (f", shared coin {shared:g}" if shared < 1.0 else "")
     return _on_grid(name, stats.norm(0.0, 1.0), stats.norm(shift, 1.0), shared)
 
 

@@ -4,8 +4,8 @@ import pytest
 from campaigns import lower_bounds
 from scipy.stats import binom, norm
 
-#: The gaussian mechanism whose bound uses the last rung, pure privacy with the least variance, and shared luck.
-_FEW = ("Gaussian 4", "response 1", "Gaussian 2, shared luck 0.3")
+#: The gaussian mechanism whose bound uses the last rung, pure privacy with the least variance, and shared coin.
+_FEW = ("Gaussian 4", "response 1", "Gaussian 2, shared coin 0.3")
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ class Planted(Dataset[Any]):
 
     @property
     def power(self) -> str:
-        """What a lower bound can show: the maximum, computed for right guesses only, and values measured on digits."""
+        """Power of a lower bound: the maximum, computed for right guesses only, and values measured on digits."""
         most = canary_power.largest_epsilon(self.count, _DELTA, _CONFIDENCE)
         measured = canary_power.measured(self.kind, all_iterates=self.kind == GRADIENTS)
         text = (

@@ -42,7 +42,7 @@ _RATIO, _STEPS = 1.0025, 3000
 def of_curve(canaries: int) -> tuple[tuple[Rung, float], ...]:
     """Rungs of the tests of mu-GDP, ascending, with the largest mu that each one tests.
 
-    The first rung guesses a twentieth of the canaries, at least 100 or two fifths, and the last one half of them. Few
+    The first rung guesses a twentieth of the canaries, at least 100 or two fifths, and the last one guesses half. Few
     guesses do not refute a large mu even without an error, so r guesses test every mu up to ln(r^0.34 / m^0.1) + 0.2.
     The constants are fitted to Gaussian scores with shifts from 1 to 4, for 100 to 20,000 canaries; any function of mu
     is valid (Corollary of Theorem 8 in ``docs/explanation/proofs/one-run.md``).
