@@ -80,8 +80,8 @@ def one_run_outcomes(
     evidence, lower = _tested(spec, records, size, canaries, "one-run-ladder", statistics, power, external)
     yield evidence
     yield lower
-    (many,), (right,) = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
-    mu, method = one_run.mu_lower(canaries, many, right, attack.confidence), f"{lower.method}, {many} guesses"
+    mu, mu_guesses = guess_counts.mu_lower(outcomes, attack.confidence)
+    method = f"{lower.method}, {mu_guesses} guesses"
     at = dps.FrozenMap({"group_size": size})
     yield replace(lower, quantity="mu", value=mu, at=at, method=method, source=one_run.CURVE_SOURCE)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):

@@ -7,7 +7,7 @@ guess counts and thresholds in advance and to predict power.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from scipy.special import gammaln, ndtr
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
-from dpspec.stats.attacks import guess_counts, one_run, thresholds
+from dpspec.stats.attacks import canary_power, guess_counts, one_run, thresholds
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -239,6 +239,8 @@ def tested(canaries: int) -> Array:
     return np.arange(canaries) >= canaries // 2
 
 
+_UNKNOWN = "the expected bound is unknown"
+
 #: Candidate shares of guessed canaries on each side, "present" and "absent".
 _SHARES = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 
@@ -323,9 +325,11 @@ def attack_delta(spec: dps.Spec, group_size: int) -> float:
     return kit.claimed_deltas(spec, group_size, default=DEFAULT_DELTA)[-1]
 
 
-def declared_distribution(spec: dps.Spec, records: int, group_size: int) -> ScoreDistribution | None:
+def declared_distribution(
+    spec: dps.Spec, records: int, group_size: int, attack: Attack | None = None
+) -> ScoreDistribution | None:
     """Distribution of the scores of one group size; None if unknown (no noise, input canaries, external scores)."""
-    attack = Attack.of(spec)
+    attack = attack or Attack.of(spec)
     if attack.elsewhere or attack.space != "gradient" or any(phase.noiseless for phase in spec.phases):
         return None
     present = records + attack.records_on_average
@@ -343,6 +347,20 @@ def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int)
         all_only = any(phase.noiseless for phase in spec.phases) and not attack.elsewhere
         return blind(canaries, delta, confidence, all_only=all_only)
     return design(law, canaries, delta, confidence)
+
+
+def records_note(spec: dps.Spec, records: int, canaries: int, group_size: int) -> str:
+    """What input canaries showed in a measured training, and what as many gradient canaries are expected to show."""
+    attack, note = Attack.of(spec), _UNKNOWN
+    if attack.elsewhere or attack.space != "input":
+        return note
+    note = f"{note}; {canary_power.measured(attack.kind, all_iterates=attack.white_box)}"
+    gradients = replace(attack, space="gradient", access="all-iterates", every=1)
+    law = declared_distribution(spec, records, group_size, gradients)
+    if law is None:
+        return note
+    expected = design(law, canaries, attack_delta(spec, group_size), attack.confidence).expected_epsilon
+    return f"{note}; computed for as many gradient canaries (space: gradient) and all iterates: about {expected:.2f}"
 
 
 def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> tuple[float, float] | None:
@@ -382,7 +400,7 @@ def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | No
                 at=dps.FrozenMap({"delta": delta, "group_size": size}),
                 epsilon=largest,
                 method=f"{attack.description}, {what(attack, count, size)}",
-                note="the expected bound is unknown"
+                note=(records_note(spec, records, count, size) if attack.method == "one-run" else _UNKNOWN)
                 if math.isnan(expected)
                 else f"about {expected:.2f} expected if the pipeline is as declared",
             )

@@ -264,3 +264,12 @@ def test_batches_of_a_loader_with_its_own_way_are_tried_by_that_way():
     with pytest.raises(UsageError) as caught:
         dpspec.plant(alike, records=[torch.ones(3)] * 8, collate=padded)
     assert "collate=" not in str(caught.value)
+
+
+def test_the_power_of_canaries_names_the_certified_maximum_and_measured_values():
+    weak = dpspec.plant(pictures(), kind="mislabelled", count=500, classes=CLASSES, seed=1).power
+    assert "500 canaries show an epsilon of at most 5.11 at delta 1e-05 (computed, all guesses right" in weak
+    assert "500 mislabelled canaries and the final model: a median of 0.00" in weak
+    assert "kind='gradients': measured on digits with 500 gradients canaries and all iterates: a median of 0.47" in weak
+    assert "crafted canaries were not measured" in planted().power
+    assert dpspec.plant(numbered(), kind="gradients", count=30, seed=0).power.count("gradients") == 1

@@ -235,12 +235,47 @@ def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> 
 
 @pytest.mark.parametrize("canaries", [1, 2, 7, 32, 100, 249, 250, 2000, 2001, 100_000])
 def test_the_guesses_of_a_curve_are_a_part_of_the_canaries(canaries: int) -> None:
-    low, high = guess_counts.of_curve(canaries)
-    assert 0 < low + high <= canaries
-    if canaries > 2:
-        assert low == high
-        assert low + high >= canaries / 20
-        assert low + high >= min(100, 0.4 * canaries)
+    rungs = guess_counts.of_curve(canaries)
+    guesses, largest = [sum(rung) for rung, _ in rungs], [mu for _, mu in rungs]
+    assert guesses == sorted(set(guesses))
+    assert 0 < guesses[0] <= guesses[-1] <= canaries
+    assert largest == sorted(set(largest))
+    assert largest[0] > 0.0
+    assert largest[-1] == math.inf
+    if canaries > 7:
+        assert guesses[0] >= canaries / 20
+        assert guesses[0] >= min(100, 0.4 * canaries)
+        assert guesses[-1] >= canaries / 2
+
+
+def normal_quantiles(canaries: int, shift: float) -> str:
+    """Coins by ascending score for the quantiles of N(0, 1) and N(shift, 1)."""
+    quantiles = special.ndtri((np.arange(canaries // 2) + 0.5) / (canaries // 2))
+    coins = np.repeat([0, 1], canaries // 2)
+    return "".join(map(str, coins[np.argsort(np.concatenate([quantiles, quantiles + shift]), kind="stable")]))
+
+
+@pytest.mark.parametrize(
+    ("shift", "epsilon"), [(1.0, 3.47), (2.0, 7.91), pytest.param(4.0, 15.8, marks=pytest.mark.ci)]
+)
+def test_shown_epsilon_of_gaussian_quantiles_if_the_curve_is_gaussian(shift: float, epsilon: float) -> None:
+    # 20,000 canaries; always 1,000 guesses showed 3.47, 7.92 and 9.15.
+    mu, _ = guess_counts.mu_lower([normal_quantiles(20_000, shift)], 0.95)
+    assert epsilon < curve_lines.gaussian_epsilon(mu, 1e-6) < epsilon + 0.1
+
+
+def test_every_mu_below_the_bound_is_rejected_with_its_own_count_and_none_just_above() -> None:
+    outcomes = normal_quantiles(1000, 3.0)
+    low, guesses = guess_counts.mu_lower([outcomes], 0.95)
+
+    def p_value(mu: float) -> float:
+        rung = next(rung for rung, largest in guess_counts.of_curve(1000) if mu <= largest)
+        (count,), (correct,) = guess_counts.counts([outcomes], [rung])
+        return one_run.curve_p_value(1000, count, correct, curve_lines.gaussian(mu))
+
+    assert guesses == 500
+    assert max(p_value(mu) for mu in np.linspace(0.0, low, 40)) <= 0.05
+    assert p_value(1.001 * low) > 0.05
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:

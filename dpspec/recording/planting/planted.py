@@ -35,9 +35,13 @@ from dpspec.recording.planting.canary_records import (
     token_canaries,
 )
 from dpspec.recording.recognized import Loss, losses_of
+from dpspec.stats.attacks import canary_power
 
 #: The smallest number of canaries that can show anything, and the largest number that is read.
 LEAST, MOST = 8, MOST_CANARIES
+
+#: Delta and confidence of the power of canaries, the defaults of ``dpspec check``.
+_DELTA, _CONFIDENCE = 1e-5, 0.95
 
 _ANY = Vocabulary()
 
@@ -163,6 +167,19 @@ class Planted(Dataset[Any]):
     def coins(self) -> Array:
         """(m,) int8: 1 for each included canary, 0 for an omitted one. A training must not use them."""
         return self._coins.copy()
+
+    @property
+    def power(self) -> str:
+        """Power of a lower bound: the maximum, computed for right guesses only, and values measured on digits."""
+        most = canary_power.largest_epsilon(self.count, _DELTA, _CONFIDENCE)
+        measured = canary_power.measured(self.kind, all_iterates=self.kind == GRADIENTS)
+        text = (
+            f"{self.count} canaries show an epsilon of at most {most:.2f} at delta {_DELTA:g} (computed, all guesses "
+            f"right, confidence {_CONFIDENCE:g}); {measured}"
+        )
+        if self.kind == GRADIENTS:
+            return text
+        return f"{text}; kind='gradients': {canary_power.measured(GRADIENTS, all_iterates=True)}"
 
     @property
     def left_out(self) -> int:

@@ -135,8 +135,8 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     proof, bound, mu, estimate, *_ = evidence.one_run_bounds(spec, [trial])
     assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
-    assert mu.value == one_run.mu_lower(400, 100, 100, 0.95) > 1.0
-    assert mu.method.endswith("400 canary groups of 1, 100 guesses")
+    assert mu.value == one_run.mu_lower(400, 200, 200, 0.95) > 1.5
+    assert mu.method.endswith("400 canary groups of 1, 200 guesses")
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]
     assert bound.value == evidence_tests.epsilon_lower(proof, 1e-5, 0.95)

@@ -104,6 +104,19 @@ def test_plan_promises_what_the_design_does(tmp_path: Path) -> None:
         assert all(p.epsilon > float(p.note.split()[1]) for p in power)
 
 
+def test_plan_of_records_quotes_measured_values_and_computes_those_of_gradients() -> None:
+    spec = spec_at(ATTACKS / "planted-records.yaml", SMALL)
+    records = prepare(spec, load_catalog()).facts.records
+    instead = ("audit.canary.space=gradient", "audit.canary.kind=orthogonal")
+    gradients = spec_at(ATTACKS / "planted-records.yaml", SMALL, *instead)
+    for power in scores.power(spec, records):
+        size = power.at["group_size"]
+        computed = scores.one_run_design(gradients, records, 100, size).expected_epsilon
+        assert "500 mislabelled canaries and all iterates: a median of 0.13 of a proved epsilon of 2.06" in power.note
+        assert power.note.endswith(f"and all iterates: about {computed:.2f}")
+        assert 0.0 <= computed < power.epsilon
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [2, 4, 8])
 def test_over_two_hundred_seeds(epsilon: int) -> None:
