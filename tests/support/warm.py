@@ -37,7 +37,7 @@ _PLUGINS = ("dpspec_group", "dpspec_rero", "dpspec_per_instance", "dpspec_prepro
 _MODULES = ("dpspec", "pytest")
 
 #: Modules that commands do not import, or whose extra a test may hide.
-_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing")
+_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing", "dpspec.integrations")
 
 
 def _run(
