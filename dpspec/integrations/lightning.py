@@ -66,6 +66,9 @@ class DPSpecCallback(Callback):
             raise UsageError(f"the callback records one optimizer, and the module has {len(trainer.optimizers)}")
         private = (module for module in pl_module.modules() if hasattr(module, "autograd_grad_sample_hooks"))
         self._audit.start(next(private, pl_module), trainer.optimizers[0], trainer.train_dataloader)
+        trainer.optimizers = trainer.optimizers  # Lightning's wrapper copies the methods, which the recorder replaced
+        # The iterator of the first epoch exists already, without a drawn batch: the recorder does not see its batches.
+        iter(trainer.fit_loop._data_fetcher)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """End the training if another step would exceed the budget."""

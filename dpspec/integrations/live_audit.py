@@ -1,4 +1,4 @@
-"""The audit of a running training, for callbacks of trainers: record, log epsilon, stop at a budget, judge at the end."""
+"""The audit of a running training, for callbacks of trainers: recording, epsilon, budget and verdict."""
 
 from __future__ import annotations
 

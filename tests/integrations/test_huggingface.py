@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers", exc_type=ImportError)
+pytest.importorskip("transformers", exc_type=ImportError)
 
 import torch
+import transformers
 from opacus import PrivacyEngine
 from support.opacus_training import SECRET
 from torch import nn
