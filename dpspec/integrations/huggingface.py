@@ -14,6 +14,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from dpspec.engine.recorded.check import CheckedRun
+from dpspec.errors import UsageError
 from dpspec.integrations.live_audit import LiveAudit
 
 
@@ -46,8 +47,9 @@ class DPSpecCallback(TrainerCallback):
 
         Raises:
             UsageError: A number is outside its range. At the start of the training: the trainer steps no optimizer of
-                Opacus, or one step exceeds the budget.
+                Opacus, one step exceeds the budget, or the loss of a record depends on the tokens of other records.
         """
+        self._hook: Any = None
         self._audit = LiveAudit(
             folder, epsilon=epsilon, delta=delta, stop_at_epsilon=stop_at_epsilon, report=report, **options
         )
@@ -59,6 +61,7 @@ class DPSpecCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Begin the recording."""
+        self._hook = parts["model"].register_forward_pre_hook(_refuse_loss_of_batch, with_kwargs=True)
         self._audit.start(parts["model"], parts["optimizer"], parts["train_dataloader"])
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
@@ -76,6 +79,16 @@ class DPSpecCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """End the recording, and judge the claim."""
+        self._hook.remove()
         values = self._audit.end()
         if values:
             state.log_history.append({**values, "step": state.global_step, "epoch": state.epoch})
+
+
+def _refuse_loss_of_batch(model: Any, inputs: Any, named: dict[str, Any]) -> None:
+    """Raise ``UsageError`` if the model gets the number of tokens of the batch, by which its loss divides."""
+    if model.training and named.get("num_items_in_batch") is not None:
+        raise UsageError(
+            "the trainer passes num_items_in_batch to the model, so that the loss of a record depends on the tokens of "
+            "other records: override compute_loss with the mean loss of each record (how-to/audit-in-a-trainer.md)"
+        )

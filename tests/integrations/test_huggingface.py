@@ -1,6 +1,9 @@
 """The callback in Hugging Face's Trainer: sound trainings, budgets and faults."""
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +72,9 @@ class Fitted:
                 if fault == "mixed":
                     logits = model(**inputs)["logits"]
                     return nn.functional.cross_entropy(logits - logits.mean(0), inputs["labels"])
-                return super().compute_loss(model, inputs, *given, **counts)
+                if fault == "tokens":
+                    return super().compute_loss(model, inputs, *given, **counts)
+                return model(**inputs)["loss"]
 
         arguments = transformers.TrainingArguments(
             output_dir=str(folder.parent / "checkpoints"),
@@ -146,9 +151,18 @@ def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
     ("fault", "error", "words"),
     [
         ("torch", UsageError, "the trainer steps AdamW, not Opacus' optimizer"),
+        ("tokens", UsageError, "the trainer passes num_items_in_batch to the model"),
         ("uncleared", ValueError, "Gradients haven't been cleared"),
     ],
 )
 def test_faults_that_end_the_training(fault: str, error: type[Exception], words: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=words):
         Fitted(tmp_path / "run", fault, report=False).train()
+
+
+def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "audit-in-a-trainer.md"
+    blocks = re.findall(r"<!-- file: tuned.py -->\n```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", *blocks], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PROVED  epsilon <= " in done.stdout

@@ -1,6 +1,9 @@
 """The callback in Lightning's Trainer: sound trainings, budgets and faults."""
 
 import logging
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +112,11 @@ def test_an_error_of_the_training_ends_the_recording(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="of the training"):
         fitted(tmp_path / "run", Training().build(), fault="error")
     assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "audit-in-a-trainer.md"
+    blocks = re.findall(r"<!-- file: fitted.py -->\n```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", *blocks], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PROVED  epsilon <= " in done.stdout
