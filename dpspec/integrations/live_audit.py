@@ -38,7 +38,7 @@ class LiveAudit:
         report: bool = True,
         **options: Any,
     ) -> None:
-        """Prepare the audit; the arguments are those of the callbacks."""
+        """Prepare the audit, with the arguments of a callback."""
         if stop_at_epsilon is not None and not 0.0 < stop_at_epsilon < math.inf:
             raise UsageError(f"stop_at_epsilon must be finite and above 0, got {stop_at_epsilon!r}")
         if not 0.0 < delta < 1.0:

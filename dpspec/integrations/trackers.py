@@ -27,7 +27,7 @@ def log_to_mlflow(audited: CheckedRun | Result, *, run_id: str | None = None) ->
 
     Args:
         audited: The result of ``dpspec.check`` or ``dpspec.run``.
-        run_id: The run; the active one by default, which MLflow starts if there is none.
+        run_id: The run; by default the active run, or a new one.
 
     Raises:
         MissingLibraryError: mlflow is not installed.
