@@ -67,7 +67,7 @@ def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str
     return callback, trainer
 
 
-@pytest.mark.parametrize(("clipping", "manual"), [("flat", False), ("flat", True), ("per_layer", False)])
+@pytest.mark.parametrize(("clipping", "manual"), [("flat", False), ("flat", True), ("ghost", True)])
 def test_a_sound_training_is_proved_and_logged(clipping: str, manual: bool, tmp_path: Path) -> None:
     callback, _ = fitted(tmp_path / "run", Training(clipping=clipping).build(), manual=manual)
     assert callback.checked.passed
