@@ -44,7 +44,7 @@ _PLUGINS = (
 _MODULES = ("dpspec", "pytest")
 
 #: Modules that commands do not import, or whose extra a test may hide.
-_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing")
+_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing", "dpspec.integrations")
 
 
 def _run(

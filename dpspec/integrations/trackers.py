@@ -1,0 +1,97 @@
+"""Verdict, epsilon and page of an audit in a run of MLflow or Weights & Biases.
+
+    checked = dpspec.check("run", epsilon=8, delta=1e-5)
+    log_to_mlflow(checked)  # or log_to_wandb(checked)
+
+Inside the recorder's block ``run.epsilon(delta)`` is a number for the tracker's own calls, at each epoch. The page and
+the metrics omit data-dependent and per-record values, as public reports of dpspec do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dpspec.engine.recorded.check import CheckedRun
+from dpspec.engine.redact import redact
+from dpspec.engine.results.result import Result
+from dpspec.errors import MissingLibraryError
+from dpspec.reporters import page, words
+
+#: The name of the page in the tracker.
+PAGE = "dpspec.html"
+
+
+def log_to_mlflow(audited: CheckedRun | Result, *, run_id: str | None = None) -> None:
+    """Log an audit to a run of MLflow: tags ``dpspec.verdict`` and ``dpspec.CLAIM``, metrics, and the page.
+
+    Args:
+        audited: The result of ``dpspec.check`` or ``dpspec.run``.
+        run_id: The run; by default the active run, or a new one.
+
+    Raises:
+        MissingLibraryError: mlflow is not installed.
+    """
+    try:
+        import mlflow
+    except ImportError as error:
+        raise MissingLibraryError("log_to_mlflow needs mlflow: pip install 'dpspec[mlflow]'") from error
+    result = redact(audited if isinstance(audited, Result) else audited.result)
+    verdict, claims, metrics = _summary(result)
+    run_id = run_id or (mlflow.active_run() or mlflow.start_run()).info.run_id
+    client = mlflow.MlflowClient()
+    for name, text in {"verdict": verdict, **claims}.items():
+        client.set_tag(run_id, f"dpspec.{name}", text)
+    for name, value in metrics.items():
+        client.log_metric(run_id, name, value)
+    client.log_text(run_id, page.render(result), PAGE)
+
+
+def log_to_wandb(audited: CheckedRun | Result, run: Any) -> None:
+    """Log an audit to a run of Weights & Biases: a tag, summary values, and the page as an artifact of type ``audit``.
+
+    Args:
+        audited: The result of ``dpspec.check`` or ``dpspec.run``.
+        run: The result of ``wandb.init``.
+
+    Raises:
+        MissingLibraryError: wandb is not installed.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingLibraryError("log_to_wandb needs wandb: pip install 'dpspec[wandb]'") from error
+    result = redact(audited if isinstance(audited, Result) else audited.result)
+    verdict, claims, metrics = _summary(result)
+    run.tags = (*(run.tags or ()), f"dpspec: {verdict}")
+    run.summary.update({"dp/verdict": verdict, **{f"dp/{name}": text for name, text in claims.items()}, **metrics})
+    artifact = wandb.Artifact("dpspec-report", type="audit", metadata={"verdict": verdict, **claims, **metrics})
+    with artifact.new_file(PAGE, encoding="utf-8") as file:
+        file.write(page.render(result))
+    run.log_artifact(artifact)
+
+
+def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
+    """``passed`` or the first failure, the verdict of each claim by id, and metrics.
+
+    The metric ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a
+    claim of a spec. Names begin with the audit if there are several.
+    """
+    failures: list[str] = []
+    claims: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+    for audit in result.audits:
+        prefix = f"{audit.name}." if len(result.audits) > 1 else ""
+        claims |= {f"{prefix}{verdict.claim}": words.verdict_line(audit, verdict) for verdict in audit.verdicts}
+        failures += [verdict.verdict for verdict in audit.verdicts if not verdict.expected]
+        failures += [audit.conformance.status] if words.wrong_conformance(audit) else []
+        failures += ["incomplete"] if not audit.complete else []
+        if audit.recording is not None:
+            checked = CheckedRun(result=replace(result, audits=(audit,)))
+            failures += ["cautions"] if checked.cautions else []
+            metrics[f"dp/{prefix}cautions"] = len(checked.cautions)
+            metrics |= {} if checked.epsilon is None else {f"dp/{prefix}epsilon": checked.epsilon}
+        elif audit.conformance.expected:
+            bounds = {verdict.claim: verdict.upper for verdict in audit.verdicts if verdict.quantity == "epsilon"}
+            metrics |= {f"dp/{prefix}{claim}.epsilon": upper for claim, upper in bounds.items() if upper is not None}
+    return failures[0] if failures else "passed", claims, metrics

@@ -1,0 +1,168 @@
+"""The callback in Hugging Face's Trainer: sound trainings, budgets and faults."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+pytest.importorskip("transformers", exc_type=ImportError)
+
+import torch
+import transformers
+from opacus import PrivacyEngine
+from support.opacus_training import SECRET
+from torch import nn
+from torch.utils.data import DataLoader
+
+from dpspec.errors import UsageError
+from dpspec.integrations.huggingface import DPSpecCallback
+
+pytestmark = pytest.mark.ci
+
+
+class Classifier(nn.Module):
+    """A model whose forward pass returns the loss, as those of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+        logits = self.layers(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Fitted:
+    """A training by Trainer with the callback. fault: the name of a fault, empty for a sound training."""
+
+    def __init__(self, folder: Path, fault: str = "", *, wrap: bool = True, **options: Any) -> None:
+        torch.manual_seed(SECRET)
+        x = torch.randn(300, 6)
+        data = [{"x": row, "labels": (row[0] > 0).long()} for row in x]
+        model, engine = Classifier(), PrivacyEngine()
+        hooked, self.optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
+            data_loader=DataLoader(data, batch_size=30),  # type: ignore[arg-type]
+            noise_multiplier=1.1,
+            max_grad_norm=1.0,
+            wrap_model=wrap,
+        )
+        optimizer = self.optimizer
+
+        class PrivateTrainer(transformers.Trainer):  # type: ignore[misc, name-defined]
+            def get_train_dataloader(self) -> Any:
+                return super().get_train_dataloader() if fault == "loader" else loader
+
+            def training_step(self, *inputs: Any, **counts: Any) -> Any:
+                if fault != "uncleared":
+                    optimizer.zero_grad()
+                if fault == "silent" and self.state.global_step == 7:
+                    optimizer.noise_multiplier = 0.0
+                if fault == "inner" and self.state.global_step == 7:
+                    self.optimizer = optimizer.original_optimizer
+                return super().training_step(*inputs, **counts)
+
+            def compute_loss(self, model: Any, inputs: Any, *given: Any, **counts: Any) -> Any:
+                if fault == "mixed":
+                    logits = model(**inputs)["logits"]
+                    return nn.functional.cross_entropy(logits - logits.mean(0), inputs["labels"])
+                if fault == "tokens":
+                    return super().compute_loss(model, inputs, *given, **counts)
+                return model(**inputs)["loss"]
+
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder.parent / "checkpoints"),
+            num_train_epochs=options.pop("epochs", 2),
+            gradient_accumulation_steps=2 if fault == "accumulated" else 1,
+            seed=SECRET % 2**32,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            logging_steps=5,
+            remove_unused_columns=False,
+            disable_tqdm=True,
+        )
+        self.callback = DPSpecCallback(folder, **{"epsilon": 50.0, "engine": engine, **options})
+        optimizers = (optimizer.original_optimizer if fault == "torch" else optimizer, None)
+        self.trainer = PrivateTrainer(
+            model=hooked if wrap else model,
+            args=arguments,
+            train_dataset=data,
+            callbacks=[self.callback],
+            optimizers=optimizers,
+        )
+
+    def train(self) -> "Fitted":
+        torch.seed()
+        self.trainer.train()
+        return self
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_a_sound_training_is_proved_and_its_logs_have_epsilon(wrap: bool, tmp_path: Path) -> None:
+    fitted = Fitted(tmp_path / "run", wrap=wrap).train()
+    checked, logs = fitted.callback.checked, fitted.trainer.state.log_history
+    assert checked is not None
+    assert checked.passed
+    epsilons = [entry["dp/epsilon"] for entry in logs]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == pytest.approx(checked.epsilon)
+    assert logs[-1]["dp/cautions"] == 0
+    assert logs[-1]["dp/proved"] is True
+    assert (tmp_path / "run.html").read_text(encoding="utf-8").startswith("<!")
+
+
+def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
+    fitted = Fitted(tmp_path / "run", stop_at_epsilon=4.0, epsilon=None, report=False, epochs=50).train()
+    checked = fitted.callback.checked
+    assert checked is not None
+    assert checked.proved
+    assert 3.8 < (checked.epsilon or 0.0) <= 4.0
+    assert fitted.trainer.state.global_step < 100
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("loader", "sampling"),
+        ("mixed", "A record changes the results of other records"),
+        ("silent", "13 of 20 updates got no noise"),
+        ("accumulated", "drawn records without a clipped norm"),
+        ("inner", "without noise"),
+    ],
+)
+def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
+    checked = Fitted(tmp_path / "run", fault, report=False).train().callback.checked
+    assert checked is not None
+    assert not checked.proved
+    (audit,) = checked.result.audits
+    assert audit.recording is not None
+    reasons = [verdict.reason for verdict in audit.verdicts]
+    assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons])
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("torch", UsageError, "the trainer steps AdamW, not Opacus' optimizer"),
+        ("tokens", UsageError, "the trainer passes num_items_in_batch to the model"),
+        ("uncleared", ValueError, "Gradients haven't been cleared"),
+    ],
+)
+def test_faults_that_end_the_training(fault: str, error: type[Exception], words: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=words):
+        Fitted(tmp_path / "run", fault, report=False).train()
+
+
+def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "audit-in-a-trainer.md"
+    blocks = re.findall(r"<!-- file: tuned.py -->\n```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", *blocks], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PROVED  epsilon <= " in done.stdout

@@ -1,0 +1,122 @@
+"""The callback in Lightning's Trainer: sound trainings, budgets and faults."""
+
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightning", exc_type=ImportError)
+
+import lightning
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from support.opacus_training import Training
+
+from dpspec.errors import UsageError
+from dpspec.integrations.lightning import DPSpecCallback
+
+pytestmark = pytest.mark.ci
+
+
+def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str = "", **options: Any) -> Any:
+    """The callback and the trainer after a training."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Task(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.automatic_optimization = training.model, not manual
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            if fault == "silent" and number == 7:
+                training.private.noise_multiplier = 0.0
+            if fault == "error" and number == 7:
+                raise ValueError("of the training")
+            loss = training.criterion(self.model(batch[0]), batch[1])
+            if not manual:
+                return loss
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            (optimizer.optimizer.original_optimizer if fault == "inner" else optimizer).step()
+            return None
+
+        def configure_optimizers(self) -> Any:
+            torch_optimizer = training.private.original_optimizer
+            return {"torch": torch_optimizer, "two": [training.private, torch_optimizer]}.get(fault, training.private)
+
+    callback = DPSpecCallback(folder, **{"epsilon": 50.0, "engine": training.engine, **options})
+    quiet = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(
+        max_epochs=training.epochs,
+        min_epochs=training.epochs,
+        accelerator="cpu",
+        logger=CSVLogger(str(folder.parent), name="logs", version=0),
+        callbacks=[callback],
+        log_every_n_steps=1,
+        **quiet,  # type: ignore[arg-type]
+    )
+    loader = training.loader
+    if fault == "loader":
+        loader = torch.utils.data.DataLoader(loader.dataset, batch_size=30, shuffle=True)
+    trainer.fit(Task(), loader)
+    return callback, trainer
+
+
+@pytest.mark.parametrize(("clipping", "manual"), [("flat", False), ("flat", True), ("ghost", True)])
+def test_a_sound_training_is_proved_and_logged(clipping: str, manual: bool, tmp_path: Path) -> None:
+    callback, _ = fitted(tmp_path / "run", Training(clipping=clipping).build(), manual=manual)
+    assert callback.checked.passed
+    header, *rows = (tmp_path / "logs" / "version_0" / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    assert {"dp/epsilon", "dp/cautions", "dp/proved"} <= set(header.split(","))
+    assert len(rows) >= 3
+    assert (tmp_path / "run.html").exists()
+
+
+def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
+    training = Training(epochs=50).build()
+    callback, trainer = fitted(tmp_path / "run", training, stop_at_epsilon=4.0, epsilon=None, report=False)
+    assert callback.checked.proved
+    assert 3.8 < callback.checked.epsilon <= 4.0
+    assert trainer.global_step < 100
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("loader", "sampling"), ("silent", "updates got no noise"), ("inner", "without noise")]
+)
+def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
+    callback, _ = fitted(tmp_path / "run", Training().build(), manual=True, fault=fault, report=False)
+    assert not callback.checked.proved
+    (audit,) = callback.checked.result.audits
+    reasons = [verdict.reason for verdict in audit.verdicts]
+    assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons])
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("torch", "the trainer steps SGD, not Opacus' optimizer"),
+        ("two", "the callback records one optimizer, and the module has 2"),
+    ],
+)
+def test_other_optimizers_are_refused(fault: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        fitted(tmp_path / "run", Training().build(), manual=True, fault=fault)
+
+
+def test_an_error_of_the_training_ends_the_recording(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the training"):
+        fitted(tmp_path / "run", Training().build(), fault="error")
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "audit-in-a-trainer.md"
+    blocks = re.findall(r"<!-- file: fitted.py -->\n```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", *blocks], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PROVED  epsilon <= " in done.stdout
