@@ -308,7 +308,8 @@ def compose(
     skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
     total = np.roll(total, -((start + skip) % length))[: length - skip]
     np.maximum(total, 0.0, out=total)
-    gaps = np.arange(float(start + skip), float(start + length))
+    gaps = np.arange(float(length - skip))  # far from 0 a range of floats may have another length
+    gaps += float(start + skip)
     gaps *= spacing
     gaps += origin - reference
     narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
