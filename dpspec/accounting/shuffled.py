@@ -1,6 +1,6 @@
 """Shuffled batches from below: the largest batch sum of an epoch, on data that attains its distributions.
 
-``docs/explanation/proofs/shuffle.md`` has the datasets (Theorems 31 to 33) and the reason why rounding tails towards
+``docs/explanation/proofs/shuffle.md`` has the datasets (Theorems 22 and 23) and the reason why rounding tails towards
 each other gives a pair with a smaller privacy profile.
 """
 
@@ -18,8 +18,8 @@ _STEP, _REACH = 0.02, 37.0
 #: Tails are rounded down to 0 below it, or up by as much.
 _SMALLEST = 1e-290
 
-#: Means beyond it, in units of sigma, leave no digits for the noise: the pair bounds nothing.
-_FARTHEST = 1e10
+#: Less noise counts as this much, which is post-processing: losses of less noise fit on no grid.
+_LEAST = 0.05
 
 #: Relative difference of two likelihood ratios that no rounding reverses.
 _DISTINCT = 1e-11
@@ -49,9 +49,7 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
     low, high = sorted((finite("present", present), finite("absent", absent)))
     if not 0.0 <= low < high:
         raise ValueError(f"present and absent must be different and at least 0, got {present!r} and {absent!r}")
-    means = (0.0, low / sigma, high / sigma)
-    if means[2] > _FARTHEST:
-        return Discrete([1.0], [1.0])
+    means = (0.0, low / max(sigma, _LEAST), high / max(sigma, _LEAST))
     steps = np.arange(-_REACH, _REACH, _STEP)
     edges = np.unique(np.concatenate([mean + steps for mean in means]))
     edges = edges[edges > -_REACH / math.sqrt(batches)]  # the largest of many sums is not smaller

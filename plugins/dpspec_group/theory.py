@@ -222,6 +222,9 @@ DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-fi
 #: Noise multipliers below this count as no noise: epsilon overflows.
 NO_NOISE = 1e-100
 
+#: With less noise the largest sum for the other direction has losses on long grids, and bounds less.
+_BOTH_SUMS = 0.3
+
 #: Rounding error of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
@@ -242,7 +245,7 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
     return tuple(pair for phase in phases for pair in scheme_of(phase).composed(phase, group_size, records))
 
 
-def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
+def _from_below(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
     schemes = drawn(phases)
     shuffled = "shuffled" in schemes
@@ -251,7 +254,8 @@ def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[
         return []
     choices: tuple[int, ...] = (1, 0) if "random-allocation" in schemes else (0,)
     if shuffled:
-        choices = (0, 1, 2)
+        natural = 0 if direction == "remove" else 1
+        choices = (0, 1, 2) if min(phase.noise_multiplier for phase in phases) >= _BOTH_SUMS else (natural, 2)
     elif all(is_alike(phase, group_size) for phase in phases):
         if group_size == 1 and "truncated-poisson" not in schemes:
             return []
@@ -278,6 +282,8 @@ def last_batches(phases: Sequence[Phase], group_size: int, records: int) -> tupl
     found = [(0.0, records)]
     for smaller in (records, records - 1, records - group_size) if drawn(phases) == {"shuffled"} else ():
         sizes = [int(phase["sampling"]["batch_size"]) for phase in phases]
+        if smaller < max(sizes):
+            continue
         added = min([group_size, *(size - smaller % size for size in sizes if smaller % size)])
         squares = (
             phase.steps // -(-smaller // size) * (added / phase.noise_multiplier) ** 2
@@ -306,7 +312,7 @@ def loss_intervals(
         if all(parts):
             alternatives = answers(tuple(pair for part in parts for pair in part))
             highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
-    attained_pairs = _from_below(phases, group_size, records)
+    attained_pairs = _from_below(phases, group_size, records, direction)
     if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
@@ -361,7 +367,7 @@ def _epsilons(
         seen = 1.0 if log_hidden == -math.inf else seen
         ends = (math.inf if delta < seen else 0.0 for delta in deltas)
         return tuple(accounting.Interval(end, math.inf).by("without noise") for end in ends)
-    if _from_below(phases, group_size, records):  # two pairs: refine fully
+    if _from_below(phases, group_size, records, direction):  # two pairs: refine fully
         other_direction = None
 
     def epsilons(loss: PrivacyLoss) -> list[Interval]:

@@ -201,12 +201,13 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     if adjacency == ZERO_OUT:
         full = (largest_sum_pair(count, sigma, 2.0, 1.0, drawn / records), epochs)
         part = (largest_sum_pair(max(1, rest), sigma, 2.0, 1.0, max(1, rest) * size / records), min(rest, 1))
-        losses.append(PrivacyLoss(tuple((pair, times) for pair, times in (full, part) if times)))
+        losses.append(PrivacyLoss(tuple((pair, times) for pair, times in (full, part) if times), "present-first"))
     elif not epochs:
         return None
     else:
         if drops:
-            losses.append(PrivacyLoss(((largest_sum_pair(count, sigma, 2.0, 0.0, drawn / (drawn + 1)), epochs),)))
+            pair = largest_sum_pair(count, sigma, 2.0, 0.0, drawn / (drawn + 1))
+            losses.append(PrivacyLoss(((pair, epochs),), "present-first"))
         if keeps:
             losses.append(PrivacyLoss.gaussian(sigma * (1.0 + 1e-12) / math.sqrt(epochs)))
     return min((loss.epsilon(delta) for loss in losses), key=lambda end: end.lower), drawn - 1
