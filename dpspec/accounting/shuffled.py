@@ -12,7 +12,7 @@ from scipy.special import log_ndtr
 from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.numerics import EPS, Floats, finite, inside, positive, whole
 
-#: Distance of the cells' edges, and how far they reach from the means, in units of sigma.
+#: Distance of the cells' edges, and their largest distance from the means, in units of sigma.
 _STEP, _REACH = 0.02, 37.0
 
 #: Tails are rounded down to 0 below it, or up by as much.
@@ -29,9 +29,9 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
     """Bound the largest of ``batches`` sums from below: one random sum has noise of mean m, all others of mean 0.
 
     P[largest > x] = 1 - (1 - share) Phi(x / sigma)^batches - share Phi((x - m) / sigma) Phi(x / sigma)^(batches - 1),
-    with m = ``present`` or ``absent``, at the edges of cells. Tails of the larger mean are rounded down, those of the
+    with m = ``present`` or ``absent``, at the edges of cells. Tails of the larger mean are rounded down, tails of the
     other one up, and cells are merged until the likelihood ratio is monotone. Therefore delta(epsilon) of any number of
-    compositions is at most that of the sums, in both directions.
+    compositions is at most the delta of the sums, in both directions.
 
     Args:
         batches: number of observed sums, at least 1.

@@ -82,7 +82,7 @@ def _advantages(loss: PrivacyLoss) -> list[Interval]:
 def _without_theorem(
     spec: dps.Spec, size: int, records: int, why: str, question: Callable[[PrivacyLoss], list[Interval]]
 ) -> list[Interval]:
-    """Infinite upper ends, because of ``why``. Lower ends are those of last batches, or 0 if adjacencies are mixed."""
+    """Infinite upper ends, because of ``why``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
     mu, _ = theory.last_batches(spec.phases, size, records)
     known = adjacencies(spec) == {"add-remove"} and mu > 0.0
     values = question(PrivacyLoss.gaussian(1.0 / mu if known else 1.0))

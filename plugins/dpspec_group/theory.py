@@ -46,7 +46,7 @@ class SchemeTheory:
         return self.composed(phase, group_size, records)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """Pairs that all steps of a phase attain on some data, of which several schemes have several."""
+        """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives."""
         return ((self.step(phase, group_size, records), phase.steps),)
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:

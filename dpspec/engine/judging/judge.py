@@ -158,7 +158,7 @@ class ClaimEvaluator:
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
         beyond = next((view for view in views if view.refuting is not None), None)
-        # of a recording that deviates only a bound of what was executed refutes
+        # only a bound of the executed run refutes claims about a recording that deviates
         pipelines = ("executed",) if self.deviating_recording else ("declared", "executed")
         refuting = None if beyond is None else beyond.refuting
         if (

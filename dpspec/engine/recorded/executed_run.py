@@ -298,7 +298,7 @@ def _reveals_sums(run: RecordedRun) -> bool:
 def _of_shuffled_loader(
     run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
 ) -> Iterator[Finding]:
-    """The lower bound of a shuffled loader, as it was executed: whatever samples the accountant assumed."""
+    """The lower bound of a shuffled loader, as executed, also if the accountant assumed Poisson samples."""
     found = shuffled_epsilon(run, adjacency, delta) if _reveals_sums(run) else None
     if found is None:
         return
