@@ -4,7 +4,8 @@ Import names from this package; its modules are private. Every answer about a pr
 contains the exact value, if library functions are accurate (:func:`library_accuracy`).
 
 * Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
-  with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
+  with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), :func:`largest_sum_pair` (an epoch of
+  shuffled batches, from below), or a custom :class:`Pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
 * Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
@@ -17,7 +18,7 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation``: sampling schemes with other steps
+* ``truncated_poisson``, ``allocation``, ``shuffled``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from dpspec.accounting.profiles import *
     from dpspec.accounting.rdp import *
     from dpspec.accounting.responses import *
+    from dpspec.accounting.shuffled import *
     from dpspec.accounting.tradeoff import *
     from dpspec.accounting.truncated_poisson import *
 
@@ -69,6 +71,7 @@ _NAMES = {
     "mixture": "Mixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
     "allocation": "EqualMembers RandomAllocation",
+    "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",
     "privacy_loss": "GRID PrivacyLoss group_curve",
     "rdp": (

@@ -68,6 +68,10 @@ class TiltedMeasure:
         return cls(index, offsets, masses, exponents - log_mass, log_mass, rounding, steps, variance)
 
 
+#: ln of the largest first rate of a Chernoff bound; every rate gives a bound.
+_HIGHEST_RATE = 600.0
+
+
 def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float, float]:
     """Node numbers around the composed tilted loss, which is outside with probability ``OUTSIDE`` on either side."""
     variance = longest = 0.0
@@ -91,7 +95,7 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
 
     ends = []
     for side in (-1.0, 1.0):  # near the minimum in few evaluations: downhill, then one parabola
-        step, best = 0.5, math.log(math.sqrt(2.0 * log_inverse / variance))
+        step, best = 0.5, min(_HIGHEST_RATE, math.log(math.sqrt(2.0 * log_inverse / variance)))
         value = chernoff(best, side)
         for _ in range(6):
             left, right = chernoff(best - step, side), chernoff(best + step, side)
@@ -308,7 +312,8 @@ def compose(
     skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
     total = np.roll(total, -((start + skip) % length))[: length - skip]
     np.maximum(total, 0.0, out=total)
-    gaps = np.arange(float(start + skip), float(start + length))
+    gaps = np.arange(float(length - skip))  # far from 0 a range of floats may have another length
+    gaps += float(start + skip)
     gaps *= spacing
     gaps += origin - reference
     narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)

@@ -53,7 +53,7 @@ def _grouped(finding: Finding) -> bool:
 def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
     upper = _upper(audit)
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
-    if deviates:
+    if deviates and (verdict is None or verdict.verdict != "refuted"):
         why = "the run is not what its accounting assumes: nothing is proved about it"
         return "DEVIATES", f"{why} (epsilon {epsilon} is not the cost of this run)" if epsilon else why
     if verdict is None:

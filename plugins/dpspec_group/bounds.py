@@ -3,8 +3,9 @@
 ``docs/explanation/proofs/groups.md`` has the scopes of the upper bounds and the datasets that attain the lower ones.
 """
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
@@ -20,6 +21,10 @@ PROFILE_DELTAS = (
     *(0.99, 0.9, 0.7, 0.5, 0.2, 0.05),  # for the success rate of an attacker
     *(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1)),
 )
+
+
+#: Method of lower ends for shuffled batches under add-remove adjacency.
+_LAST = "sizes of the epochs' last batches"
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,9 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         named = kit.claimed_deltas(spec, size, default=None)
         deltas = sorted({*named, *CURVE_DELTAS, *PROFILE_DELTAS})
         if nothing:
-            anything = dict.fromkeys(deltas, Interval(0.0, math.inf).by(nothing))
-            intervals[size] = dict.fromkeys((*directions, whole), anything)
+            question = functools.partial(PrivacyLoss.epsilons, deltas=deltas)
+            curve = dict(zip(deltas, _without_theorem(spec, size, records, nothing, question), strict=True))
+            intervals[size] = dict.fromkeys((*directions, whole), curve)
             continue
         # The lower bound on mu uses the whole curve of a direction.
         whole_curve = any("mu" in claim.options and claim.group_size == size for claim in spec.claims)
@@ -67,6 +73,20 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         intervals[size][whole] = dict(zip(deltas, worse, strict=True))
     context.progress(len(sizes), len(sizes), "accounting")
     return Curves(whole, intervals)
+
+
+def _advantages(loss: PrivacyLoss) -> list[Interval]:
+    return [loss.advantage()]
+
+
+def _without_theorem(
+    spec: dps.Spec, size: int, records: int, why: str, question: Callable[[PrivacyLoss], list[Interval]]
+) -> list[Interval]:
+    """Infinite upper ends, because of ``why``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
+    mu, _ = theory.last_batches(spec.phases, size, records)
+    known = adjacencies(spec) == {"add-remove"} and mu > 0.0
+    values = question(PrivacyLoss.gaussian(1.0 / mu if known else 1.0))
+    return [Interval(value.lower if known else 0.0, math.inf, why, _LAST) for value in values]
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
@@ -116,8 +136,15 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         method, source = "", theory.MU_SOURCE if quantity in ("mu", "rho") else theory.source_of(phases)
         condition = {"tpr": "fpr", "epsilon": "alpha"}.get(quantity)
         at: dict[str, dps.Json] = {condition: place, "group_size": size} if condition else {"group_size": size}
-        if nothing:
+        if nothing and quantity == "mu":
+            mu, _ = theory.last_batches(phases, size, records)
+            interval = Interval(mu if adjacencies(spec) == {"add-remove"} else 0.0, math.inf, nothing, _LAST)
+        elif nothing and quantity in ("rho", "epsilon"):
             interval = Interval(0.0, math.inf).by(nothing)
+        elif nothing:
+            powers = functools.partial(PrivacyLoss.reros, kappas=[place], direction="both")
+            of_tests = powers if quantity == "tpr" else _advantages
+            (interval,) = _without_theorem(spec, size, records, nothing, of_tests)
         elif quantity == "mu":
             curve = curves.intervals[size][direction]
             interval = theory.mu_interval(phases, size, records, curve)
@@ -133,7 +160,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             interval = theory.rdp_interval(phases, size, records, place, direction)
         elif quantity == "advantage":
             # equal in both directions
-            (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss: [loss.advantage()])
+            (interval,) = theory.loss_intervals(phases, size, records, "remove", _advantages)
         else:
             interval = theory.tpr_interval(phases, size, records, place, direction)
         uppers = list(_upper(spec, records, quantity, interval, at, direction, adjacency, source, method))
@@ -176,13 +203,15 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
     truncated = any(sampling.max_batch is not None for sampling in samplings)
     # Worst cases of phases that need different gradients of the other records do not combine.
     mixed = fixed and not all(sampling.is_fixed or sampling.is_full for sampling in samplings)
-    if (
-        mixed
-        or any(sampling.is_shuffled for sampling in samplings)
-        or not iterates_reveal_sums(spec.training.options, spec.steps)
-    ):
+    if mixed or not iterates_reveal_sums(spec.training.options, spec.steps):
         return
-    where = "section 3.3"
+    where, least = (
+        "section 3.3",
+        0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
+    )
+    if any(sampling.is_shuffled for sampling in samplings):
+        _, smaller = theory.last_batches(spec.phases, int(upper.at["group_size"]), records)
+        where, least = "proofs/shuffle.md", records if scope.adjacency == "zero-out" else smaller
     if truncated:
         scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
         where = "dpspec.accounting.TruncatedPoisson"
@@ -192,7 +221,7 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
         replace(upper, scope=scope),
         interval,
         source=f"{theory.source_of(spec.phases)}; attained: {where}",
-        min_records=0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
+        min_records=least,
     )
     if lower is not None:
         yield lower

@@ -199,7 +199,7 @@ _CANARY = ("audit", "canary")
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
-    named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
+    schemes = drawn(spec.phases)
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
     zero_out = spec.audit is None and not displaced
     covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
@@ -221,7 +221,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             path=("threat_model", "group_size"),
             help=f"write at most {facts.records}",
         )
-    yield from _mechanism(spec, facts, spec.audit is not None or named == {"zero-out"})
+    yield from _mechanism(spec, facts)
     if spec.audit is not None:
         yield from _attack(spec, facts)
 
@@ -236,7 +236,7 @@ def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     return advice
 
 
-def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:
+def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     for name in sorted(drawn(spec.phases)):
         if black_box and (why := SCHEMES[name].no_profile):
@@ -248,11 +248,9 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
         yield from kit.other_scheme(
             spec,
             i,
-            [name for name, scheme in SCHEMES.items() if shuffled or scheme.add_remove],
-            "no theorem here covers {batches}: adding or removing a record changes all batches of an epoch",
-            "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
-            "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
-            "shuffled batches are attacked, and claims can only be refuted",
+            SCHEMES,
+            "no theorem here covers {batches}",
+            "train with poisson or fixed sampling; the bound for one does not hold for the other",
         )
         without = largest if sampling.is_fixed else 0
         if (sampling.batch_size or 0) > facts.records - without:

@@ -34,9 +34,6 @@ class SchemeTheory:
     #: Source of the bound.
     source = "Ganesh 2024, Theorem 3.1"
 
-    #: Whether a theorem covers add-remove adjacency.
-    add_remove = True
-
     #: Why single records have no profile for black-box conversions; empty if they have one.
     no_profile = ""
 
@@ -48,8 +45,8 @@ class SchemeTheory:
         """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
         return self.composed(phase, group_size, records)
 
-    def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
-        """Pairs that all steps of a phase attain on some data; ``members`` matters for random allocation only."""
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives."""
         return ((self.step(phase, group_size, records), phase.steps),)
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
@@ -98,19 +95,48 @@ class _Shuffled(SchemeTheory):
 
     Given the orders, every member is in one batch per epoch, and the total shift of an epoch's sums has norm at most k.
     Unknown orders leak at most as much (joint convexity). A phase begins ceil(steps / ceil(records / batch_size))
-    epochs, and no more with more records. Under add-remove adjacency an additional record shifts all later records in
-    the order of an epoch.
+    epochs, and no more with more records. No theorem bounds add-remove adjacency. Lower bounds for both are in
+    ``proofs/shuffle.md``.
     """
 
     source = "one Gaussian release per epoch, without amplification"
-    add_remove = False
+
+    #: Means of the largest sum of an epoch with a member and without it: see ``proofs/shuffle.md``, Theorem 22.
+    means = ((2.0, 1.0), (0.0, 1.0))
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        batches = -(-records // int(phase["sampling"]["batch_size"]))
+        batches = self.batches(phase, records)
         return ((accounting.Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
+
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """The largest sum of each epoch for a member (choice 0 and 1), or all sums added, for all members (2)."""
+        batches, sigma = self.batches(phase, records), phase.noise_multiplier
+        epochs, rest = divmod(phase.steps, batches)
+        share = rest * int(phase["sampling"]["batch_size"]) / records
+        found: list[tuple[Pair, int]] = []
+        if choice < len(self.means):
+            present, absent = self.means[choice]
+            if epochs:
+                found.append((accounting.largest_sum_pair(batches, sigma, present, absent), epochs))
+            if rest:
+                found.append((accounting.largest_sum_pair(rest, sigma, present, absent, share), 1))
+            return tuple(found)
+        if epochs:
+            shift = group_size / math.sqrt(batches) * (1.0 - 2.0 * _LAST_PLACE)
+            found.append((accounting.Mixture([shift], [1.0], sigma), epochs))
+        if rest:
+            shift = (1.0 - 2.0 * _LAST_PLACE) / math.sqrt(rest)
+            share *= 1.0 - _LAST_PLACE
+            found.append((accounting.Mixture([0.0, shift], [1.0 - share, share], sigma), 1))
+        return tuple(found)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         return 0.0
+
+    @staticmethod
+    def batches(phase: Phase, records: int) -> int:
+        """Number of batches of an epoch."""
+        return -(-records // int(phase["sampling"]["batch_size"]))
 
 
 class _Allocated(SchemeTheory):
@@ -142,12 +168,12 @@ class _Allocated(SchemeTheory):
         epochs, steps = self.epochs(phase)
         return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
 
-    def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
-        """The pair of ``members`` with one gradient; if 0 or out of range, the sum over an epoch with all members."""
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """The pair of ``choice`` members with one gradient; if 0 or out of range, an epoch's sum with all members."""
         epochs, steps = self.epochs(phase)
-        if members and is_alike(phase, members):
-            kind = accounting.RandomAllocation if members == 1 else accounting.EqualMembers
-            return ((kind(steps, phase.noise_multiplier, members), epochs),)
+        if choice and is_alike(phase, choice):
+            kind = accounting.RandomAllocation if choice == 1 else accounting.EqualMembers
+            return ((kind(steps, phase.noise_multiplier, choice), epochs),)
         shift = group_size * phase.sampling.batches_per_epoch / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
         return ((accounting.Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
 
@@ -196,6 +222,9 @@ DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-fi
 #: Noise multipliers below this count as no noise: epsilon overflows.
 NO_NOISE = 1e-100
 
+#: With less noise the largest sum for the other direction has losses on long grids, and bounds less.
+_BOTH_SUMS = 0.3
+
 #: Rounding error of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
@@ -216,19 +245,24 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
     return tuple(pair for phase in phases for pair in scheme_of(phase).composed(phase, group_size, records))
 
 
-def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
+def _from_below(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
     schemes = drawn(phases)
-    if "shuffled" in schemes or not schemes & {"truncated-poisson", "random-allocation"}:
+    shuffled = "shuffled" in schemes
+    # With other schemes shuffled batches need other gradients of the other records.
+    if not schemes & {"truncated-poisson", "random-allocation", "shuffled"} or (shuffled and len(schemes) > 1):
         return []
     choices: tuple[int, ...] = (1, 0) if "random-allocation" in schemes else (0,)
-    if all(is_alike(phase, group_size) for phase in phases):
+    if shuffled:
+        natural = 0 if direction == "remove" else 1
+        choices = (0, 1, 2) if min(phase.noise_multiplier for phase in phases) >= _BOTH_SUMS else (natural, 2)
+    elif all(is_alike(phase, group_size) for phase in phases):
         if group_size == 1 and "truncated-poisson" not in schemes:
             return []
         choices = (group_size,) if group_size <= accounting.EqualMembers.most_members else choices
     return [
-        tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, members))
-        for members in choices
+        tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, choice))
+        for choice in choices
     ]
 
 
@@ -239,6 +273,27 @@ def uncovered(phases: Sequence[Phase], adjacencies: Collection[str]) -> str:
     return ""
 
 
+def last_batches(phases: Sequence[Phase], group_size: int, records: int) -> tuple[float, int]:
+    """The mu, rounded down, of a group in the last batch of each epoch (``proofs/shuffle.md``, Theorem 23); 0 if none.
+
+    Returns:
+        mu, and the number of records of the smaller dataset.
+    """
+    found = [(0.0, records)]
+    for smaller in (records, records - 1, records - group_size) if drawn(phases) == {"shuffled"} else ():
+        sizes = [int(phase["sampling"]["batch_size"]) for phase in phases]
+        if smaller < max(sizes):
+            continue
+        added = min([group_size, *(size - smaller % size for size in sizes if smaller % size)])
+        squares = (
+            phase.steps // -(-smaller // size) * (added / phase.noise_multiplier) ** 2
+            for phase, size in zip(phases, sizes, strict=True)
+            if smaller % size and phase.noise_multiplier >= NO_NOISE
+        )
+        found.append((math.sqrt(math.fsum(squares)) * (1.0 - _ROUNDING), smaller))
+    return max(found)
+
+
 def loss_intervals(
     phases: Sequence[Phase],
     group_size: int,
@@ -246,7 +301,7 @@ def loss_intervals(
     direction: str,
     question: Callable[[PrivacyLoss], list[Interval]],
 ) -> list[Interval]:
-    """Worst-case values, from the attained pairs (0 for shuffled batches) to the dominating pairs."""
+    """Worst-case values, from the attained pairs (0 for shuffled with other batches) to the dominating pairs."""
 
     def answers(pairs: Composed) -> list[Interval]:
         return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]))
@@ -257,9 +312,9 @@ def loss_intervals(
         if all(parts):
             alternatives = answers(tuple(pair for part in parts for pair in part))
             highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
-    if "shuffled" in schemes:
+    attained_pairs = _from_below(phases, group_size, records, direction)
+    if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
-    attained_pairs = _from_below(phases, group_size, records)
     if not attained_pairs:
         return highs
     lows = [max(ends, key=lambda low: low.lower) for ends in zip(*map(answers, attained_pairs), strict=True)]
@@ -312,7 +367,7 @@ def _epsilons(
         seen = 1.0 if log_hidden == -math.inf else seen
         ends = (math.inf if delta < seen else 0.0 for delta in deltas)
         return tuple(accounting.Interval(end, math.inf).by("without noise") for end in ends)
-    if _from_below(phases, group_size, records):  # two pairs: refine fully
+    if _from_below(phases, group_size, records, direction):  # two pairs: refine fully
         other_direction = None
 
     def epsilons(loss: PrivacyLoss) -> list[Interval]:

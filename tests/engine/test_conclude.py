@@ -290,8 +290,8 @@ def test_specs_of_opacus_are_proved_only_with_a_public_divisor(tmp_path: Path) -
     found = {audit.name: audit.verdicts[0] for audit in result.audits}
     assert found.pop("opacus-public-divisor").verdict == "proved"
     shuffled = found.pop("opacus-declared-shuffled")
-    assert shuffled.verdict == "open"
-    assert "no theorem covers shuffled batches" in shuffled.reason
+    assert shuffled.verdict == "refuted"
+    assert "sizes of the epochs' last batches" in shuffled.reason
     assert len(found) == 4
     assert {v.verdict for v in found.values()} == {"open"}
     assert all(

@@ -71,6 +71,14 @@ def middle(result: Result) -> float:
 RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
     "sound": (opacus, 9.0, "zero-out", "proved"),
     "shuffled": (lambda at: opacus(at, poisson=False), 100.0, "zero-out", "open"),
+    "shuffled, claimed as Poisson": (lambda at: opacus(at, poisson=False), 4.0, "zero-out", "refuted"),
+    "shuffled, with another record": (lambda at: opacus(at, poisson=False), 4.0, "add-remove", "refuted"),
+    "shuffled, with an unaccounted fault": (
+        lambda at: opacus(at, second_optimizer, poisson=False),
+        0.1,
+        "zero-out",
+        "open",
+    ),
     "doubled epochs": (lambda at: Training(epochs=4).run(at), 2.98, "zero-out", "refuted"),
     "wrong optimizer": (lambda at: opacus(at, second_optimizer), 9.0, "zero-out", "open"),
     "claim too small": (opacus, middle, "zero-out", "open"),

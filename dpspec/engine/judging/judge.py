@@ -158,9 +158,16 @@ class ClaimEvaluator:
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
         beyond = next((view for view in views if view.refuting is not None), None)
-        if beyond is not None and tested.claim.refuted_by != "attack" and not self.deviating_recording:
-            assert beyond.refuting is not None
-            reason = f"{opposing_bound(beyond.part, beyond.refuting)}."
+        # only a bound of the executed run refutes claims about a recording that deviates
+        pipelines = ("executed",) if self.deviating_recording else ("declared", "executed")
+        refuting = None if beyond is None else beyond.refuting
+        if (
+            refuting is not None
+            and tested.claim.refuted_by != "attack"
+            and refuting.finding.scope.pipeline in pipelines
+        ):
+            assert beyond is not None
+            reason = f"{opposing_bound(beyond.part, refuting)}."
             if smallest is not None:
                 reason += f" {_tester(smallest[1], stated)} is weaker and does not reject it, p = {upper(smallest[0])}."
             return "refuted", reason, beyond

@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 from scipy import special
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair
 from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.data.score_table import read_columns
@@ -173,6 +173,44 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     mu = size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
     method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
     return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)
+
+
+def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[Interval, int] | None:
+    """Bound epsilon of a shuffled loader from below, on datasets of at least a number of records; None if unknown.
+
+    ``docs/explanation/proofs/shuffle.md`` has the datasets. Noise counts as the largest of all steps, and a group as
+    one of its members.
+    """
+    header, noise = run.header, configured_multipliers(run)
+    size, records = header.batch_size or 0, header.records or 0
+    sigma = max((math.inf if value is None else value for value in noise), default=math.inf)
+    whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
+    if header.scheme != "shuffled" or not whole_run or not _SMALLEST <= sigma < math.inf or not 1 < size <= records:
+        return None
+    batches = (records // size, -(-records // size))  # the loader drops an incomplete last batch, or keeps it
+    drops, keeps = (
+        np.array_equal(run["drawn"], np.resize(np.minimum(size, records - size * np.arange(count)), run.steps))
+        for count in batches
+    )
+    if not drops and not keeps:
+        return None
+    count = batches[0] if drops else batches[1]
+    epochs, rest = divmod(run.steps, count)
+    drawn = min(count * size, records)
+    losses: list[PrivacyLoss] = []
+    if adjacency == ZERO_OUT:
+        full = (largest_sum_pair(count, sigma, 2.0, 1.0, drawn / records), epochs)
+        part = (largest_sum_pair(max(1, rest), sigma, 2.0, 1.0, max(1, rest) * size / records), min(rest, 1))
+        losses.append(PrivacyLoss(tuple((pair, times) for pair, times in (full, part) if times), "present-first"))
+    elif not epochs:
+        return None
+    else:
+        if drops:
+            pair = largest_sum_pair(count, sigma, 2.0, 0.0, drawn / (drawn + 1))
+            losses.append(PrivacyLoss(((pair, epochs),), "present-first"))
+        if keeps:
+            losses.append(PrivacyLoss.gaussian(sigma * (1.0 + 1e-12) / math.sqrt(epochs)))
+    return min((loss.epsilon(delta) for loss in losses), key=lambda end: end.lower), drawn - 1
 
 
 def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:

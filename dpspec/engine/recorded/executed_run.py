@@ -44,6 +44,7 @@ from dpspec.engine.recorded.bounds import (
     noise_multipliers,
     phases_of,
     profile_series,
+    shuffled_epsilon,
 )
 from dpspec.engine.recorded.channels import (
     ASSUMABLE,
@@ -167,6 +168,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         known = assumptions(run, adjacency, public=public, group_size=size)
         return complete(tested, (*known, *_doubts(canaries)), assumed)
 
+    deviating = {check.assumption for check in checks if rejected(check, len(checks))}
     findings: list[Finding] = []
     guesses: list[Evidence] = []
     for adjacency in adjacencies:
@@ -175,6 +177,8 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             further = canaries.further if canaries is not None and size == run.header.copies else ()
             for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
                 findings += _bounds(run, delta, size, adjacency, needed)
+                if not deviating - {"sampling", "accounting"}:
+                    findings += _of_shuffled_loader(run, delta, size, adjacency, needed)
         counted = computed_from_records(run) or maybe_computed(run, public)
         if canaries is not None and not (adjacency == ADD_REMOVE and counted):
             guesses.append(evidence_of(run, canaries, adjacency))
@@ -280,11 +284,31 @@ def _bounds(
         yield replace(bound, lower=None)
         return
     yield bound
-    optimizer = run.header.inner or run.header.optimizer
-    if optimizer in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all()):
+    if _reveals_sums(run):
         attained = certified_lower(bound, found.interval, source=f"{_SOURCE}; attained: section 3.3")
         if attained is not None:
             yield attained
+
+
+def _reveals_sums(run: RecordedRun) -> bool:
+    """Whether an adversary with access to all iterates can compute the noisy sums."""
+    return (run.header.inner or run.header.optimizer) in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all())
+
+
+def _of_shuffled_loader(
+    run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
+) -> Iterator[Finding]:
+    """The lower bound of a shuffled loader, as executed, also if the accountant assumed Poisson samples."""
+    found = shuffled_epsilon(run, adjacency, delta) if _reveals_sums(run) else None
+    if found is None:
+        return
+    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed")
+    at = {"delta": delta, "group_size": size}
+    bound = certified_upper("epsilon", found[0], at=at, scope=scope, source=_SOURCE, assumptions=needed)
+    source = f"{_SOURCE}; attained: proofs/shuffle.md"
+    attained = certified_lower(bound, found[0], source=source, min_records=found[1])
+    if attained is not None:
+        yield attained
 
 
 def _marked(assumption: Assumption) -> Assumption:

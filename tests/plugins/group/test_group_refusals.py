@@ -53,7 +53,6 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         ),
         (["claims.0.delta=0.02", "audit=null"], "large-delta", "claims.0.delta", "is not below 1 / "),
         (["mechanism.sampling={scheme: fixed, batch_size: 57}"], "bad-value", "mechanism.sampling.batch_size", "57"),
-        ([SHUFFLED, "audit=null"], "unsupported", "mechanism.sampling.scheme", "shuffled batches"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "infinite"),
         (["mechanism.noise_multiplier=1e-320"], "bad-value", "mechanism.noise_multiplier", "at least 1e-06"),
         (["data={kind: declared, records: 100, features: 16}"], "data-not-at-hand", "audit", ""),

@@ -18,6 +18,7 @@ from support import scope_oracle as oracle
 from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
 from dpspec.training.loop.native import parts_of
+from dpspec.training.loop.samplers import sampler_of
 from dpspec_group import theory
 from dpspec_group.scores import allocated_log_ratio, several_log_ratio
 
@@ -347,3 +348,19 @@ def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
         found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
         assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
         assert delta > 0.6 * found.upper
+
+
+@pytest.mark.parametrize("steps", [1, 9, 40])
+@pytest.mark.parametrize(("records", "size", "group"), [(100, 30, 1), (90, 30, 1), (90, 30, 4), (61, 60, 2), (7, 7, 1)])
+def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: int, group: int, steps: int) -> None:
+    """All records contribute one vector, so that only the sizes of the executed batches differ."""
+    sampling = {"scheme": "shuffled", "batch_size": size}
+    phase = Phase({"noise_multiplier": 2.0, "steps": steps, "sampling": sampling})
+    mu, smaller = theory.last_batches([phase], group, records)
+    sizes = []
+    for count in (smaller, smaller + group):
+        sampler, generator = sampler_of(sampling, count), torch.Generator().manual_seed(1)
+        sizes.append([len(sampler.draw(generator)) for _ in range(steps)])
+    exact = math.sqrt(sum((b - a) ** 2 for a, b in zip(*sizes, strict=True))) / 2.0
+    assert mu <= exact
+    assert mu >= exact * (1.0 - 1e-8) or group > 1 or mu == 0.0
