@@ -62,7 +62,9 @@ def _run(
     )
 
 
-dpspec, pytest = functools.partial(_run, "dpspec"), functools.partial(_run, "pytest")
+dpspec = functools.partial(_run, "dpspec")
+# modules of the pytest plugin's distribution are imported before pytest could rewrite their asserts
+pytest = functools.partial(_run, "pytest", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def programs(folder: Path) -> str:
