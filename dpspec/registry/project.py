@@ -83,9 +83,9 @@ def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[Pr
     ]
     for path in named:
         whole = path.resolve()
-        root = next((root for root in tables if whole.is_relative_to(root)), None)
-        if root is None:
-            root = (table_of(whole.parent) or (whole.parent, ()))[0]
+        own = table_of(whole.parent)
+        roots = [*tables, *([own[0]] if own is not None else []), Path.cwd()]
+        root = next((root for root in roots if whole.is_relative_to(root)), whole.parent)
         files.append(_file(root, whole.relative_to(root).as_posix(), "--plugin", "--plugin"))
     unique: dict[Path, ProjectFile] = {}
     for file in files:
@@ -186,7 +186,7 @@ def _imported_files(root: Path, source: bytes) -> Iterator[Path]:
 
 
 def _add_to_path(root: str) -> None:
-    """Append the project's folder to the module path, where it hides no installed module."""
+    """Append the project's folder to the module path, because installed modules have priority."""
     if root not in sys.path:
         sys.path.append(root)
 
@@ -235,7 +235,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _add_hooks(module: ModuleType) -> None:
-    """Add hooks that yield the providers of decorated functions, and then what the module's own hooks yield."""
+    """Add hooks that yield the providers of decorated functions, then the providers of the module's own hooks."""
     functions = {id(value): value for value in vars(module).values() if inspect.isfunction(value)}.values()
     parts = [part for function in functions for part in getattr(function, PARTS, ())]
     if not parts and not hasattr(module, "DPSPEC_API"):
