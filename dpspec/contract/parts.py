@@ -67,10 +67,16 @@ class Part:
 
     def located(self, error: Exception) -> str:
         """Describe an error of the function with its line in the function's file."""
-        file = self.function.__code__.co_filename
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
-        return f"{file}:{lines[-1] if lines else '?'}: {type(error).__name__}: {error}"
+        return located(error, self.function.__code__.co_filename)
+
+
+def located(error: BaseException, file: str) -> str:
+    """Describe an error with the last line of a file that it passed, such as ``parts.py:3: ValueError: no rows``."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    message = str(error)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines, message = [error.lineno], error.msg
+    return f"{file}{f':{lines[-1]}' if lines else ''}: {type(error).__name__}: {message}"
 
 
 def model(kind: str, *, tokens: bool = False) -> Callable[[F], F]:
@@ -84,7 +90,7 @@ def model(kind: str, *, tokens: bool = False) -> Callable[[F], F]:
         A decorator. The function returns a ``torch.nn.Module`` that maps records (n, *facts.shape) to scores
         (n, facts.classes). Its global random generators are seeded with the seed of the run.
     """
-    return _decorator("model", kind, 1, tokens=tokens)
+    return _decorator("model", kind, tokens=tokens)
 
 
 def dataset(kind: str, *, classes: int | None = None, label: str | None = None) -> Callable[[F], F]:
@@ -100,7 +106,7 @@ def dataset(kind: str, *, classes: int | None = None, label: str | None = None) 
         ``(x, y)``, a pandas data frame, or a pair of training and test data. If its first parameter is named
         ``folder``, it receives the folder of the spec.
     """
-    return _decorator("dataset", kind, "folder", classes=classes, label=label)
+    return _decorator("dataset", kind, classes=classes, label=label)
 
 
 def score(kind: str, *, learns: bool = False, gradients: bool = False, models: int = 0) -> Callable[[F], F]:
@@ -115,7 +121,7 @@ def score(kind: str, *, learns: bool = False, gradients: bool = False, models: i
     Returns:
         A decorator. The function returns one number per canary; higher means more likely inserted.
     """
-    return _decorator("score", kind, 1, learns=learns, gradients=gradients, models=models)
+    return _decorator("score", kind, learns=learns, gradients=gradients, models=models)
 
 
 def canary(kind: str, *, space: Space = "input", reads_data: bool = False) -> Callable[[F], F]:
@@ -129,7 +135,7 @@ def canary(kind: str, *, space: Space = "input", reads_data: bool = False) -> Ca
     Returns:
         A decorator. The function returns ``Records``, or in space ``gradient`` rows (count, parameters).
     """
-    return _decorator("canary", kind, 1, space=space, reads_data=reads_data)
+    return _decorator("canary", kind, space=space, reads_data=reads_data)
 
 
 def backend(
@@ -156,8 +162,7 @@ def backend(
         text = f"the backend {kind} states where its constants come from"
         stated = Assumption(name="data-independent-hyperparameters", status=constants, text=text)
     supported = None if schemes is None else frozenset(schemes)
-    settings = {"capabilities": frozenset(capabilities), "schemes": supported, "constants": stated}
-    return _decorator("backend", kind, 1, **settings)
+    return _decorator("backend", kind, capabilities=frozenset(capabilities), schemes=supported, constants=stated)
 
 
 def reporter(format: str, *, suffix: str = ".txt") -> Callable[[F], F]:
@@ -170,21 +175,20 @@ def reporter(format: str, *, suffix: str = ".txt") -> Callable[[F], F]:
     Returns:
         A decorator. The function returns the report as a string.
     """
-    return _decorator("reporter", format, None, suffix=suffix)
+    return _decorator("reporter", format, suffix=suffix)
 
 
-def _decorator(family: str, kind: str, given: int | str | None, **settings: Any) -> Callable[[F], F]:
-    """``given``: the number of parameters besides options, the name of an optional one, or None without options."""
+def _decorator(family: str, kind: str, **settings: Any) -> Callable[[F], F]:
     if not isinstance(kind, str):
         raise TypeError(f'write @dpspec.{family}("name"), with a name for specs')
 
     def decorate(function: F) -> F:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-        optional = isinstance(given, str) and bool(parameters) and parameters[0].name == given
-        count = given if isinstance(given, int) else int(optional)
-        if len(parameters) < count:
+        takes_folder = family == "dataset" and bool(parameters) and parameters[0].name == "folder"
+        if not parameters and family != "dataset":
             raise TypeError(f"{function.__name__}() needs a first parameter")
-        schema, readers = _options(function, parameters[count:]) if given is not None else (block(), {})
+        options = parameters[int(family != "dataset" or takes_folder) :] if family != "reporter" else []
+        schema, readers = _options(function, options)
         part = Part(
             family=family,
             kind=kind,
@@ -192,7 +196,7 @@ def _decorator(family: str, kind: str, given: int | str | None, **settings: Any)
             schema=schema,
             readers=readers,
             settings=settings,
-            takes_folder=optional,
+            takes_folder=takes_folder,
         )
         setattr(function, PARTS, (*getattr(function, PARTS, ()), part))
         return function

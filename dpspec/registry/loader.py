@@ -32,7 +32,7 @@ from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.contract.rules import Rule
 from dpspec.errors import PluginError, UsageError
-from dpspec.registry.project import ProjectFile, is_in_project, load_file
+from dpspec.registry.project import ProjectFile, load_file
 from dpspec.text import plain, shortened
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -452,7 +452,7 @@ def raised_by(error: BaseException) -> str:
             offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
     for frame in reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)]):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        own = (file.name for file in _project if is_in_project(file, frame.f_code.co_filename))
+        own = (file.name for file in _project if file.includes(frame.f_code.co_filename))
         if distribution := offering.get(package) or next(own, ""):
             return "" if distribution == "dpspec" else distribution
     return ""

@@ -10,21 +10,22 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import inspect
-import os
 import sys
 import tomllib
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
 from dpspec.contract import HOOK_API, Backend, Dataset, Model, Reporter, hookimpl
 from dpspec.contract.attacks import Canary, Score
-from dpspec.contract.parts import PARTS, Part
+from dpspec.contract.parts import PARTS, Part, located
+from dpspec.data.function_data import FunctionData
 from dpspec.data.source import CLASSES
 from dpspec.data.source import schema as data_schema
 from dpspec.errors import UsageError
@@ -61,6 +62,10 @@ class ProjectFile:
     def path(self) -> Path:
         return Path(self.root, self.name)
 
+    def includes(self, filename: str) -> bool:
+        """Whether a source file is part of the project's own code."""
+        return _is_own(Path(self.root), Path(filename).resolve())
+
 
 def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[ProjectFile, ...]:
     """The files that configure a run.
@@ -74,23 +79,18 @@ def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[Pr
     """
     folders = {(path if path.is_dir() else path.parent).resolve() for path in specs} or {Path.cwd()}
     tables = dict(filter(None, map(table_of, sorted(folders))))
-    configured = {root: files for root, files in tables.items() if files}
+    configured = {root: names for root, names in tables.items() if names}
     if len(configured) > 1:
         roots = " and ".join(map(str, sorted(configured)))
         raise UsageError(f"the specs belong to projects with different plugins, {roots}: run them one by one")
-    files = [
-        _file(root, name, f"{PYPROJECT}: {_TABLE}", PYPROJECT) for root, names in configured.items() for name in names
-    ]
-    for path in named:
-        whole = path.resolve()
-        own = table_of(whole.parent)
-        roots = [*tables, *([own[0]] if own is not None else []), Path.cwd()]
-        root = next((root for root in roots if whole.is_relative_to(root)), whole.parent)
-        files.append(_file(root, whole.relative_to(root).as_posix(), "--plugin", "--plugin"))
-    unique: dict[Path, ProjectFile] = {}
-    for file in files:
-        unique.setdefault(file.path, file)
-    return tuple(unique.values())
+    files = [_file(root, name, f"{PYPROJECT}: {_TABLE}") for root, names in configured.items() for name in names]
+    for path in [file.resolve() for file in named]:
+        own = table_of(path.parent)
+        candidates = [*tables, *([own[0]] if own is not None else []), Path.cwd()]
+        root = next((root for root in candidates if path.is_relative_to(root)), path.parent)
+        if path not in [file.path for file in files]:
+            files.append(_file(root, path.relative_to(root).as_posix(), "--plugin"))
+    return tuple(files)
 
 
 def table_of(folder: Path) -> tuple[Path, tuple[str, ...]] | None:
@@ -98,37 +98,33 @@ def table_of(folder: Path) -> tuple[Path, tuple[str, ...]] | None:
     for root in (folder, *folder.parents):
         path = root / PYPROJECT
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            content = path.read_bytes()
+            table = tomllib.loads(content.decode()).get("tool", {}).get("dpspec") if b"dpspec" in content else None
+        except OSError:
             continue
-        if "dpspec" not in text:
-            continue
-        try:
-            table = tomllib.loads(text).get("tool", {}).get("dpspec")
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:
             raise UsageError(f"{path}: invalid TOML: {error}") from None
         if table is None:
             continue
-        names = table.get("plugins", []) if isinstance(table, dict) else None
-        if names is None or set(table) - {"plugins"}:
+        if not isinstance(table, dict) or set(table) - {"plugins"}:
             raise UsageError(f"{path}: [tool.dpspec] has only the key plugins, a list of Python files")
+        names = table.get("plugins", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UsageError(f'{path}: {_TABLE} must be a list of Python files, such as ["dp/parts.py"]')
         return root, tuple(names)
     return None
 
 
-def _file(root: Path, name: str, place: str, named_by: str) -> ProjectFile:
-    pure = PurePosixPath(name)
+def _file(root: Path, name: str, place: str) -> ProjectFile:
+    pure, named_by = PurePosixPath(name), place.partition(":")[0]
     if pure.is_absolute() or ".." in pure.parts or pure.suffix != ".py":
         raise UsageError(f"{place}: {name!r} must be a Python file (.py) inside the project's folder {root}")
     try:
         source = (root / name).read_bytes()
     except OSError as error:
         raise UsageError(f"{place}: {root / name}: {(error.strerror or str(error)).lower()}") from None
-    return ProjectFile(
-        name=pure.as_posix(), root=str(root), named_by=named_by, source=source, digest=_digest(root, name, source)
-    )
+    digest = _digest(root, name, source)
+    return ProjectFile(name=pure.as_posix(), root=str(root), named_by=named_by, source=source, digest=digest)
 
 
 #: The SHA-256 of each other file of a project when this process first imported it.
@@ -139,9 +135,13 @@ def _digest(root: Path, name: str, source: bytes) -> str:
     """The SHA-256 of a file, and of the Python files in ``root`` that it imports directly or indirectly.
 
     Raises:
-        UsageError: An imported file was changed since this process imported it.
+        UsageError: This process has imported another version of an imported file, or modules of another project, which
+            would be used in its place.
     """
-    _add_to_path(str(root))
+    if str(root) not in sys.path:  # at the end, because installed modules have priority
+        sys.path.append(str(root))
+    if other := next((path for path in _IMPORTED if not path.is_relative_to(root)), None):
+        raise UsageError(f"this process has imported {other} of another project: restart the process")
     contents, waiting = {root / name: source}, [source]
     while waiting:
         for path in sorted(_imported_files(root, waiting.pop())):
@@ -179,16 +179,15 @@ def _imported_files(root: Path, source: bytes) -> Iterator[Path]:
         folders = spec.submodule_search_locations
         found = [Path(f) for f in folders] if folders is not None else [Path(spec.origin)] if spec.origin else []
         for path in found:
-            for file in path.rglob("*.py") if path.is_dir() else [path]:
-                parts = file.resolve().relative_to(root).parts if file.resolve().is_relative_to(root) else (".",)
-                if not any(part.startswith(".") or part == "site-packages" for part in parts):
-                    yield file.resolve()
+            for file in map(Path.resolve, path.rglob("*.py") if path.is_dir() else [path]):
+                if _is_own(root, file) and file.is_file():
+                    yield file
 
 
-def _add_to_path(root: str) -> None:
-    """Append the project's folder to the module path, because installed modules have priority."""
-    if root not in sys.path:
-        sys.path.append(root)
+def _is_own(root: Path, file: Path) -> bool:
+    """Whether a resolved path is in the project, and not in a hidden folder or an installed package."""
+    inside = file.relative_to(root).parts if file.is_relative_to(root) else (".",)
+    return not any(part.startswith(".") or part == "site-packages" for part in inside)
 
 
 def load_file(file: ProjectFile) -> str:
@@ -199,7 +198,6 @@ def load_file(file: ProjectFile) -> str:
     """
     if file.module in sys.modules:
         return file.module
-    _add_to_path(file.root)
     if _digest(Path(file.root), file.name, file.source) != file.digest:
         raise UsageError(
             f"{file.name} imports other code here than in the process that started the run: copy the project again"
@@ -216,22 +214,9 @@ def load_file(file: ProjectFile) -> str:
         raise
     except BaseException as error:  # a file may raise SystemExit
         del sys.modules[file.module]
-        raise UsageError(f"{_place(file, error)}: {_reason(error)} (plugin named by {file.named_by})") from None
+        reason = shortened(" ".join(plain(located(error, str(file.path))).split()), 500)
+        raise UsageError(f"{reason} (plugin named by {file.named_by})") from None
     return file.module
-
-
-def _place(file: ProjectFile, error: BaseException) -> str:
-    """The file and the line of an error."""
-    path = str(file.path)
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-    if isinstance(error, SyntaxError) and error.filename == path:
-        lines = [error.lineno]
-    return f"{path}:{lines[-1]}" if lines else path
-
-
-def _reason(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return shortened(" ".join(plain(f"{type(error).__name__}: {text}").split()), 300)
 
 
 def _add_hooks(module: ModuleType) -> None:
@@ -257,21 +242,7 @@ def _hook(providers: Sequence[Any], own: Callable[[], Iterable[Any]] | None) -> 
 
 
 def _model(part: Part) -> Callable[..., Any]:
-    def factory(options: Any, facts: Any) -> Any:
-        from dpspec.training.function_model import FunctionModel
-
-        return FunctionModel(part, options, facts)
-
-    return factory
-
-
-def _dataset(part: Part) -> Callable[..., Any]:
-    def source(options: Any, directory: Path) -> Any:
-        from dpspec.data.function_data import FunctionData
-
-        return FunctionData(part, options, directory)
-
-    return source
+    return lambda *arguments: importlib.import_module("dpspec.training.function_model").FunctionModel(part, *arguments)
 
 
 def _attack(part: Part) -> Callable[..., Any]:
@@ -289,7 +260,7 @@ def _backend(part: Part) -> Callable[..., Any]:
 #: The hook, the descriptor, its field for code, and the code of each family.
 _FAMILIES: dict[str, tuple[str, type[Any], str, Callable[[Part], Any]]] = {
     "model": ("dpspec_models", Model, "factory", _model),
-    "dataset": ("dpspec_datasets", Dataset, "source", _dataset),
+    "dataset": ("dpspec_datasets", Dataset, "source", lambda part: partial(FunctionData, part)),
     "score": ("dpspec_attacks", Score, "score", _attack),
     "canary": ("dpspec_attacks", Canary, "make", _attack),
     "backend": ("dpspec_backends", Backend, "trainer", _backend),
@@ -314,9 +285,3 @@ def _dataset_schema(part: Part) -> dict[str, Any]:
     classes = CLASSES if default is None else {**CLASSES, "default": default}
     required = [*part.schema.get("required", ()), *(["classes"] if default is None else [])]
     return data_schema({**part.schema["properties"], "classes": classes}, required)
-
-
-def is_in_project(file: ProjectFile, filename: str) -> bool:
-    """Whether a source file is part of the project's own code."""
-    path = os.path.realpath(filename)
-    return path.startswith(file.root + os.sep) and "site-packages" not in path

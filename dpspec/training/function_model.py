@@ -57,10 +57,10 @@ def _count(part: Part, options: FrozenMap, facts: Facts) -> int:
         second[0] = first[0]
         labels = torch.arange(_BATCH) % facts.classes
         module.train()
-        _require_constant_buffers(module, first)
-        _require_separate_records(module, first, second)
+        require_constant_buffers(module, first)
+        require_separate_records(module, first, second)
         for batch in (first, second):
-            _require_own_gradients(module, batch, labels)
+            require_own_gradients(module, batch, labels)
     return Layout.of(module).size
 
 
@@ -71,7 +71,7 @@ def _records(facts: Facts, seed: int) -> Tensor:
     return torch.randn(shape, generator=source)
 
 
-def _require_constant_buffers(module: nn.Module, x: Tensor) -> None:
+def require_constant_buffers(module: nn.Module, x: Tensor) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad():
         module(x)
@@ -80,14 +80,14 @@ def _require_constant_buffers(module: nn.Module, x: Tensor) -> None:
             raise ModelError(f"a forward pass changes the buffer {name!r}, which releases records without noise")
 
 
-def _require_separate_records(module: nn.Module, first: Tensor, second: Tensor) -> None:
+def require_separate_records(module: nn.Module, first: Tensor, second: Tensor) -> None:
     """Require equal outputs for record 0, which both batches share, and name the layer that mixes records."""
     for one, other in zip(*(_passes(module, batch) for batch in (first, second)), strict=True):
         (name, layer, *tensors), (_, _, *others) = one, other
         unchanged = [torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(tensors, others, strict=True)]
         if unchanged == [True, False]:
             raise ModelError(
-                f"{layer_name(name, layer)} mixes records: its output for a record depends on the others of the batch; "
+                f"{layer_name(name, layer)} mixes records: its output for a record depends on the other records of the batch; "
                 "compute every record by itself, over other dimensions than the first"
             )
 
@@ -113,7 +113,7 @@ def _passes(module: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
     return calls
 
 
-def _require_own_gradients(module: nn.Module, x: Tensor, y: Tensor) -> None:
+def require_own_gradients(module: nn.Module, x: Tensor, y: Tensor) -> None:
     rows, layout = per_example_gradients(module, x, y), Layout.of(module)
     trainable = [p for p in module.parameters() if p.requires_grad]
     for index, row in enumerate(rows):

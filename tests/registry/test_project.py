@@ -11,6 +11,7 @@ import pytest
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 from dpspec.registry import loader
+from dpspec.registry import project as project_module
 from dpspec.registry.loader import load_catalog, use_project
 from dpspec.registry.project import project_files
 
@@ -28,6 +29,7 @@ def restored(monkeypatch):
     """Undo the use of a project, and its entries of the module path."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(loader, "_project", ())
+    monkeypatch.setattr(project_module, "_IMPORTED", {})
 
 
 @pytest.fixture
@@ -159,6 +161,18 @@ def test_the_digest_depends_on_code_and_not_on_the_place(tmp_path):
     assert digests[0] == digests[1]
     (tmp_path / "b" / "parts.py").write_text(MODEL.format(kind="net") + "\n")
     assert digest_of(tmp_path / "b") != digests[0]
+
+
+def test_modules_of_another_project_are_not_used(project, tmp_path):
+    root = project(parts="import sibling_of_parts\n" + MODEL.format(kind="net"))
+    (root / "sibling_of_parts.py").write_text("")
+    project_files([root])
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["parts.py"]\n')
+    (other / "parts.py").write_text("import sibling_of_parts\n")
+    with pytest.raises(UsageError, match=r"has imported .*sibling_of_parts.py of another project: restart"):
+        project_files([other])
 
 
 def test_an_edited_file_is_imported_again(project):
