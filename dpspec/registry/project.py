@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +37,10 @@ MODULE_PREFIX = "dpspec_project_"
 
 #: The file with the table of a project, and where messages locate its list.
 PYPROJECT, _TABLE = "pyproject.toml", "tool.dpspec.plugins"
+
+
+#: An environment variable that ignores ``pyproject.toml`` if it is ``off``, for audits in a stranger's checkout.
+SWITCH = "DPSPEC_PROJECT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +83,15 @@ def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[Pr
         UsageError: The configuration is invalid, a file is missing, or the specs belong to several projects.
     """
     folders = {(path if path.is_dir() else path.parent).resolve() for path in specs} or {Path.cwd()}
-    tables = dict(filter(None, map(table_of, sorted(folders))))
-    configured = {root: names for root, names in tables.items() if names}
-    if len(configured) > 1:
-        roots = " and ".join(map(str, sorted(configured)))
+    configured = os.environ.get(SWITCH) != "off"
+    tables = dict(filter(None, map(table_of, sorted(folders)))) if configured else {}
+    listed = {root: names for root, names in tables.items() if names}
+    if len(listed) > 1:
+        roots = " and ".join(map(str, sorted(listed)))
         raise UsageError(f"the specs belong to projects with different plugins, {roots}: run them one by one")
-    files = [_file(root, name, f"{PYPROJECT}: {_TABLE}") for root, names in configured.items() for name in names]
+    files = [_file(root, name, f"{PYPROJECT}: {_TABLE}") for root, names in listed.items() for name in names]
     for path in [file.resolve() for file in named]:
-        own = table_of(path.parent)
+        own = table_of(path.parent) if configured else None
         candidates = [*tables, *([own[0]] if own is not None else []), Path.cwd()]
         root = next((root for root in candidates if path.is_relative_to(root)), path.parent)
         if path not in [file.path for file in files]:

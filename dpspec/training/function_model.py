@@ -87,8 +87,8 @@ def require_separate_records(module: nn.Module, first: Tensor, second: Tensor) -
         unchanged = [torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(tensors, others, strict=True)]
         if unchanged == [True, False]:
             raise ModelError(
-                f"{layer_name(name, layer)} mixes records: its output for a record depends on the other records of the batch; "
-                "compute every record by itself, over other dimensions than the first"
+                f"{layer_name(name, layer)} mixes records: its output for a record depends on the other records of the "
+                "batch; compute every record by itself, over other dimensions than the first"
             )
 
 

@@ -163,6 +163,14 @@ def test_the_digest_depends_on_code_and_not_on_the_place(tmp_path):
     assert digest_of(tmp_path / "b") != digests[0]
 
 
+def test_a_strangers_configuration_can_be_ignored(project, monkeypatch):
+    root = project("[tool.dpspec", parts=MODEL.format(kind="net"))
+    monkeypatch.setenv("DPSPEC_PROJECT", "off")
+    assert project_files([root]) == ()
+    (file,) = project_files([root], [root / "dp" / "parts.py"])
+    assert file.named_by == "--plugin"
+
+
 def test_modules_of_another_project_are_not_used(project, tmp_path):
     root = project(parts="import sibling_of_parts\n" + MODEL.format(kind="net"))
     (root / "sibling_of_parts.py").write_text("")
