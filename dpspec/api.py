@@ -64,7 +64,7 @@ def run(
 
     _check_arguments(overrides, store, device, workers)
     specs = _items(specs)
-    catalog = _project_catalog(specs, plugins)
+    catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
         options = RunOptions(executor=executor, workers=workers, address=address, device=device)
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
@@ -106,7 +106,7 @@ def calibrate(
     if not 0.0 < precision < 1.0:
         raise UsageError(f"precision must be above 0 and below 1, not {precision!r}")
     specs = _items(specs)
-    catalog = _project_catalog(specs, plugins)
+    catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
         return calibrate_specs(loaded.specs, catalog, vary=vary, claims=claims, relative=precision, internal=internal)
 
@@ -116,7 +116,7 @@ def _items(specs: SpecLike | Iterable[SpecLike]) -> list[Any]:
     return [specs] if single else list(cast("Iterable[Any]", specs))
 
 
-def _project_catalog(specs: Sequence[SpecLike], plugins: Sequence[File]) -> Catalog:
+def project_catalog(specs: Sequence[SpecLike], plugins: Sequence[File]) -> Catalog:
     """The providers of installed plugins and of the project of the specs."""
     from dpspec.registry import loader
     from dpspec.registry.project import project_files
