@@ -46,10 +46,11 @@ def starter_spec(
     model: str | None = None,
     data: str | None = None,
 ) -> str:
-    """The example of ``mechanism`` (the first installed one if None) under another name, with a model and data."""
+    """The example of ``mechanism`` (None: the first that trains a model) under another name, with a model and data."""
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
-    kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
+    training = [kind for kind, one in catalog.mechanisms.items() if "\nmodel:" in str(one.provider.example)]
+    kind = mechanism or min(training or catalog.mechanisms)
     require_known("mechanism", kind, sorted(catalog.mechanisms), "installed")
     example = str(catalog.mechanisms[kind].provider.example).strip("\n")
     lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
