@@ -438,5 +438,5 @@ def test_a_claim_refuted_by_an_attack_shows_the_bound_of_the_attack() -> None:
     assert (found.verdict, found.lower) == ("refuted", 29.2)
     assert "Shown: epsilon >= 5.19" in found.reason
     found = verdict(approx(10.0), *outcomes)
-    assert found.reason.startswith("Certified: epsilon >= 29.2, above the claimed 10. The attack")
+    assert found.reason.startswith("Certified: epsilon >= 29.2, above the claimed 10, an accountant. The attack")
     assert "is weaker and does not reject it, p = 1." in found.reason

@@ -6,6 +6,7 @@ certified or theorem bound in scope is within it; supported, if only weaker evid
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -344,11 +345,16 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
     return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
 
 
+#: The name of a numerical method, such as ``pld/connect-the-dots``. Other parts of a method say why a bound holds.
+_NUMERICAL = re.compile(r"[\w-]+/[\w-]+")
+
+
 def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     bound = f"<= {upper(weighed.value, against=part.claimed)}, below"
     if part.side == "at-most":
         bound = f">= {lower(weighed.value, against=part.claimed)}, above"
-    return f"Certified: {part.quantity} {bound} the claimed {exact(part.claimed)}"
+    ways = [way for way in weighed.finding.method.split(", ") if not _NUMERICAL.fullmatch(way)]
+    return ", ".join([f"Certified: {part.quantity} {bound} the claimed {exact(part.claimed)}", *ways])
 
 
 def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
