@@ -11,6 +11,7 @@ import re
 import shlex
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
-from dpspec.reporters.summary import answer, audited, details, outcomes, principal, remedies, tally, untested
+from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     }
     names = [f"a{i}" for i in range(len(result.audits))]
     families, drawn = words.families(result), _drawn(result)
+    answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
-        _audit(audit, names[i], families[i], cells.get(i, ""), i in drawn) for i, audit in enumerate(result.audits)
+        _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
+        for i, audit in enumerate(result.audits)
     )
     command, facts = recipe(result)
     text: str = (
@@ -190,7 +193,7 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", words.is_control(one)))
@@ -198,7 +201,7 @@ def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -
         audit=audit,
         name=name,
         description=str(audit.document.get("description") or ""),
-        outcomes=tuple(outcomes([audit], [audit.name])),
+        answer=of_audit,
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict, number) for number, verdict in enumerate(ordered)),
         tests=words.count(len(audit.checks), "test"),

@@ -46,8 +46,6 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
-_NOT_PROVED = "Not proved: "
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -159,31 +157,6 @@ def verdict_sentence(result: Result) -> str:
     if private or metrics:
         return _counted("privacy claim" if private else "claim", private or metrics)
     return next(_controls(controls), "No claim was made.")
-
-
-def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """The most important claim first, then counts."""
-    execution = list(_execution(audits))
-    private, metrics, _ = _claims(audits)
-    if execution and any(audit.conformance.status in ("deviates", "checks-missing") for audit in audits):
-        yield execution.pop(0)
-    if private and (decisive := principal(audits)) is not None:
-        audit, worst = decisive
-        of = "" if len(audits) == 1 else f" in {titles[next(i for i, each in enumerate(audits) if each is audit)]}"
-        verb = _PREDICATES[words.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
-        reason = worst.reason.rstrip(".")
-        if worst.verdict == "refuted":  # without the sentence about the attack
-            reason = re.split(r"\. (?=[A-Z])", reason, maxsplit=1)[0]
-        if reason.startswith(_NOT_PROVED):
-            verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
-        reason = f". {words.sentence(reason)}" if reason else ""
-        subject = "The claim" if worst.claim == "claim" else f'The claim "{worst.claim}"'
-        yield f"{subject} ({worst.text}){of} {verb}{reason}."
-    if len(private) > 1:
-        yield _counted("privacy claim", private)
-    if metrics:
-        yield _counted("utility claim", metrics)
-    yield from execution
 
 
 def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
