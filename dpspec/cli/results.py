@@ -37,6 +37,9 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to a file instead of stdout.")
     ] = None,
+    series: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write this series of all audits as CSV, such as trade-off.")
+    ] = None,
     internal: Internal = False,
 ) -> int:
     """Show a result or convert it to another format, without recomputation."""
@@ -44,8 +47,20 @@ def report(
 
     if output is not None and os.path.realpath(result) == os.path.realpath(output):
         raise UsageError(f"--output {output} would replace the result; choose another path")
-    render = find_format(format_ or "text", load_project())
     stored = read_result(result)
+    if series is not None:
+        from dpspec.engine.redact import redact
+        from dpspec.reporters.data_files import render_series
+
+        if format_ not in (None, "csv"):
+            raise UsageError(f"--series writes csv, not {format_}")
+        text = render_series((stored if internal else redact(stored)).series(series))
+        if output is None:
+            emit(text)
+        else:
+            write_file(output, text)
+        return ExitCode.OK
+    render = find_format(format_ or "text", load_project())
     if output is not None:
         write_file(output, render(stored, internal=internal))
     elif format_ is None:

@@ -220,7 +220,8 @@ def check(
     assume: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
+            metavar="NAME",
+            help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
         ),
     ] = [],  # noqa: B006
     accept: Annotated[
