@@ -124,6 +124,12 @@ def require(ok: object, message: str) -> None:
         raise AssertionError(message)
 
 
+@cache
+def _use_project_of(path: Path) -> None:
+    """Load the plugins of the project of a test file, once: later calls touch no file."""
+    use_project(project_files([path]))
+
+
 class ProviderSuite:
     """The common part of all suites. Set ``kind`` to the name of the provider."""
 
@@ -134,7 +140,7 @@ class ProviderSuite:
     def registry(cls) -> Registry:
         """All installed plugins, and the plugins of the project of the test file. Override it to test others."""
         if not used_project():
-            use_project(project_files([Path(inspect.getfile(cls))]))
+            _use_project_of(Path(inspect.getfile(cls)))
         return load_registry()
 
     @classmethod
