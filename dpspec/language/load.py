@@ -83,7 +83,7 @@ def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
 
 
 def _parts(kind: type[Any], block: Mapping[str, Json], *excluded: str) -> tuple[dict[str, Any], FrozenMap]:
-    """The fields of a dataclass, except ``others``, that a block has, and its other keys."""
+    """The fields of a dataclass, except those ``excluded``, that a block has, and its other keys."""
     names = {declared.name for declared in fields(kind)} - {"options", *excluded}
     return {key: freeze(block[key]) for key in names if key in block}, without(block, names)
 

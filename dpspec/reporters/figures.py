@@ -70,7 +70,7 @@ def figures(audit: AuditResult) -> Iterator[Figure]:
 _MOST_OF_CELL, _MOST_LINES = 3, 24
 
 
-def overlaid(parts: Sequence[tuple[str, Chart | None]]) -> Chart | None:
+def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
     """One chart of the same figure of several cells: a color for each cell, a pattern for each of its lines.
 
     Args:
@@ -80,7 +80,7 @@ def overlaid(parts: Sequence[tuple[str, Chart | None]]) -> Chart | None:
         None for fewer than two charts, or too many lines. Of many lines in a cell only bounds are drawn.
     """
     charts = [
-        (name, chart if len(chart.lines) <= _MOST_OF_CELL else _bounding(chart)) for name, chart in parts if chart
+        (name, chart if len(chart.lines) <= _MOST_OF_CELL else _bounding(chart)) for name, chart in cells if chart
     ]
     most = max((len(chart.lines) for _, chart in charts), default=0)
     if len({x for _, chart in charts for line in chart.lines for x in line.x}) < 2:  # a point for each cell
@@ -101,11 +101,11 @@ def _bounding(chart: Chart) -> Chart:
     return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
 
 
-def power_of_cells(parts: Sequence[tuple[str, AuditResult]]) -> Figure | None:
+def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     """The maximum power of membership tests on the smallest group of each cell, in one chart."""
     charts: list[tuple[str, Chart | None]] = []
     rows: list[tuple[str, ...]] = []
-    for name, audit in parts:
+    for name, audit in cells:
         bounds = proven_curves(audit)[:1]
         for curve in bounds:
             rates = list(map(float, curve.polygon.tpr(np.array(_RATES))))
@@ -158,7 +158,7 @@ def power(audit: AuditResult) -> Figure | None:
 
 def profile(audit: AuditResult) -> Figure | None:
     """Delta against epsilon by upper bounds at two or more deltas."""
-    curves = [(f"bound{words.curve(one)}", one.pairs) for one in proven_curves(audit) if len(one.pairs) > 1]
+    curves = [(f"bound{words.curve(curve)}", curve.pairs) for curve in proven_curves(audit) if len(curve.pairs) > 1]
     if not curves:
         return None
     lines = [

@@ -80,9 +80,9 @@ def _figures(matrix: Matrix) -> Iterator[Figure]:
     names = [cell_title(matrix, audit) for audit in matrix.audits]
     if (power := power_of_cells(list(zip(names, matrix.audits, strict=True)))) is not None:
         yield power
-    held = [series for audit in matrix.audits for series in audit.series]
-    for name in dict.fromkeys(series.name for series in held):
-        if sum(series.name == name for series in held) < 2 or (name == TRADE_OFF and power is not None):
+    all_series = [series for audit in matrix.audits for series in audit.series]
+    for name in dict.fromkeys(series.name for series in all_series):
+        if sum(series.name == name for series in all_series) < 2 or (name == TRADE_OFF and power is not None):
             continue
         joined = joined_series(matrix.audits, [matrix], name)
         axes = set(matrix.axes.values())

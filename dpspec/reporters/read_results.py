@@ -45,8 +45,8 @@ def extract(page: str) -> str:
     begin = _BEGIN if _BEGIN in page else _BEGIN_COMPRESSED
     text, end, _ = page.partition(begin)[2].partition(_END)
     if begins != 1 or not end:
-        held = begins if begins != 1 else "one without an end"
-        raise ResultError(f"a report contains one result, this page contains {held}")
+        count = begins if begins != 1 else "one without an end"
+        raise ResultError(f"a report contains one result, this page contains {count}")
     return text if begin is _BEGIN else _decompressed(text)
 
 
@@ -66,8 +66,8 @@ def _decompressed(text: str) -> str:
 
 def without_result(page: str) -> str:
     """A page with an empty element: equal results may be compressed to different bytes."""
-    head, begin, rest = page.partition(_BEGIN_COMPRESSED)
-    return f"{head}{begin}{rest.partition(_END)[1]}{rest.partition(_END)[2]}" if begin else page
+    head, begin, after = page.partition(_BEGIN_COMPRESSED)
+    return f"{head}{begin}{after.partition(_END)[1]}{after.partition(_END)[2]}" if begin else page
 
 
 #: Suffixes of files that programs display as markup, including markup in the result's texts.

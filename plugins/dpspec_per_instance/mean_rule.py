@@ -69,7 +69,7 @@ def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner:
 
 
 def typical_sizes(other_records: int, rate: float) -> range:
-    """The batch sizes above 0 within five standard deviations of the expected one, of a batch from ``others``."""
+    """Sizes above 0 of a batch from ``other_records``, within five standard deviations of the expected size."""
     middle, spread = other_records * rate, 5.0 * math.sqrt(other_records * rate * (1.0 - rate))
     return range(max(1, math.floor(middle - spread)), min(other_records, math.ceil(middle + spread)) + 1)
 
