@@ -114,7 +114,7 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
     try:
-        kept = read(type(outcome), write(outcome), "it")
+        copy = read(type(outcome), write(outcome), "it")
     except (TypeError, ValueError) as error:
         return f"{named}: {nan if undefined else error}"
-    return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
+    return next((f"{named}: its {field} {wrong}" for field, wrong in flaws_of(copy)), "")

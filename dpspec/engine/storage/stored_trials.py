@@ -73,9 +73,9 @@ class StoredTrials:
             self.available = {index: trial for index, trial in pairs if trial is not None}
         self._from_store = frozenset(self.available)
         for part, (kind, offered) in self.state.prepared.offers.items():
-            if why := code_of(offered)[1]:
+            if reason := code_of(offered)[1]:
                 self._notice(
-                    f"cannot read the code of {part} {kind!r} ({offered.distribution}): {why}; its trials are made "
+                    f"cannot read the code of {part} {kind!r} ({offered.distribution}): {reason}; its trials are made "
                     "again in every run"
                 )
 
