@@ -137,10 +137,10 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
     return tuple(reports)
 
 
-def require_known(what: str, name: str, names: Collection[str], label: str = "valid") -> None:
+def require_known(kind: str, name: str, names: Collection[str], label: str = "valid") -> None:
     if name not in names:
         suggestion = did_you_mean(closest(name, names))
-        raise UsageError(f"unknown {what} {quoted(name)}{suggestion} ({label}: {listed(names)})")
+        raise UsageError(f"unknown {kind} {quoted(name)}{suggestion} ({label}: {listed(names)})")
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:

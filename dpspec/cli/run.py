@@ -132,7 +132,7 @@ def run(
                 train=not bounds_only,
             )
     # The options that numbers depend on.
-    command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
+    command = ["dpspec", "run", *map(str, specs), *(part for override in overrides for part in ("--set", override))]
     command += [part for path in plugins for part in ("--plugin", str(path))]
     command += ["--device", device] if device != "auto" else []
     command += ["--threads", str(threads)] if threads is not None else []
@@ -160,12 +160,12 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}
-    others = [
+    other_changes = [
         change
         for change in diff(baseline, result)
         if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
     ]
-    for change in (*worse, *others):
+    for change in (*worse, *other_changes):
         note(change_line(change))
     claims = {(change.audit, change.claim) for change in worse}
     judged = ((audit.name, verdict) for audit in result.audits for verdict in audit.verdicts)

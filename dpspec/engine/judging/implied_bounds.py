@@ -101,6 +101,8 @@ def _above_curve(low: Finding, pairs: Sequence[Pair]) -> bool:
 
 def _shown(finding: Finding) -> str:
     side, rounded = ("<=", upper) if finding.bound == "upper" else (">=", lower)
-    at = ", ".join(f"{key} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items())
-    value = f"{finding.quantity} {side} {rounded(finding.value)}{f' at {at}' if at else ''}"
+    conditions = ", ".join(
+        f"{key} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items()
+    )
+    value = f"{finding.quantity} {side} {rounded(finding.value)}{f' at {conditions}' if conditions else ''}"
     return f"the {finding.bound} bound {value} ({finding.rigor}, {finding.method})"
