@@ -333,7 +333,8 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
     evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
     if evidence.kind == "binomial":
         conditions = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
-        bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + conditions if conditions else ''} itself"
+        proved = f"{finding.quantity} <= {upper(finding.value)}"
+        bound = f"the proved bound {proved}{' at ' + conditions if conditions else ''} itself"
     else:
         epsilon, delta = min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
         subject, remark = ("bound", "") if len(points) == 1 else ("curve", f", all {len(points)} points")
