@@ -170,9 +170,9 @@ def explain(
     ],
 ) -> int:
     """Explain a diagnostic code, a key or kind of a spec, or a name in a report."""
+    from dpspec.cli.printed_names import printed_names
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
-    from dpspec.reporters.names import printed_names
 
     catalog = load_project()
     known = keys(reference(catalog))

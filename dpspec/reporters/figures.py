@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpspec import decimals
 from dpspec.contract import Evidence, Json, Series
-from dpspec.engine.judging.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
-from dpspec.engine.judging.inequalities import implied_points
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
+from dpspec.results.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
+from dpspec.results.inequalities import implied_points
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 30
