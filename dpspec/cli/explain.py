@@ -141,6 +141,7 @@ _FAMILIES = {
     "backends": ("backend kind", "training.backend"),
     "canaries": ("canary", "audit.canary.kind"),
     "scores": ("score", "audit.score"),
+    "attack_methods": ("attack method", ""),
     "reporters": ("report format", ""),
 }
 
