@@ -1,4 +1,4 @@
-"""Methods of attacks by the kind of their evidence: dpspec's own and those of installed plugins.
+"""Methods of attacks by the kind of their evidence: dpspec's methods and the methods of installed plugins.
 
 This module imports neither numpy nor scipy, so that the registry can list methods.
 """
