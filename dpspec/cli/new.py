@@ -29,7 +29,7 @@ from dpspec.errors import ExitCode, PluginError, UsageError
 from dpspec.text import quoted
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Recording
+    from dpspec.contract.results import Recording
 
 #: The comment with the schema's path for editors.
 MODELINE = "# yaml-language-server: $schema="
@@ -90,10 +90,10 @@ _UNKNOWN = """\
 
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
+    from dpspec.contract.results import UNKNOWN
+    from dpspec.decimals import upper
     from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
     from dpspec.engine.recorded.check import RunClaim, check_run, document_of
-    from dpspec.engine.results.decimals import upper
-    from dpspec.engine.results.result import UNKNOWN
     from dpspec.language.yaml_source import to_yaml
     from dpspec.registry.builtin import KIND
 

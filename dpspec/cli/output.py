@@ -26,7 +26,7 @@ from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The width without a terminal and without COLUMNS, and the maximum width.
 _DEFAULT_WIDTH, _WIDEST = 80, 120

@@ -32,7 +32,7 @@ from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 
 def run(
@@ -155,8 +155,8 @@ def run(
 
 def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
     """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
-    from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
     from dpspec.reporters.data_files import change_line
+    from dpspec.results.diff import CONFIDENCE, diff, regressions
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}

@@ -71,7 +71,7 @@ def schema(
     plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Print the JSON Schema of specs with all installed plugins, for editors."""
-    from dpspec.engine.results.codec import result_schema
+    from dpspec.results.codec import result_schema
 
     emit(json.dumps(result_schema(), indent=2) if result else spec_schema(load_project(plugins=plugins)))
     return ExitCode.OK
@@ -89,8 +89,8 @@ def plan(
     plugins: Plugins = [],  # noqa: B006
 ) -> int:
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
+    from dpspec import decimals
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.results import decimals
     from dpspec.engine.running.train import format_time_range
     from dpspec.executors.processes import PROCESS_BYTES
     from dpspec.reporters import words
@@ -239,7 +239,7 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
 
 
 def _verdicts(page: Page, point: Point, *, proved: bool) -> None:
-    from dpspec.engine.results import decimals
+    from dpspec import decimals
 
     if point.problem:
         page.item(f"{point.problem}", indent=4)

@@ -15,18 +15,18 @@ from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, StageStarted
 from dpspec.contract.frozen import canonical_json
+from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
-from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
-from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
 from dpspec.language.yaml_source import locate, source_file
+from dpspec.results.evidence_weight import claim_scope, weighed_findings
+from dpspec.results.inequalities import statement
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
 #: Maximum distance of valid integers.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import dpspec.contract as dps
 from dpspec.contract.audit import Dominating
 from dpspec.contract.findings import Privacy, Rigor
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
-from dpspec.engine.judging.inequalities import statement
+from dpspec.results.evidence_weight import claim_scope, covers, weighed_findings
+from dpspec.results.inequalities import statement
 
 if TYPE_CHECKING:
     from dpspec.accounting import Directions, Floats, Tries

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import Verdict
+from dpspec import decimals
+from dpspec.contract.results import Verdict
 from dpspec.text import plain, shortened
 
 #: The margin on either side of the values, as a share of the range.

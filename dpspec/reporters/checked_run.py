@@ -2,12 +2,12 @@
 
 import math
 
+from dpspec import decimals
 from dpspec.contract import Finding
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Recording, Verdict
+from dpspec.contract.results import AuditResult, Recording, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
+from dpspec.results.conformance_status import rejected
 from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.

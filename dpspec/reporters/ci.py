@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
+from dpspec.results.redact import redact
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from dpspec.contract import Series
-from dpspec.engine.redact import redact
-from dpspec.engine.results.codec import dump
-from dpspec.engine.results.diff import Change
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.reporters import words
+from dpspec.results.codec import dump
+from dpspec.results.diff import Change
+from dpspec.results.redact import redact
 from dpspec.text import json_text, markdown, plain
 
 

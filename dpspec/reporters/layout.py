@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from dpspec import decimals
 from dpspec.contract import Json, Series
-from dpspec.engine.results import decimals
 from dpspec.reporters import words
 from dpspec.text import plain
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.storage.stored_trials import origin_summary, version_notices
+from dpspec import decimals
+from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
+from dpspec.results.origins import origin_summary, version_notices
 from dpspec.text import joined
 
 #: Limits of every audit.

@@ -3,12 +3,12 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
+from dpspec.results.conformance_status import rejected
+from dpspec.results.redact import redact
 from dpspec.text import markdown, plain
 
 #: Of more claims or audits than this, the expected ones are folded.

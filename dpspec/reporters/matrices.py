@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
+from dpspec import decimals
 from dpspec.contract import Json
-from dpspec.engine.judging.evidence_weight import TRADE_OFF
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict, joined_series
+from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure, overlaid, power_of_cells, series_chart
 from dpspec.reporters.layout import series_cell
+from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.text import shortened
 
 #: The maximum number of characters of an axis value.

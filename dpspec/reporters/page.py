@@ -17,11 +17,9 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from dpspec import decimals
 from dpspec.contract import Check
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.codec import dump, reread
-from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
+from dpspec.contract.results import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.figures import figures
@@ -29,6 +27,8 @@ from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
 from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
+from dpspec.results.codec import dump, reread
+from dpspec.results.redact import redact
 from dpspec.text import plain
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dpspec.errors import ResultError
 from dpspec.regular_files import NotRegularError, read_text
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The id of the script element; browsers do not execute its type.
 ELEMENT = "dpspec-result"
@@ -51,7 +51,7 @@ def extract(page: str) -> str:
 
 
 def _decompressed(text: str) -> str:
-    from dpspec.engine.results.codec import MAX_BYTES
+    from dpspec.results.codec import MAX_BYTES
 
     reader = zlib.decompressobj()
     try:
@@ -78,7 +78,7 @@ _SHOWN = frozenset(
 
 def page_at(path: Path) -> str | None:
     """The text of a page that :func:`read_result` has read; None for any other file."""
-    from dpspec.engine.results.codec import MAX_BYTES
+    from dpspec.results.codec import MAX_BYTES
 
     text = read_text(path, MAX_BYTES)
     return text if is_page(text) else None
@@ -86,7 +86,7 @@ def page_at(path: Path) -> str | None:
 
 def read_result(path: Path) -> Result:
     """``ResultError`` with the file's name if it contains none."""
-    from dpspec.engine.results.codec import MAX_BYTES, load
+    from dpspec.results.codec import MAX_BYTES, load
 
     try:
         text = read_text(path, MAX_BYTES)

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.evidence_weight import proven_curves
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult
+from dpspec import decimals
+from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
+from dpspec.results.evidence_weight import proven_curves
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)

@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from dpspec import decimals
 from dpspec.contract import Finding, Json
-from dpspec.engine.judging.evidence_weight import proven_curves
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import ALWAYS
+from dpspec.results.evidence_weight import proven_curves
+from dpspec.results.redact import redact
 from dpspec.text import markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]

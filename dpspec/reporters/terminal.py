@@ -6,16 +6,16 @@ The brief report has a line for each expected claim, and unexpected claims and d
 import math
 from collections.abc import Sequence
 
+from dpspec import decimals
 from dpspec.contract import Finding
-from dpspec.engine.judging.conformance_status import missing, rejected
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.checked_run import checked_run
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import answer, remedies, tally
+from dpspec.results.conformance_status import missing, rejected
+from dpspec.results.redact import redact
 
 _STYLE = {
     "contradicted": "bold white on red",

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
-from dpspec.engine.judging.evidence_weight import (
+from dpspec.contract.results import Recording
+from dpspec.results.evidence_weight import (
     claim_scope,
     covers,
     curve_points,
@@ -15,8 +16,7 @@ from dpspec.engine.judging.evidence_weight import (
     proven_bound,
     usable,
 )
-from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
-from dpspec.engine.results.result import Recording
+from dpspec.results.inequalities import Part, Points, Statement, statement
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The default family-wise confidence.

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Finding
-from dpspec.engine.judging.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
-from dpspec.engine.judging.inequalities import Part
-from dpspec.engine.results.decimals import exact, lower, upper
-from dpspec.engine.results.result import SOURCE
+from dpspec.contract.results import SOURCE
+from dpspec.decimals import exact, lower, upper
+from dpspec.results.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
+from dpspec.results.inequalities import Part
 
 #: Relative slack for float64 formulas, and the error of a probability computed from a polygon.
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, Scope
+from dpspec.contract.results import Conformance, Verdict, VerdictName
+from dpspec.decimals import exact, lower, upper
 from dpspec.engine.judging.claim_tests import (
     ClaimTests,
     Concluded,
@@ -19,9 +21,10 @@ from dpspec.engine.judging.claim_tests import (
     reject_bounds,
     rejection_of,
 )
-from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
-from dpspec.engine.judging.conformance_status import rejected as is_rejected
-from dpspec.engine.judging.evidence_weight import (
+from dpspec.engine.judging.implied_bounds import require_consistent
+from dpspec.results.conformance_status import conformance_of, family_sizes, join_checks
+from dpspec.results.conformance_status import rejected as is_rejected
+from dpspec.results.evidence_weight import (
     WeighedFinding,
     covers,
     enough_records,
@@ -31,10 +34,7 @@ from dpspec.engine.judging.evidence_weight import (
     scope_shortfall,
     weighed_findings,
 )
-from dpspec.engine.judging.implied_bounds import require_consistent
-from dpspec.engine.judging.inequalities import Part, Statement
-from dpspec.engine.results.decimals import exact, lower, upper
-from dpspec.engine.results.result import Conformance, Verdict, VerdictName
+from dpspec.results.inequalities import Part, Statement
 from dpspec.text import several
 
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dpspec import decimals
 from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
-from dpspec.engine.results import decimals
 from dpspec.registry.loader import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:

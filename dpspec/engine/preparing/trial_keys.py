@@ -21,6 +21,7 @@ from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.catalog import Offered
 from dpspec.contract.frozen import digest
 from dpspec.registry.loader import GROUP
+from dpspec.results.origins import UNKNOWN_CODE, describe_maker
 
 
 def trial_key(
@@ -52,9 +53,6 @@ _OURS = "dpspec"
 #: Fields of descriptors that name code.
 _NAMED = ("audit", "source", "trainer", "factory", "make", "score")
 
-#: Prefix of a unique value that replaces an unknown digest.
-_UNKNOWN = "unknown-"
-
 #: Values of a maker in a trial's key, besides kind and revision.
 _KEYED = ("distribution", "version", "code")
 
@@ -69,7 +67,7 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
     }
     if _is_keyed(offered):
         code, _ = code_of(offered)
-        record["code"] = code or f"{_UNKNOWN}{uuid.uuid4().hex}"
+        record["code"] = code or f"{UNKNOWN_CODE}{uuid.uuid4().hex}"
     return record
 
 
@@ -106,13 +104,6 @@ def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str
         if (part in was or part in is_) and was.get(part) != is_.get(part):
             present = now.get(part)
             yield part, describe_maker(maker), describe_maker(present) if present is not None else "no such provider"
-
-
-def describe_maker(maker: Mapping[str, Json]) -> str:
-    """A maker in words: ``acme 0.2, code 12ab34cd56ef``."""
-    code = str(maker.get("code") or "")
-    suffix = ", code unknown" if code.startswith(_UNKNOWN) else f", code {code[:12]}" if code else ""
-    return f"{maker.get('distribution')} {maker.get('version')}{suffix}"
 
 
 def _is_keyed(offered: Offered) -> bool:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.result import UNKNOWN
+from dpspec.contract.results import UNKNOWN
+from dpspec.decimals import upper
 from dpspec.errors import UsageError
+from dpspec.results.conformance_status import rejected
 from dpspec.text import closest, did_you_mean, listed
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dpspec.contract import Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
+from dpspec.contract.results import Remedy, Verdict
 from dpspec.engine.calibration import Evaluations, calibrate_spec
-from dpspec.engine.results.result import Remedy, Verdict
 from dpspec.errors import DpspecError
 from dpspec.language.numeric_values import numeric_key
 

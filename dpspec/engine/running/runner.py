@@ -13,11 +13,11 @@ from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training

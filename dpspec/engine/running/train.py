@@ -20,10 +20,10 @@ from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, ModelError, 
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.contract.frozen import canonical_json
+from dpspec.decimals import duration
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch, offers_of
 from dpspec.engine.preparing.trial_keys import code_of
-from dpspec.engine.results.decimals import duration
 from dpspec.engine.storage.stored_trials import (
     AuditState,
     Listener,

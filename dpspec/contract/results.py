@@ -1,6 +1,6 @@
 """The result of a run: all numbers and verdicts with the evidence to recompute both. Plain frozen values.
 
-``dpspec.engine.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v2``.
+``dpspec.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v2``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from dpspec.contract import Assumption, Check, Evidence, Facts, Finding, FrozenMap, Json, Outcome, Power, Series
-from dpspec.contract.findings import Channel, data_frame
-from dpspec.engine.results import decimals
+from dpspec import decimals
+from dpspec.contract.audit import Outcome, Power
+from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
+from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.errors import ExitCode, UsageError
 
 #: Prefix of the source of every bound on an executed schedule.
@@ -239,7 +241,7 @@ class AuditResult:
 
     Attributes:
         promised: The checks that the plan promised, without measurements.
-        left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
+        left_out: The number of values of each privacy class that ``dpspec.results.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
         stored_trials: The number of trials that the store had before the run.
         recording: The section of a recorded training; None for all others.
@@ -424,10 +426,7 @@ class Result:
 
         It omits data-dependent and per-record values, as every report.
         """
-        from dpspec.registry.loader import resolve
-
-        render: Any = resolve("dpspec.reporters.page:first_screen")
-        page = escape(render(self), quote=True)
+        page = escape(import_module("dpspec.reporters.page").first_screen(self), quote=True)
         style = "width:100%;height:36rem;border:1px solid #8884"
         return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
 
@@ -441,6 +440,7 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: AuditResult) -> str:
+    """The name without the values of a cell."""
     return audit.name.partition("[")[0] or audit.name
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series, thaw
 from dpspec.contract.frozen import deeper_than
-from dpspec.engine.results.result import SCHEMA, AuditResult, Result
+from dpspec.contract.results import SCHEMA, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
 from dpspec.text import json_text, shortened

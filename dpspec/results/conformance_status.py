@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
-from dpspec.engine.results.decimals import given, upper
-from dpspec.engine.results.result import Conformance, ConformanceName
+from dpspec.contract.results import Conformance, ConformanceName
+from dpspec.decimals import given, upper
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: Assumption of backends about the origin of constants.

@@ -20,8 +20,8 @@ from dpspec.contract import (
     Spec,
     is_privacy_quantity,
 )
-from dpspec.engine.judging.inequalities import Part
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
+from dpspec.results.inequalities import Part
 
 if TYPE_CHECKING:
     from dpspec.accounting import Polygon

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpspec import decimals
 from dpspec.contract import Assumption, Check, FrozenMap
-from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.results.conformance_status import inspections, missing, reason, rejected
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.engine.results.decimals import exact
+from dpspec.decimals import exact
 from dpspec.text import several
 
 Side: TypeAlias = Literal["at-most", "at-least"]
