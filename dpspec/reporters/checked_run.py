@@ -37,7 +37,7 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
             page.item(sentence)
     page.heading("WHAT RAN")
     page.line(recording.ran, indent=2)
-    page.line(_accountant(recording), indent=2)
+    page.line(_accountant(recording, deviates), indent=2)
     for finding in audit.findings:
         attack = finding.bound == "lower" and finding.scope.data == "planted"
         if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
@@ -54,8 +54,7 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
     upper = _upper(audit)
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
     if deviates and (verdict is None or verdict.verdict != "refuted"):
-        why = "the run is not what its accounting assumes: nothing is proved about it"
-        return "DEVIATES", f"{why} (epsilon {epsilon} is not the cost of this run)" if epsilon else why
+        return "DEVIATES", "the run is not what its accounting assumes: nothing is proved about it"
     if verdict is None:
         at = words.conditions(upper.at) if upper is not None else ""
         cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"
@@ -150,9 +149,10 @@ def _cautions(page: Page, recording: Recording) -> None:
         page.item(note)
 
 
-def _accountant(recording: Recording) -> str:
+def _accountant(recording: Recording, deviates: bool) -> str:
     report = recording.accountant
     if report is None:
         return "The recorder received no accountant: the script's figure is unknown."
     figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}"
-    return f"Accountant {report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}, recomputed."
+    doubt = "; it is not the cost of this run" if deviates and report.epsilon is not None else ""
+    return f"Accountant {report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}, recomputed{doubt}."

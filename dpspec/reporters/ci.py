@@ -16,6 +16,7 @@ from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
 from dpspec.results.redact import redact
+from dpspec.results.void_bounds import without_void_bounds
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
 
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
-    result = result if internal else redact(result)
+    result = without_void_bounds(result if internal else redact(result))
     lines = []
     for audit in result.audits:
         for problem in _problems(audit):
@@ -90,7 +91,7 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
     """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
     from junitparser import JUnitXml, TestSuite
 
-    result = result if internal else redact(result)
+    result = without_void_bounds(result if internal else redact(result))
     document = JUnitXml("dpspec")
     for audit in result.audits:
         suite = TestSuite(plain(audit.name))
@@ -149,7 +150,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim."""
-    result = result if internal else redact(result)
+    result = without_void_bounds(result if internal else redact(result))
     rules = [
         {
             "id": f"dpspec/{name}",

@@ -9,6 +9,7 @@ from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
 from dpspec.results.conformance_status import rejected
 from dpspec.results.redact import redact
+from dpspec.results.void_bounds import without_void_bounds
 from dpspec.text import markdown, plain
 
 #: Of more claims or audits than this, the expected ones are folded.
@@ -17,7 +18,7 @@ _MANY = 30
 
 def render(result: Result, *, internal: bool = False) -> str:
     """Unexpected claims come first; findings and recipes are folded."""
-    result = result if internal else redact(result)
+    result = without_void_bounds(result if internal else redact(result))
     several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:

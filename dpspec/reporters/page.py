@@ -29,6 +29,7 @@ from dpspec.reporters.risk import highest_rate, risk
 from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
+from dpspec.results.void_bounds import without_void_bounds
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
 
 def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
-    result = reread(result if internal else redact(result))
+    embedded_result = reread(result if internal else redact(result))
+    result = without_void_bounds(embedded_result)
     cells = {
         index: matrices.cell_title(matrix, audit)
         for matrix in result.matrices
@@ -92,7 +94,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
-            embedded=embedded(dump(result, indent=None)),
+            embedded=embedded(dump(embedded_result, indent=None)),
             style=_asset("page.css"),
             script=_asset("page.js"),
             script_digest=b64encode(hashlib.sha256(_asset("page.js").encode("utf-8")).digest()).decode("ascii"),
@@ -103,7 +105,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 def first_screen(result: Result) -> str:
     """The top of the page without scripts and without the embedded result, for notebooks."""
-    result = reread(redact(result))
+    result = without_void_bounds(reread(redact(result)))
     screen = _environment().get_template("screen.html").render(screen=_screen(result), internal=False)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><style>{_asset("page.css")}</style><main>{screen}</main>'

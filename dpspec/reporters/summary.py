@@ -14,6 +14,7 @@ from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
+from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -168,10 +169,10 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
     if deviating:
         where = "" if alone else f" in {_named([audit.name for audit in deviating])}"
         intended = ", as this control intends" if alone and deviating[0].conformance.expected else ""
-        yield (
-            f"The executed run deviates from its declaration{where}{intended}: proofs apply to the declared mechanism, "
-            "not to that run."
-        )
+        of_run = "proofs apply to the declared mechanism, not to that run"
+        if all(map(has_void_bounds, deviating)):
+            of_run = "no bound applies to that run"
+        yield f"The executed run deviates from its declaration{where}{intended}: {of_run}."
     elif any(audit.conformance.status == "checks-missing" for audit in audits):
         yield "Planned checks of the executed run are missing: its conformance is unknown."
     bare = [audit for audit in audits if _untrained(audit)]
@@ -212,11 +213,14 @@ def _controls(controls: _Claims) -> Iterator[str]:
     refuted = [pair for pair in controls if pair[1].expected]
     by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
     remark = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+    if not refuted and all(_untrained(audit) for audit, _ in controls):
+        yield f"{words.count(len(controls), 'negative control')} not tested, because no attack was run."
+        return
     if len(refuted) < len(controls):
         remark += ": the audit does not detect such violations"
     elif not by_theory:
         remark = ": the audit detects such violations"
-    were = "was" if len(refuted) == 1 else "were"
+    were = "was" if len(controls) == 1 else "were"
     yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{remark}."
 
 

@@ -18,6 +18,7 @@ from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Re
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.redact import LEFT_OUT_REASON
+from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import several
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
     if low or high:
         one, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
         return f"{verdict.quantity} {side}{one}"
+    if has_void_bounds(audit):
+        return "no bound applies to this run"
     return "hidden: depends on the data; --internal shows it" if verdict.reason == LEFT_OUT_REASON else "no bound"
 
 

@@ -1,0 +1,116 @@
+"""Reports on a recorded run that deviates show no number of its schedule as if it held."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import FrozenMap
+from dpspec.contract.results import AccountantReport, Conformance, Recording, Result
+from dpspec.reporters import ci, markdown, page, statement, terminal
+from dpspec.reporters.figures import figures
+from dpspec.results import codec
+from dpspec.results.void_bounds import has_void_bounds, without_void_bounds
+
+#: The upper end of the schedule's epsilon, and of its mu; no other number of the result begins so.
+EPSILON, MU = 1.4142, 0.57721
+
+
+def recorded(status: str = "deviates", **changes: object) -> Result:
+    base = factory.audit("run")
+    (bound,) = base.findings[:1]
+    bounds = tuple(
+        dataclasses.replace(bound, quantity=quantity, value=value, lower=None, at=at)
+        for quantity, value, at in (
+            ("epsilon", EPSILON, FrozenMap({"delta": 1e-5})),
+            ("mu", MU, FrozenMap()),
+        )
+    )
+    verdict = factory.verdict(
+        "claim", verdict="open", expected=False, expect=("proved",), quantity="epsilon", claimed=8.0, upper=EPSILON,
+        upper_finding=0, provable=EPSILON, reason="Nothing is proved of a run that deviates.", text="epsilon <= 8",
+    )  # fmt: skip
+    report = AccountantReport(mechanism="prv", delta=1e-5, epsilon=2.5, difference=f"The schedule has {EPSILON}.")
+    section = Recording(steps=3, ended=True, setup=("s",), accountant=report, confirm=("this number says",), ran="r")
+    conformance = Conformance(status=status, expect="no-deviation-found", expected=False, reason="update")
+    values = {
+        "findings": bounds, "verdicts": (verdict,), "recording": section, "conformance": conformance, "series": (),
+    }  # fmt: skip
+    return factory.result(dataclasses.replace(base, **{**values, **changes}))
+
+
+class _Text(HTMLParser):
+    """The text of a page without scripts and the embedded result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._hidden = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._hidden = tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        self.words += [] if self._hidden else [data]
+
+
+def page_text(result: Result) -> str:
+    parser = _Text()
+    parser.feed(page.render(result))
+    return " ".join(parser.words)
+
+
+RENDERERS: dict[str, Callable[[Result], str]] = {
+    "page": page_text,
+    "first screen": page.first_screen,
+    "terminal": terminal.render,
+    "brief": terminal.render_brief,
+    "markdown": markdown.render,
+    "statement": statement.render,
+    "registry": statement.render_registry,
+    "junit": ci.render_junit,
+    "github": ci.render_github,
+}
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_no_number_of_the_schedule_is_shown(name: str) -> None:
+    text = RENDERERS[name](recorded())
+    assert not re.search(r"1\.41|0\.577", text)
+    assert "this number" not in text
+    assert "instead, which the present values prove" not in text
+
+
+def test_the_numbers_of_a_run_without_deviation_are_shown() -> None:
+    fine = recorded("no-deviation-found")
+    assert without_void_bounds(fine) == fine
+    assert "1.41" in page_text(fine)
+    assert "1.41" in terminal.render(fine)
+
+
+def test_the_data_keep_all_numbers_and_a_spec_keeps_its_bounds() -> None:
+    result = recorded()
+    assert codec.load(codec.dump(result)).audits[0].verdicts[0].upper == EPSILON
+    spec = recorded(recording=None)
+    assert not has_void_bounds(spec.audits[0])
+    assert without_void_bounds(spec) == spec
+
+
+def test_the_lower_bound_of_an_attack_remains() -> None:
+    result = recorded()
+    (audit,) = result.audits
+    attack = dataclasses.replace(
+        audit.findings[0], bound="lower", rigor="statistical", value=0.9, confidence=0.95,
+        scope=dataclasses.replace(audit.findings[0].scope, pipeline="executed", data="planted"),
+    )  # fmt: skip
+    verdict = dataclasses.replace(audit.verdicts[0], lower=0.9, lower_finding=2)
+    (shown,) = without_void_bounds(
+        dataclasses.replace(
+            result, audits=(dataclasses.replace(audit, findings=(*audit.findings, attack), verdicts=(verdict,)),)
+        )
+    ).audits
+    assert (shown.findings, shown.verdicts[0].lower, shown.verdicts[0].lower_finding) == ((attack,), 0.9, 0)
+    assert (shown.verdicts[0].upper, shown.verdicts[0].provable, list(figures(shown))) == (None, None, [])
