@@ -65,12 +65,12 @@ def keys(schema: Plain) -> list[Key]:
             continue
         kinds.setdefault(key, []).extend(chosen)
         every.setdefault(key.chooser, set()).update(chosen)
-    found = []
+    distinct_keys = []
     for key, repeated in kinds.items():
-        own = tuple(dict.fromkeys(repeated))
-        where = f"{key.chooser} is {joined(own, 'or')}" if set(own) != every[key.chooser] else ""
-        found.append(replace(key, kinds=own, where=where))
-    return found
+        key_kinds = tuple(dict.fromkeys(repeated))
+        where = f"{key.chooser} is {joined(key_kinds, 'or')}" if set(key_kinds) != every[key.chooser] else ""
+        distinct_keys.append(replace(key, kinds=key_kinds, where=where))
+    return distinct_keys
 
 
 def _walk(node: Plain, path: str, chooser: str, kinds: tuple[str, ...]) -> Iterator[tuple[Key, tuple[str, ...]]]:
@@ -97,8 +97,8 @@ def _condition(test: Plain, path: str) -> tuple[str, tuple[str, ...]] | None:
         place = f"{path}.{name}" if path else name
         if "const" in part or "enum" in part:
             return place, tuple(map(str, [part["const"]] if "const" in part else part["enum"]))
-        if (found := _condition(part, place)) is not None:
-            return found
+        if (condition := _condition(part, place)) is not None:
+            return condition
     return None
 
 
@@ -129,7 +129,9 @@ def _shape(node: Plain) -> str:
     if alternatives:
         return " or ".join(dict.fromkeys(map(_shape, alternatives)))
     kind = node.get("type", "any value")
-    name = " or ".join(_NAMES.get(one, one) for one in (kind if isinstance(kind, list) else [str(kind)]))
+    name = " or ".join(
+        _NAMES.get(json_type, json_type) for json_type in (kind if isinstance(kind, list) else [str(kind)])
+    )
     return f"list of {_shape(node['items'])}" if name == "list" and isinstance(node.get("items"), dict) else name
 
 
@@ -176,20 +178,20 @@ def explain(
     from dpspec.language.diagnostics import CODES
 
     catalog = load_project()
-    known = keys(reference(catalog))
-    pairs = list(_pairs(catalog, known))
+    spec_keys = keys(reference(catalog))
+    pairs = list(_pairs(catalog, spec_keys))
     if what not in CODES and "." not in what:  # importing the checks takes longest
         names = printed_names(catalog)
         pairs += [(name, block.replace("\n", "\n    ")) for name, blocks in names.items() for block in blocks]
-    found = [text for word, text in pairs if word == what] or [
+    explanations = [text for word, text in pairs if word == what] or [
         text for word, text in pairs if word == _without_items(what)
     ]
-    if not found:
+    if not explanations:
         words = dict(pairs)
         close = joined([quoted(word) for word in close_matches(what, list(words), 3)], "or")
         suggestion = f"; did you mean {close}?" if close else ""
         raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
-    emit("\n".join(map(_folded, "\n\n".join(found).split("\n"))))
+    emit("\n".join(map(_folded, "\n\n".join(explanations).split("\n"))))
     return ExitCode.OK
 
 
@@ -206,7 +208,7 @@ def _folded(line: str) -> str:
     return fill(plain(text), page_width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
+def _pairs(catalog: Catalog, spec_keys: Sequence[Key]) -> Iterator[tuple[str, str]]:
     """Words with their explanations, in lines that are not folded yet."""
     from dpspec.language import diagnostics
     from dpspec.reporters.words import VERDICTS
@@ -215,36 +217,36 @@ def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
         yield code, diagnostics.explain(code, page_width())
     for field, (name, chooser) in _FAMILIES.items():
         for kind, offered in getattr(catalog, field).items():
-            yield kind, _provider(name, chooser, kind, offered, known)
+            yield kind, _provider(name, chooser, kind, offered, spec_keys)
     for verdict, text in VERDICTS.items():
         for word in (verdict, "verdict", "verdicts"):
             yield word, f"verdict {verdict}\n    {text}"
-    for kind in dict.fromkeys(kind for key in known if key.chooser == "claims.kind" for kind in key.kinds):
-        yield kind, f"claim kind {kind}{_listed(_of_kind('claims.kind', kind, known))}"
-    paths = {key.path for key in known}
-    for key in known:  # by path, or by its end if that is not another path
+    for kind in dict.fromkeys(kind for key in spec_keys if key.chooser == "claims.kind" for kind in key.kinds):
+        yield kind, f"claim kind {kind}{_listed(_of_kind('claims.kind', kind, spec_keys))}"
+    paths = {key.path for key in spec_keys}
+    for key in spec_keys:  # by path, or by its end if that is not another path
         parts = key.path.split(".")
         for word in {".".join(parts[start:]) for start in range(len(parts))}:
             if word == key.path or word not in paths:
-                yield word, _key(key, known)
+                yield word, _key(key, spec_keys)
 
 
-def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
+def _provider(name: str, chooser: str, kind: str, offered: Offered, spec_keys: Sequence[Key]) -> str:
     provider = offered.provider
     lines = [f"{name} {kind}, by {offered.distribution} {offered.version}", f"    {provider.summary}"]
     for field, text in _SAID.items():
         if value := getattr(provider, field, None):
             lines.append("    " + text.format(", ".join(sorted(value)) if isinstance(value, frozenset) else value))
-    own = _of_kind(chooser, kind, known)
+    kind_keys = _of_kind(chooser, kind, spec_keys)
     if chooser in _BLOCKS:
         lines.append(f"    Chosen by {chooser}: {kind}")
-        own = keys({"properties": {"audit": {"properties": {_BLOCKS[chooser]: provider.schema}}}})[2:]
-    return "\n".join(lines) + _listed(own)
+        kind_keys = keys({"properties": {"audit": {"properties": {_BLOCKS[chooser]: provider.schema}}}})[2:]
+    return "\n".join(lines) + _listed(kind_keys)
 
 
-def _of_kind(chooser: str, kind: str, known: Sequence[Key]) -> list[Key]:
+def _of_kind(chooser: str, kind: str, spec_keys: Sequence[Key]) -> list[Key]:
     block = f"{chooser.partition('.')[0]}."
-    return [key for key in known if key.chooser == chooser and kind in key.kinds and key.path.startswith(block)]
+    return [key for key in spec_keys if key.chooser == chooser and kind in key.kinds and key.path.startswith(block)]
 
 
 def _listed(keys: Sequence[Key]) -> str:
@@ -258,12 +260,12 @@ def _line(key: Key) -> str:
     return " ".join(key.description.split())
 
 
-def _key(key: Key, known: Sequence[Key]) -> str:
+def _key(key: Key, spec_keys: Sequence[Key]) -> str:
     lines = [key.path, f"    {key.type}"]
     lines += [f"    {line}" for line in (_line(key), key.where and f"where {key.where}") if line]
     below = [  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
         inner
-        for inner in known
+        for inner in spec_keys
         if inner.path.rpartition(".")[0] == key.path
         and not inner.chooser.startswith(f"{key.path}.")
         and (inner.chooser != key.chooser or not key.chooser or set(inner.kinds) & set(key.kinds))

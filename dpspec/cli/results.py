@@ -130,21 +130,23 @@ def verify(
     page = page_at(result)
     catalog = load_project(plugins=plugins)
     trial_store = Store(store or DEFAULT_STORE, read_key(store_key), only_read=True)
-    held = trial_store if trial_store.exists() else None
+    existing_store = trial_store if trial_store.exists() else None
     folder = None if directory is None else str(directory)
     # With a key only trials with its seal count.
-    mismatches = recompute(stored, catalog, directory=folder, store=held, vouched=store_key is not None)
-    others = other_versions(stored, catalog)
-    for one in mismatches:
-        if not one.differs:
-            name = plain(place(stored, one.audit, one.what))
-            emit(f"{name} ({plain(one.recorded)}) was not recomputed: {plain(one.recomputed)}")
-    differing = [one for one in mismatches if one.differs]
-    wrong, unclear = _of_others(stored, differing, others) if others else (len(differing), 0)
-    for one in () if others else differing:
-        name = plain(place(stored, one.audit, one.what))
-        text = f"{name}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
-        emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
+    mismatches = recompute(stored, catalog, directory=folder, store=existing_store, vouched=store_key is not None)
+    foreign_versions = other_versions(stored, catalog)
+    for mismatch in mismatches:
+        if not mismatch.differs:
+            name = plain(place(stored, mismatch.audit, mismatch.what))
+            emit(f"{name} ({plain(mismatch.recorded)}) was not recomputed: {plain(mismatch.recomputed)}")
+    differing = [mismatch for mismatch in mismatches if mismatch.differs]
+    differing_count, incomparable_count = (
+        _of_others(stored, differing, foreign_versions) if foreign_versions else (len(differing), 0)
+    )
+    for mismatch in () if foreign_versions else differing:
+        name = plain(place(stored, mismatch.audit, mismatch.what))
+        text = f"{name}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
+        emit(f"{text}\n    because:    {plain(mismatch.because)}" if mismatch.because else text)
     if page is not None:
         from dpspec.reporters.page import compared
 
@@ -153,14 +155,14 @@ def verify(
             emit(f"the page could not be compared: {plain(reason)}")
         if edit:
             emit("\n".join(map(plain, f"the page differs from its result in {edit}".split("\n"))))
-        wrong += bool(edit)
-        unclear += bool(reason)
-    found = _count_trials(stored, trial_store, "damaged or without a seal" if store_key else "damaged")
-    ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
-    if ended is ExitCode.OK and found == 0 and store is not None:
-        ended = ExitCode.NOT_RECOMPUTED
-    emit(plain(unverified(stored, held)))
-    return ended
+        differing_count += bool(edit)
+        incomparable_count += bool(reason)
+    intact_trials = _count_trials(stored, trial_store, "damaged or without a seal" if store_key else "damaged")
+    exit_code = _end(plain(str(result)), stored, mismatches, differing_count, incomparable_count)
+    if exit_code is ExitCode.OK and intact_trials == 0 and store is not None:
+        exit_code = ExitCode.NOT_RECOMPUTED
+    emit(plain(unverified(stored, existing_store)))
+    return exit_code
 
 
 def _count_trials(stored: Result, store: Store, unusable: str) -> int | None:
@@ -176,34 +178,37 @@ def _count_trials(stored: Result, store: Store, unusable: str) -> int | None:
     return intact
 
 
-def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
+def _of_others(stored: Result, differing: Sequence[Mismatch], foreign_versions: Sequence[str]) -> tuple[int, int]:
     from dpspec.engine.differences import changed, tally
     from dpspec.reporters.words import count
 
-    emit(f"recorded by {plain(', '.join(others))}: differences may come from other rules, or from an edit")
+    emit(f"recorded by {plain(', '.join(foreign_versions))}: differences may come from other rules, or from an edit")
     changes = list(changed(stored, differing))
-    for one, text in changes:
-        emit(plain(f"{one.audit}: {text}" if one.audit else text))
-    shown = [one for one, _ in changes]
-    rest = [one for one in differing if one not in shown]
-    if rest:
-        emit(f"{count(len(rest), 'value')} differ without changing a verdict: {plain(tally(rest))}")
-    return len(changes), len(rest)
+    for mismatch, text in changes:
+        emit(plain(f"{mismatch.audit}: {text}" if mismatch.audit else text))
+    shown = [mismatch for mismatch, _ in changes]
+    without_effect = [mismatch for mismatch in differing if mismatch not in shown]
+    if without_effect:
+        emit(f"{count(len(without_effect), 'value')} differ without changing a verdict: {plain(tally(without_effect))}")
+    return len(changes), len(without_effect)
 
 
-def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, unclear: int) -> ExitCode:
+def _end(
+    name: str, stored: Result, mismatches: Sequence[Mismatch], differing_count: int, incomparable_count: int
+) -> ExitCode:
     from dpspec.reporters.words import count
 
-    if wrong:
-        emit(f"{count(wrong, 'value')} of {name} {'differs' if wrong == 1 else 'differ'} from the recomputation")
+    if differing_count:
+        verb = "differs" if differing_count == 1 else "differ"
+        emit(f"{count(differing_count, 'value')} of {name} {verb} from the recomputation")
         return ExitCode.UNEXPECTED
     claims = sum(len(audit.verdicts) for audit in stored.audits)
-    missing = [one for one in mismatches if not one.differs]
-    if missing or unclear:
-        verdicts = len({(one.audit, claim) for one in missing for claim in one.claims})
-        besides = sum(not one.claims for one in missing) + unclear
+    missing = [mismatch for mismatch in mismatches if not mismatch.differs]
+    if missing or incomparable_count:
+        verdicts = len({(mismatch.audit, claim) for mismatch in missing for claim in mismatch.claims})
+        other_values = sum(not mismatch.claims for mismatch in missing) + incomparable_count
         texts = [f"{verdicts} of {count(claims, 'verdict')}"] if verdicts else []
-        texts += [count(besides, "other value" if verdicts else "value")] if besides else []
+        texts += [count(other_values, "other value" if verdicts else "value")] if other_values else []
         emit(f"{name}: could not be recomputed: {' and '.join(texts)}")
         return ExitCode.NOT_RECOMPUTED
     emit(f"{name}: verified: all recomputed values equal the recorded ones ({count(claims, 'claim')})")

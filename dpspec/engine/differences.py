@@ -66,9 +66,9 @@ _OF_RULES = re.compile(
 
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
-    here = versions_of(environment(catalog))
+    installed = versions_of(environment(catalog))
     recorded = versions_of(result.environment).items()
-    return tuple(f"{name} {old} (here {here[name]})" for name, old in recorded if here.get(name, old) != old)
+    return tuple(f"{name} {old} (here {installed[name]})" for name, old in recorded if installed.get(name, old) != old)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
@@ -137,47 +137,54 @@ _REJECTED = ("refuted", "contradicted")
 def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str]]:
     """The recomputed conclusions with the values that only the audit has, and their number by part."""
     parts: dict[str, Any] = {part: _merge(getattr(audit, part), getattr(again, part)) for part in _PARTS}
-    taken = Counter({part: len(items) - len(getattr(again, part)) for part, items in parts.items()})
-    return replace(again, trials=len(audit.trials), **parts), +taken
+    taken_counts = Counter({part: len(items) - len(getattr(again, part)) for part, items in parts.items()})
+    return replace(again, trials=len(audit.trials), **parts), +taken_counts
 
 
 def comparable(
-    old: AuditResult, new: AuditResult, family: int, taken: Counter[str] | None
+    old: AuditResult, new: AuditResult, family: int, taken_counts: Counter[str] | None
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
     """A redacted audit and its recomputation without incomparable values, and the mismatches."""
     new = redact_audit(new, family)
-    if taken is None or (not taken and old.left_out == new.left_out):
+    if taken_counts is None or (not taken_counts and old.left_out == new.left_out):
         return old, new, []
     mismatches = list(_counts(old, new))
     left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
     verdicts = []
-    for now in new.verdicts:
-        was = left_out.get(now.claim)
-        if was is not None:
+    for new_verdict in new.verdicts:
+        old_verdict = left_out.get(new_verdict.claim)
+        if old_verdict is not None:
             # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
-            differs = now.kind != "metric" and now.verdict in _REJECTED and was.verdict not in _REJECTED
-            text = now.verdict if differs else "depends on values that this result omits"
-            what = f"the verdict of {was.claim}"
-            mismatches.append(Mismatch(old.name, what, was.verdict, text, differs=differs, claims=(was.claim,)))
-            if was.upper is not None and was.lower is not None:
-                ends = f"[{was.lower}, {was.upper}]"
+            differs = (
+                new_verdict.kind != "metric"
+                and new_verdict.verdict in _REJECTED
+                and old_verdict.verdict not in _REJECTED
+            )
+            text = new_verdict.verdict if differs else "depends on values that this result omits"
+            what = f"the verdict of {old_verdict.claim}"
+            mismatches.append(
+                Mismatch(old.name, what, old_verdict.verdict, text, differs=differs, claims=(old_verdict.claim,))
+            )
+            if old_verdict.upper is not None and old_verdict.lower is not None:
+                ends = f"[{old_verdict.lower}, {old_verdict.upper}]"
                 mismatches.append(Mismatch(old.name, what, ends, "one end depends on an omitted value"))
-            of_claim = {name: getattr(now, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
-            expected = as_expected(was.verdict, now.expect)
-            now = replace(was, **of_claim, expected=expected, p_value=None)
-        verdicts.append(now)
-    mismatches.extend(_taken(old, taken))
+            of_claim = {name: getattr(new_verdict, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
+            expected = as_expected(old_verdict.verdict, new_verdict.expect)
+            new_verdict = replace(old_verdict, **of_claim, expected=expected, p_value=None)
+        verdicts.append(new_verdict)
+    mismatches.extend(_taken(old, taken_counts))
     new = replace(new, verdicts=tuple(verdicts), left_out=old.left_out)
-    if "checks" in taken:
+    if "checks" in taken_counts:
         # A rejected check may no longer reject because its p-value was rounded to a power of ten.
-        own = family * inspections(len(new.trials), new.planned_trials)
+        own_family = family * inspections(len(new.trials), new.planned_trials)
         near = [replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
         statuses = (old.conformance.status, new.conformance.status)
-        if statuses == ("deviates", "no-deviation-found") and any(rejected(check, own) for check in near):
+        if statuses == ("deviates", "no-deviation-found") and any(rejected(check, own_family) for check in near):
             new = replace(new, conformance=old.conformance)
         # The choice of the tests of assumptions depends on removed digits.
         old, new = (
-            with_assumptions(audit, lambda one: replace(one, test=None, detectable=None)) for audit in (old, new)
+            with_assumptions(audit, lambda assumption: replace(assumption, test=None, detectable=None))
+            for audit in (old, new)
         )
     return old, new, mismatches
 
@@ -187,15 +194,15 @@ def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[Any, ...]:
     places: dict[Hashable, deque[int]] = defaultdict(deque)
     for i, item in enumerate(again):
         places[_key(item)].append(i)
-    besides: dict[int, list[Any]] = defaultdict(list)
-    last = -1
+    further: dict[int, list[Any]] = defaultdict(list)
+    last_match = -1
     for item in recorded:
         indices = places.get(_key(item))
         if indices:
-            last = indices.popleft()
+            last_match = indices.popleft()
         else:
-            besides[last].append(item)
-    return (*besides[-1], *(each for i, item in enumerate(again) for each in (item, *besides[i])))
+            further[last_match].append(item)
+    return (*further[-1], *(each for i, item in enumerate(again) for each in (item, *further[i])))
 
 
 def _key(item: Any) -> Hashable:
@@ -214,21 +221,27 @@ def _key(item: Any) -> Hashable:
 def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
     """Compare the numbers of removed values: at least the recomputed number, and only known classes."""
     for privacy in {**old.left_out, **new.left_out}:
-        number, due = int(old.left_out.get(privacy, 0)), int(new.left_out.get(privacy, 0))
-        wrong = number < due or privacy not in get_args(Privacy) or privacy == "public"
-        more = "" if wrong else " recomputed; the rest needs the run's store, or its data"
-        if wrong or number > due:
-            yield Mismatch(old.name, f"left_out.{privacy}", f"{number} values", f"{due}{more}", differs=wrong)
+        number, recomputed_number = int(old.left_out.get(privacy, 0)), int(new.left_out.get(privacy, 0))
+        is_wrong = number < recomputed_number or privacy not in get_args(Privacy) or privacy == "public"
+        explanation = "" if is_wrong else " recomputed; the rest needs the run's store, or its data"
+        if is_wrong or number > recomputed_number:
+            yield Mismatch(
+                old.name,
+                f"left_out.{privacy}",
+                f"{number} values",
+                f"{recomputed_number}{explanation}",
+                differs=is_wrong,
+            )
 
 
-def _taken(old: AuditResult, taken: Counter[str]) -> Iterator[Mismatch]:
+def _taken(old: AuditResult, taken_counts: Counter[str]) -> Iterator[Mismatch]:
     everyone = tuple(verdict.claim for verdict in old.verdicts)
     executed = tuple(
         verdict.claim
         for verdict in old.verdicts
         if verdict.upper_finding is not None and old.findings[verdict.upper_finding].scope.pipeline == "executed"
     )
-    for part, number in taken.items():
+    for part, number in taken_counts.items():
         yield Mismatch(
             old.name,
             "conformance" if part == "checks" else part,

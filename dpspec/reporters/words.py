@@ -89,8 +89,8 @@ def conformance_label(status: str) -> str:
 def headline(audit: AuditResult, verdict: Verdict) -> str:
     """A proof on a recording names its assumptions: ``proved, assuming one-record``."""
     label, recording = verdict_label(audit, verdict), audit.recording
-    given = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
-    return f"{label}, assuming {given}" if given else label
+    assumed_names = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
+    return f"{label}, assuming {assumed_names}" if assumed_names else label
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -172,8 +172,8 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
         between = f"at least {low} and at most {high}, a contradiction" if _crossed(verdict) else f"{low} to {high}"
         return f"{verdict.quantity} {between}"
     if low or high:
-        one, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
-        return f"{verdict.quantity} {side}{one}"
+        end, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
+        return f"{verdict.quantity} {side}{end}"
     if has_void_bounds(audit):
         return "no bound applies to this run"
     return "hidden: depends on the data; --internal shows it" if verdict.reason == LEFT_OUT_REASON else "no bound"
@@ -183,8 +183,8 @@ def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
     """The lower and the upper bound; an empty string for a missing one."""
 
     def end(value: float | None, index: int | None, rounded: Callable[..., str]) -> str:
-        known = index is not None and 0 <= index < len(audit.findings)
-        about = _ABOUT if known and audit.findings[index or 0].rigor == "approximate" else ""
+        has_finding = index is not None and 0 <= index < len(audit.findings)
+        about = _ABOUT if has_finding and audit.findings[index or 0].rigor == "approximate" else ""
         return "" if value is None else about + rounded(value, against=verdict.claimed)
 
     low = end(verdict.lower, verdict.lower_finding, decimals.lower)
@@ -349,8 +349,8 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
-    held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
-    distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
+    sources = [*findings(audit), *audit.evidence]
+    distinct = dict.fromkeys(assumption for source in sources for assumption in source.assumptions)
     return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
 
 
@@ -362,8 +362,8 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
         details.append(f"level {decimals.nearest(of.level, digits=2)}")
     if of.detectable is not None and not tested_above:
         details.append(detectable(of.detectable))
-    known = ", ".join(detail for detail in details if detail)
-    return f"{text} ({known})" if known else text
+    stated_details = ", ".join(detail for detail in details if detail)
+    return f"{text} ({stated_details})" if stated_details else text
 
 
 def printed(of: Printed) -> str:
@@ -373,14 +373,14 @@ def printed(of: Printed) -> str:
 
 def families(result: Result) -> list[int]:
     """For each audit the number of checks that its own were judged among."""
-    return family_sizes([(len(one.checks), len(one.trials), one.planned_trials) for one in result.audits])
+    return family_sizes([(len(audit.checks), len(audit.trials), audit.planned_trials) for audit in result.audits])
 
 
 def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
     """Rejected checks first. A p-value that is not a probability counts as rejected: the result was edited."""
-    judged = [(one, not 0.0 <= one.p_value <= 1.0 or rejected(one, family)) for one in checks]
-    bad = sorted((one for one, is_rejected in judged if is_rejected), key=lambda one: one.p_value)
-    return [*((one, True) for one in bad), *((one, False) for one, is_rejected in judged if not is_rejected)]
+    judged = [(check, not 0.0 <= check.p_value <= 1.0 or rejected(check, family)) for check in checks]
+    bad = sorted((check for check, is_rejected in judged if is_rejected), key=lambda check: check.p_value)
+    return [*((check, True) for check in bad), *((check, False) for check, is_rejected in judged if not is_rejected)]
 
 
 def check(of: Check) -> str:
@@ -441,25 +441,25 @@ def _is_as_run(of: Finding) -> bool:
 
 def as_run(audit: AuditResult) -> tuple[str, ...]:
     """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
-    found = [finding for finding in audit.findings if _is_as_run(finding)]
-    given = [finding for finding in found if finding.lower is not None]
+    executed_epsilons = [finding for finding in audit.findings if _is_as_run(finding)]
+    intervals = [finding for finding in executed_epsilons if finding.lower is not None]
     lines = []
-    for finding in found:
+    for finding in executed_epsilons:
         begin = f"Estimated epsilon of the executed run ({finding.method})"
         if finding.lower is None:
-            missing = "; ".join(one.text for one in finding.assumptions)
+            missing = "; ".join(assumption.text for assumption in finding.assumptions)
             lines.append(f"{begin}: not available; missing: {missing}.")
             continue
         high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
         at = f" at {conditions(finding.at)}" if finding.at else ""
         lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at}.")
-    if given:
-        assumed = dict.fromkeys(one.text for finding in given for one in finding.assumptions)
-        sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
-        held = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
+    if intervals:
+        assumed = dict.fromkeys(one.text for finding in intervals for one in finding.assumptions)
+        sure = {decimals.exact(finding.confidence) for finding in intervals if finding.confidence is not None}
+        confidence_note = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
         deviates = audit.conformance.status == "deviates"
         doubt = " The run deviates and may violate this assumption." if deviates else ""
-        lines.append(f"No claim depends on this estimate.{held} Assumption: {'; '.join(assumed)}.{doubt}")
+        lines.append(f"No claim depends on this estimate.{confidence_note} Assumption: {'; '.join(assumed)}.{doubt}")
     return tuple(lines)
 
 
@@ -469,17 +469,17 @@ _PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]"
 def place(result: Result, audit: str, what: str) -> str:
     """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
     path = f"{audit}: {what}" if audit else what
-    found = _PLACE.match(what)
-    holder = next((one for one in result.audits if one.name == audit), None)
-    if found is None or holder is None:
+    position = _PLACE.match(what)
+    holder = next((each for each in result.audits if each.name == audit), None)
+    if position is None or holder is None:
         return path
-    parts, index = getattr(holder, found[1]), int(found[2])
+    parts, index = getattr(holder, position[1]), int(position[2])
     if index >= len(parts):
         return path
-    one = parts[index]
-    names = (getattr(one, name, "") for name in ("claim", "assumption", "test", "note", "title", "id"))
-    at, method = conditions(getattr(one, "at", {})), getattr(one, "method", "")
-    texts = [statement(one) if isinstance(one, Finding) else "", *names, at, method]
+    part = parts[index]
+    names = (getattr(part, name, "") for name in ("claim", "assumption", "test", "note", "title", "id"))
+    at, method = conditions(getattr(part, "at", {})), getattr(part, "method", "")
+    texts = [statement(part) if isinstance(part, Finding) else "", *names, at, method]
     return f"{path} ({', '.join(filter(None, texts))})"
 
 
@@ -515,7 +515,7 @@ def phases(recording: Recording) -> list[str]:
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
-    return [(one.name, one.status, one.text) for one in recording.channels]
+    return [(channel.name, channel.status, channel.text) for channel in recording.channels]
 
 
 def accountant(report: AccountantReport | None) -> str:
@@ -535,7 +535,7 @@ def declared(recording: Recording) -> str:
 
 
 def recording_notes(recording: Recording) -> list[str]:
-    unknown = [f"not recognized: {one}" for one in recording.unrecognized]
+    unknown = [f"not recognized: {note}" for note in recording.unrecognized]
     rules = [rule_note(rule) for rule in recording.rules]
     return [*rules, *recording.cautions, *recording.advice, *unknown]
 

@@ -62,23 +62,23 @@ def with_assumptions(
     outcomes = list(outcomes)
     tests = [*_foreign_tests(outcomes)]
     for outcome in outcomes:
-        more: list[Assumption] = []
+        added: list[Assumption] = []
         if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
-            more.append(code)
+            added.append(code)
         if isinstance(outcome, Evidence):
-            more += _foreign_tests([outcome])
+            added += _foreign_tests([outcome])
         if isinstance(outcome, Finding):
             outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
             match outcome.bound, outcome.scope.pipeline:
                 case "lower", "executed":
-                    more += [*([code] if attack else []), *tests]
-                    more += [CHOSEN] if chosen else []
+                    added += [*([code] if attack else []), *tests]
+                    added += [CHOSEN] if chosen else []
                 case "upper", "declared" if chosen:
-                    more.append(SAME)
+                    added.append(SAME)
                 case "upper", "declared" if weights_path(spec) is not None:
-                    more.append(PUBLIC)
-        if more and isinstance(outcome, Evidence | Finding):
-            outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
+                    added.append(PUBLIC)
+        if added and isinstance(outcome, Evidence | Finding):
+            outcome = replace(outcome, assumptions=(*outcome.assumptions, *added))
         yield outcome
 
 
@@ -91,16 +91,16 @@ def _foreign_tests(outcomes: Iterable[Outcome]) -> Iterator[Assumption]:
 
 
 def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:
-    known: list[Assumption] = []
-    for own in finding.assumptions:
-        if own.name == CONSTANTS and own.status != "false":
+    assumptions: list[Assumption] = []
+    for assumption in finding.assumptions:
+        if assumption.name == CONSTANTS and assumption.status != "false":
             # A bad status replaces the finding's text.
-            words = [constants.text] if constants.status in _BAD else [own.text, constants.text]
+            words = [constants.text] if constants.status in _BAD else [assumption.text, constants.text]
             text = "; ".join(filter(None, words))
-            own = replace(own, status=constants.status, text=text, test=constants.test)
-        known.append(own)
-    if any(assumption.name == CONSTANTS for assumption in known):
-        return replace(finding, assumptions=tuple(known))
+            assumption = replace(assumption, status=constants.status, text=text, test=constants.test)
+        assumptions.append(assumption)
+    if any(assumption.name == CONSTANTS for assumption in assumptions):
+        return replace(finding, assumptions=tuple(assumptions))
     declared_upper = finding.bound == "upper" and finding.scope.pipeline == "declared"
     if constants.status in _BAD and spec.model is not None and declared_upper:
         return replace(finding, assumptions=(*finding.assumptions, constants))
