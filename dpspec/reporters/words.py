@@ -349,8 +349,8 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
-    sources = [*findings(audit), *audit.evidence]
-    distinct = dict.fromkeys(assumption for source in sources for assumption in source.assumptions)
+    distinct = dict.fromkeys(assumption for finding in findings(audit) for assumption in finding.assumptions)
+    distinct |= dict.fromkeys(assumption for evidence in audit.evidence for assumption in evidence.assumptions)
     return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
 
 

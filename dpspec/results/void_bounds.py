@@ -28,15 +28,11 @@ def _without_void_bounds(audit: AuditResult) -> AuditResult:
         accountant = replace(accountant, difference="The run deviates: this is not its cost.")
 
     def shown(verdict: Verdict) -> Verdict:
-        by_attack = verdict.lower_finding is not None and verdict.lower_finding in remaining
-        return replace(
-            verdict,
-            upper=None,
-            upper_finding=None,
-            provable=None,
-            lower=verdict.lower if by_attack else None,
-            lower_finding=remaining.index(verdict.lower_finding) if by_attack else None,
-        )
+        shown_index = None
+        if verdict.lower_finding is not None and verdict.lower_finding in remaining:
+            shown_index = remaining.index(verdict.lower_finding)
+        lower = verdict.lower if shown_index is not None else None
+        return replace(verdict, upper=None, upper_finding=None, provable=None, lower=lower, lower_finding=shown_index)
 
     return replace(
         audit,
