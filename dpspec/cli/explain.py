@@ -56,7 +56,7 @@ class Key:
 def keys(schema: Plain) -> list[Key]:
     """Keys of a schema without references, parents first, without conditional repetitions of an unconditional key."""
     kinds: dict[Key, list[str]] = {}
-    every: dict[str, set[str]] = {}
+    choices: dict[str, set[str]] = {}
     always: dict[str, str] = {}
     for key, chosen in _walk(schema, "", "", ()):
         if not key.chooser:
@@ -64,11 +64,11 @@ def keys(schema: Plain) -> list[Key]:
         elif key.path in always and key.description in ("", always[key.path]):
             continue
         kinds.setdefault(key, []).extend(chosen)
-        every.setdefault(key.chooser, set()).update(chosen)
+        choices.setdefault(key.chooser, set()).update(chosen)
     distinct_keys = []
     for key, repeated in kinds.items():
         key_kinds = tuple(dict.fromkeys(repeated))
-        where = f"{key.chooser} is {joined(key_kinds, 'or')}" if set(key_kinds) != every[key.chooser] else ""
+        where = f"{key.chooser} is {joined(key_kinds, 'or')}" if set(key_kinds) != choices[key.chooser] else ""
         distinct_keys.append(replace(key, kinds=key_kinds, where=where))
     return distinct_keys
 
@@ -78,14 +78,14 @@ def _walk(node: Plain, path: str, chooser: str, kinds: tuple[str, ...]) -> Itera
     for name, inner in node.get("properties", {}).items():
         if not isinstance(inner, dict):
             continue
-        place = f"{path}.{name}" if path else name
+        inner_path = f"{path}.{name}" if path else name
         if set(inner) - {"const"} or not chooser:
             text = _type_of(inner, required=name in node.get("required", ()))
-            yield Key(path=place, type=text, description=inner.get("description", ""), chooser=chooser), kinds
-        yield from _walk(inner, place, chooser, kinds)
+            yield Key(path=inner_path, type=text, description=inner.get("description", ""), chooser=chooser), kinds
+        yield from _walk(inner, inner_path, chooser, kinds)
     for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
-        parts = node.get(keyword)
-        for part in parts if isinstance(parts, list | tuple) else (parts,):
+        branches = node.get(keyword)
+        for part in branches if isinstance(branches, list | tuple) else (branches,):
             if isinstance(part, dict):
                 yield from _walk(part, path, chooser, kinds)
     if isinstance(node.get("then"), dict):
@@ -94,10 +94,10 @@ def _walk(node: Plain, path: str, chooser: str, kinds: tuple[str, ...]) -> Itera
 
 def _condition(test: Plain, path: str) -> tuple[str, tuple[str, ...]] | None:
     for name, part in test.get("properties", {}).items():
-        place = f"{path}.{name}" if path else name
+        inner_path = f"{path}.{name}" if path else name
         if "const" in part or "enum" in part:
-            return place, tuple(map(str, [part["const"]] if "const" in part else part["enum"]))
-        if (condition := _condition(part, place)) is not None:
+            return inner_path, tuple(map(str, [part["const"]] if "const" in part else part["enum"]))
+        if (condition := _condition(part, inner_path)) is not None:
             return condition
     return None
 
@@ -106,14 +106,14 @@ def _type_of(node: Plain, *, required: bool) -> str:
     """``number, above 0, at most 1; required``."""
     from dpspec.reporters.words import value
 
-    parts = [_shape(node)]
-    for keyword, words in _LIMITS.items():
+    descriptions = [_shape(node)]
+    for keyword, phrase in _LIMITS.items():
         limit = node.get(keyword, _ANY)
         if limit == 1 and keyword in ("minLength", "minItems"):
-            parts.append("not empty")
+            descriptions.append("not empty")
         elif limit != _ANY:
-            parts.append(words.format(value(limit)))
-    text = ", ".join(parts)
+            descriptions.append(phrase.format(value(limit)))
+    text = ", ".join(descriptions)
     default = f"; default {value(node['default']) or 'empty'}" if "default" in node else ""
     return f"{text}; required" if required else text + default
 
@@ -187,8 +187,8 @@ def explain(
         text for word, text in pairs if word == _without_items(what)
     ]
     if not explanations:
-        words = dict(pairs)
-        close = joined([quoted(word) for word in close_matches(what, list(words), 3)], "or")
+        texts_by_word = dict(pairs)
+        close = joined([quoted(word) for word in close_matches(what, list(texts_by_word), 3)], "or")
         suggestion = f"; did you mean {close}?" if close else ""
         raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
     emit("\n".join(map(_folded, "\n\n".join(explanations).split("\n"))))
@@ -198,8 +198,10 @@ def explain(
 def _without_items(path: str) -> str:
     """Remove list indices and the ids of claims from a path, as messages print it: ``claims.ID.kappa``."""
     path = re.sub(r"\[\d+\]|\.\d+(?=\.|$)", "", path).removeprefix("matrix.")
-    parts = path.split(".")
-    return ".".join(["claims", *parts[2:]] if parts[0] == "claims" and len(parts) > 2 else parts)
+    keys_of_path = path.split(".")
+    return ".".join(
+        ["claims", *keys_of_path[2:]] if keys_of_path[0] == "claims" and len(keys_of_path) > 2 else keys_of_path
+    )
 
 
 def _folded(line: str) -> str:
@@ -225,8 +227,8 @@ def _pairs(catalog: Catalog, spec_keys: Sequence[Key]) -> Iterator[tuple[str, st
         yield kind, f"claim kind {kind}{_listed(_of_kind('claims.kind', kind, spec_keys))}"
     paths = {key.path for key in spec_keys}
     for key in spec_keys:  # by path, or by its end if that is not another path
-        parts = key.path.split(".")
-        for word in {".".join(parts[start:]) for start in range(len(parts))}:
+        path_keys = key.path.split(".")
+        for word in {".".join(path_keys[start:]) for start in range(len(path_keys))}:
             if word == key.path or word not in paths:
                 yield word, _key(key, spec_keys)
 

@@ -75,12 +75,12 @@ def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mi
     for mismatch in mismatches:
         if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
             continue
-        place = VERDICT.fullmatch(mismatch.what)
+        verdict_match = VERDICT.fullmatch(mismatch.what)
         because = f": {mismatch.because}" if mismatch.because else ""
-        if place is not None:
-            audit = next(each for each in result.audits if each.name == mismatch.audit)
-            what = f"claim {audit.verdicts[int(place[1])].claim}"
-            yield mismatch, f"{what}: recorded {mismatch.recorded}, would be {mismatch.recomputed} now{because}"
+        if verdict_match is not None:
+            audit = next(candidate for candidate in result.audits if candidate.name == mismatch.audit)
+            claim_name = f"claim {audit.verdicts[int(verdict_match[1])].claim}"
+            yield mismatch, f"{claim_name}: recorded {mismatch.recorded}, would be {mismatch.recomputed} now{because}"
         elif mismatch.what == "audit":
             yield mismatch, f"recorded {mismatch.recorded}, cannot be made now: {mismatch.recomputed}"
         else:
@@ -89,8 +89,8 @@ def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mi
 
 def tally(mismatches: Sequence[Mismatch]) -> str:
     """The number of different values per part: ``findings 3, series 1``."""
-    parts = Counter(re.split(r"[.\[,:]", mismatch.what, maxsplit=1)[0] for mismatch in mismatches)
-    return ", ".join(f"{part} {number}" for part, number in parts.items())
+    counts = Counter(re.split(r"[.\[,:]", mismatch.what, maxsplit=1)[0] for mismatch in mismatches)
+    return ", ".join(f"{part} {number}" for part, number in counts.items())
 
 
 def versions_of(values: FrozenMap) -> dict[str, str]:
@@ -118,14 +118,14 @@ UNVERIFIED = {
 
 def unverified(result: Result, store: Store | None) -> str:
     trials = sum(len(audit.trials) for audit in result.audits)
-    parts = list(dict.fromkeys(UNVERIFIED.values()))
+    meanings = list(dict.fromkeys(UNVERIFIED.values()))
     if not trials:
-        parts.remove(UNVERIFIED["audits.*.stored_trials"])
-        parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
+        meanings.remove(UNVERIFIED["audits.*.stored_trials"])
+        meanings.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
     else:
         measured = f"the measurements of {trials} trial{'' if trials == 1 else 's'}"
-        parts.insert(0, measured if store is None else f"{measured} (except stored ones)")
-    return f"not verified, because a result does not imply it: {', '.join(parts)}"
+        meanings.insert(0, measured if store is None else f"{measured} (except stored ones)")
+    return f"not verified, because a result does not imply it: {', '.join(meanings)}"
 
 
 #: Parts of an audit that follow from trials.
@@ -136,9 +136,9 @@ _REJECTED = ("refuted", "contradicted")
 
 def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str]]:
     """The recomputed conclusions with the values that only the audit has, and their number by part."""
-    parts: dict[str, Any] = {part: _merge(getattr(audit, part), getattr(again, part)) for part in _PARTS}
-    taken_counts = Counter({part: len(items) - len(getattr(again, part)) for part, items in parts.items()})
-    return replace(again, trials=len(audit.trials), **parts), +taken_counts
+    outcomes_by_part: dict[str, Any] = {part: _merge(getattr(audit, part), getattr(again, part)) for part in _PARTS}
+    taken_counts = Counter({part: len(items) - len(getattr(again, part)) for part, items in outcomes_by_part.items()})
+    return replace(again, trials=len(audit.trials), **outcomes_by_part), +taken_counts
 
 
 def comparable(
@@ -161,13 +161,13 @@ def comparable(
                 and old_verdict.verdict not in _REJECTED
             )
             text = new_verdict.verdict if differs else "depends on values that this result omits"
-            what = f"the verdict of {old_verdict.claim}"
+            value_name = f"the verdict of {old_verdict.claim}"
             mismatches.append(
-                Mismatch(old.name, what, old_verdict.verdict, text, differs=differs, claims=(old_verdict.claim,))
+                Mismatch(old.name, value_name, old_verdict.verdict, text, differs=differs, claims=(old_verdict.claim,))
             )
             if old_verdict.upper is not None and old_verdict.lower is not None:
                 ends = f"[{old_verdict.lower}, {old_verdict.upper}]"
-                mismatches.append(Mismatch(old.name, what, ends, "one end depends on an omitted value"))
+                mismatches.append(Mismatch(old.name, value_name, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(new_verdict, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(old_verdict.verdict, new_verdict.expect)
             new_verdict = replace(old_verdict, **of_claim, expected=expected, p_value=None)
@@ -177,9 +177,11 @@ def comparable(
     if "checks" in taken_counts:
         # A rejected check may no longer reject because its p-value was rounded to a power of ten.
         own_family = family * inspections(len(new.trials), new.planned_trials)
-        near = [replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
+        tenfold_checks = [replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
         statuses = (old.conformance.status, new.conformance.status)
-        if statuses == ("deviates", "no-deviation-found") and any(rejected(check, own_family) for check in near):
+        if statuses == ("deviates", "no-deviation-found") and any(
+            rejected(check, own_family) for check in tenfold_checks
+        ):
             new = replace(new, conformance=old.conformance)
         # The choice of the tests of assumptions depends on removed digits.
         old, new = (
@@ -191,25 +193,25 @@ def comparable(
 
 def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[Any, ...]:
     """``again`` with the further values of ``recorded`` in their order."""
-    places: dict[Hashable, deque[int]] = defaultdict(deque)
+    indices_by_key: dict[Hashable, deque[int]] = defaultdict(deque)
     for i, item in enumerate(again):
-        places[_key(item)].append(i)
+        indices_by_key[_key(item)].append(i)
     further: dict[int, list[Any]] = defaultdict(list)
     last_match = -1
     for item in recorded:
-        indices = places.get(_key(item))
+        indices = indices_by_key.get(_key(item))
         if indices:
             last_match = indices.popleft()
         else:
             further[last_match].append(item)
-    return (*further[-1], *(each for i, item in enumerate(again) for each in (item, *further[i])))
+    return (*further[-1], *(outcome for i, item in enumerate(again) for outcome in (item, *further[i])))
 
 
 def _key(item: Any) -> Hashable:
     match item:
         case Finding():
-            what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
-            return (*what, canonical_json(item.at), canonical_json(write(item.scope)))
+            identity = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
+            return (*identity, canonical_json(item.at), canonical_json(write(item.scope)))
         case Check():
             return (item.assumption, item.test, item.note, item.observed)
         case Evidence():

@@ -220,7 +220,7 @@ def _controls(controls: _Claims) -> Iterator[str]:
         remark += ": the audit does not detect such violations"
     elif not by_theory:
         remark = ": the audit detects such violations"
-    were = "was" if len(controls) == 1 else "were"
+    were = "was" if len(refuted) == 1 else "were"
     yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{remark}."
 
 

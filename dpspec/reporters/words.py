@@ -201,8 +201,8 @@ def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def conformance_line(audit: AuditResult) -> str:
-    parts = (conformance_label(audit.conformance.status), conformance_outcome(audit))
-    return f"{', '.join(filter(None, parts))}. {audit.conformance.reason}"
+    labels = (conformance_label(audit.conformance.status), conformance_outcome(audit))
+    return f"{', '.join(filter(None, labels))}. {audit.conformance.reason}"
 
 
 def missing_trials(audit: AuditResult) -> str:
@@ -254,28 +254,36 @@ def rigor(finding: Finding) -> str:
     return text
 
 
-def conditions(at: Mapping[str, Json]) -> str:
+def conditions(values: Mapping[str, Json]) -> str:
     """``delta 1e-6, group_size 4``."""
-    return ", ".join(f"{key} {value(item)}" for key, item in at.items())
+    return ", ".join(f"{key} {value(item)}" for key, item in values.items())
 
 
 def scope(finding: Finding) -> str:
     """One sentence without a full stop; an estimate has no adversary."""
-    of = finding.scope
-    data, record = scope_part("data", of.data), f"any {of.unit.partition(' (')[0]}"
-    if isinstance(of.record, int):
-        record = f"record {of.record}"
-    elif of.record != "all":  # a name that states why it was chosen
-        record = f"the record {of.record.removeprefix('record ')!r}"
+    domain = finding.scope
+    data, record = scope_part("data", domain.data), f"any {domain.unit.partition(' (')[0]}"
+    if isinstance(domain.record, int):
+        record = f"record {domain.record}"
+    elif domain.record != "all":  # a name that states why it was chosen
+        record = f"the record {domain.record.removeprefix('record ')!r}"
     if finding.bound == "estimate":
-        return f"the mechanism as {of.pipeline}, {data}"
-    direction = "" if of.direction == "both" else f" (direction: {of.direction})"
+        return f"the mechanism as {domain.pipeline}, {data}"
+    direction = "" if domain.direction == "both" else f" (direction: {domain.direction})"
     # "this" is one dataset, whose size is known.
-    least = f" of at least {of.min_records} records" if of.min_records and of.data in ("all", "collection") else ""
-    alike = f" (neighbours: {of.neighbours})" if of.neighbours != "all" and of.data in ("all", "collection") else ""
+    least = (
+        f" of at least {domain.min_records} records"
+        if domain.min_records and domain.data in ("all", "collection")
+        else ""
+    )
+    alike = (
+        f" (neighbours: {domain.neighbours})"
+        if domain.neighbours != "all" and domain.data in ("all", "collection")
+        else ""
+    )
     return (
-        f"the mechanism as {of.pipeline}, {neighbours(of.adjacency, of.unit)}{direction}{alike}, "
-        f"{scope_part('access', of.access)}, {scope_part('adversary', of.adversary)}, {data}{least}, {record}"
+        f"the mechanism as {domain.pipeline}, {neighbours(domain.adjacency, domain.unit)}{direction}{alike}, "
+        f"{scope_part('access', domain.access)}, {scope_part('adversary', domain.adversary)}, {data}{least}, {record}"
     )
 
 
@@ -289,10 +297,10 @@ def scope_part(key: str, value: str) -> str:
     return _SCOPE[key].get(value, f"{key} {value}") if key in _SCOPE else f"{key} {value}"
 
 
-def curve(of: ProvenCurve) -> str:
+def curve(proven_curve: ProvenCurve) -> str:
     """The group size, and the parts of the scope that vary among the curves."""
-    scopes = (scope_part(key, str(getattr(of.scope, key))) for key in of.varying)
-    return groups(of.group_size, of.scope.unit) + "".join(f", {text}" for text in scopes)
+    scopes = (scope_part(key, str(getattr(proven_curve.scope, key))) for key in proven_curve.varying)
+    return groups(proven_curve.group_size, proven_curve.scope.unit) + "".join(f", {text}" for text in scopes)
 
 
 def groups(size: int, unit: str = "record") -> str:
@@ -351,24 +359,24 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     distinct = dict.fromkeys(assumption for finding in findings(audit) for assumption in finding.assumptions)
     distinct |= dict.fromkeys(assumption for evidence in audit.evidence for assumption in evidence.assumptions)
-    return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
+    return sorted(distinct, key=lambda assumption: _STATUS_ORDER.index(assumption.status))
 
 
-def assumption(of: Assumption, *, tested_above: bool = False) -> str:
+def assumption(assumed: Assumption, *, tested_above: bool = False) -> str:
     """In short if the report lists its test above."""
-    text = of.text or of.name
-    details = ["tested above" if tested_above else of.test or ""]
-    if of.level is not None:
-        details.append(f"level {decimals.nearest(of.level, digits=2)}")
-    if of.detectable is not None and not tested_above:
-        details.append(detectable(of.detectable))
+    text = assumed.text or assumed.name
+    details = ["tested above" if tested_above else assumed.test or ""]
+    if assumed.level is not None:
+        details.append(f"level {decimals.nearest(assumed.level, digits=2)}")
+    if assumed.detectable is not None and not tested_above:
+        details.append(detectable(assumed.detectable))
     stated_details = ", ".join(detail for detail in details if detail)
     return f"{text} ({stated_details})" if stated_details else text
 
 
-def printed(of: Printed) -> str:
-    state = "known to be wrong, backs no verdict" if of.refuted else "not known to be wrong"
-    return f"the formula as printed, {state}{f': {of.reason}' if of.reason else ''}"
+def printed(formula: Printed) -> str:
+    state = "known to be wrong, backs no verdict" if formula.refuted else "not known to be wrong"
+    return f"the formula as printed, {state}{f': {formula.reason}' if formula.reason else ''}"
 
 
 def families(result: Result) -> list[int]:
@@ -383,20 +391,22 @@ def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
     return [*((check, True) for check in bad), *((check, False) for check, is_rejected in judged if not is_rejected)]
 
 
-def check(of: Check) -> str:
-    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
-    if of.declared is not None:
-        text += f", declared {decimals.given(of.declared)}"
-    if of.measured is not None:
-        text += f", {of.observed} {decimals.nearest(of.measured)}"
-    elif of.observed == "reported":
+def check(tested: Check) -> str:
+    note = f", {tested.note}" if tested.note else ""
+    text = f"{tested.assumption}{note}: {tested.test}, p = {decimals.upper(tested.p_value, digits=2)}"
+    if tested.declared is not None:
+        text += f", declared {decimals.given(tested.declared)}"
+    if tested.measured is not None:
+        text += f", {tested.observed} {decimals.nearest(tested.measured)}"
+    elif tested.observed == "reported":
         text += ", reported by the backend"
-    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+    return text if tested.detectable is None else f"{text}, {detectable(tested.detectable)}"
 
 
-def foreseen(of: Check) -> str:
-    power = "detection limit depends on the run" if of.detectable is None else detectable(of.detectable)
-    return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
+def foreseen(planned: Check) -> str:
+    power = "detection limit depends on the run" if planned.detectable is None else detectable(planned.detectable)
+    note = f", {planned.note}" if planned.note else ""
+    return f"check {planned.assumption}{note} ({planned.test}, {planned.observed}): {power}"
 
 
 def detectable(deviation: float) -> str:
@@ -426,17 +436,17 @@ def main_bounds(audit: AuditResult) -> tuple[Finding, ...]:
     return tuple(best.values())
 
 
-def _from_main_delta(of: Finding) -> float:
-    delta = of.at.get("delta")
+def _from_main_delta(finding: Finding) -> float:
+    delta = finding.at.get("delta")
     return abs(math.log(delta / 1e-6)) if isinstance(delta, float) and delta > 0.0 else 0.0
 
 
-def _undirected(of: Finding) -> Finding:
-    return replace(of, scope=replace(of.scope, direction="both"))
+def _undirected(finding: Finding) -> Finding:
+    return replace(finding, scope=replace(finding.scope, direction="both"))
 
 
-def _is_as_run(of: Finding) -> bool:
-    return of.quantity == AS_RUN and of.bound == "estimate"
+def _is_as_run(finding: Finding) -> bool:
+    return finding.quantity == AS_RUN and finding.bound == "estimate"
 
 
 def as_run(audit: AuditResult) -> tuple[str, ...]:
@@ -451,10 +461,10 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
             lines.append(f"{begin}: not available; missing: {missing}.")
             continue
         high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
-        at = f" at {conditions(finding.at)}" if finding.at else ""
-        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at}.")
+        at_conditions = f" at {conditions(finding.at)}" if finding.at else ""
+        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at_conditions}.")
     if intervals:
-        assumed = dict.fromkeys(one.text for finding in intervals for one in finding.assumptions)
+        assumed = dict.fromkeys(assumption.text for finding in intervals for assumption in finding.assumptions)
         sure = {decimals.exact(finding.confidence) for finding in intervals if finding.confidence is not None}
         confidence_note = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
         deviates = audit.conformance.status == "deviates"
@@ -466,20 +476,20 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
 _PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
 
 
-def place(result: Result, audit: str, what: str) -> str:
+def place(result: Result, audit: str, value_path: str) -> str:
     """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
-    path = f"{audit}: {what}" if audit else what
-    position = _PLACE.match(what)
-    holder = next((each for each in result.audits if each.name == audit), None)
+    path = f"{audit}: {value_path}" if audit else value_path
+    position = _PLACE.match(value_path)
+    holder = next((candidate for candidate in result.audits if candidate.name == audit), None)
     if position is None or holder is None:
         return path
-    parts, index = getattr(holder, position[1]), int(position[2])
-    if index >= len(parts):
+    outcomes, index = getattr(holder, position[1]), int(position[2])
+    if index >= len(outcomes):
         return path
-    part = parts[index]
+    part = outcomes[index]
     names = (getattr(part, name, "") for name in ("claim", "assumption", "test", "note", "title", "id"))
-    at, method = conditions(getattr(part, "at", {})), getattr(part, "method", "")
-    texts = [statement(part) if isinstance(part, Finding) else "", *names, at, method]
+    stated_conditions, method = conditions(getattr(part, "at", {})), getattr(part, "method", "")
+    texts = [statement(part) if isinstance(part, Finding) else "", *names, stated_conditions, method]
     return f"{path} ({', '.join(filter(None, texts))})"
 
 
@@ -510,8 +520,8 @@ def phases(recording: Recording) -> list[str]:
         clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
         rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
         shown.append(f"{steps}: {rate}, {noise}{clip}")
-    more = len(recording.phases) - _MOST_PHASES + recording.more_phases
-    return [*shown, f"and {more} more phases"] if more > 0 else shown
+    unlisted_count = len(recording.phases) - _MOST_PHASES + recording.more_phases
+    return [*shown, f"and {unlisted_count} more phases"] if unlisted_count > 0 else shown
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
@@ -526,12 +536,12 @@ def accountant(report: AccountantReport | None) -> str:
 
 
 def declared(recording: Recording) -> str:
-    parts = [
-        f"{what} {', '.join(names)}"
-        for what, names in (("assumes", recording.assumed), ("declares public", recording.public))
+    declarations = [
+        f"{verb} {', '.join(names)}"
+        for verb, names in (("assumes", recording.assumed), ("declares public", recording.public))
         if names
     ]
-    return f"The user {' and '.join(parts)}." if parts else ""
+    return f"The user {' and '.join(declarations)}." if declarations else ""
 
 
 def recording_notes(recording: Recording) -> list[str]:

@@ -56,8 +56,8 @@ def with_assumptions(
     one, and so do upper bounds and lower bounds of attacks for initial weights.
     """
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
-    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
-    code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
+    providers = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
+    code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(providers)})")
     chosen = chosen_weights(spec)
     outcomes = list(outcomes)
     tests = [*_foreign_tests(outcomes)]
@@ -95,8 +95,8 @@ def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Find
     for assumption in finding.assumptions:
         if assumption.name == CONSTANTS and assumption.status != "false":
             # A bad status replaces the finding's text.
-            words = [constants.text] if constants.status in _BAD else [assumption.text, constants.text]
-            text = "; ".join(filter(None, words))
+            texts = [constants.text] if constants.status in _BAD else [assumption.text, constants.text]
+            text = "; ".join(filter(None, texts))
             assumption = replace(assumption, status=constants.status, text=text, test=constants.test)
         assumptions.append(assumption)
     if any(assumption.name == CONSTANTS for assumption in assumptions):
