@@ -123,7 +123,10 @@ DETECTED = "1 of 1 negative control was refuted: the audit detects such violatio
     [
         (audit(verdicts=(control(),)), DETECTED),
         (audit(verdicts=(MISSED,)), "0 of 1 negative control were refuted: the audit does not detect such violations."),
-        (audit(verdicts=(MISSED,), planned_trials=0, trials=()), "1 negative control not tested, because no attack was"),
+        (
+            audit(verdicts=(MISSED,), planned_trials=0, trials=()),
+            "1 negative control not tested, because no attack was",
+        ),
         (beyond(), BY_THEORY),
         (beyond("any"), BY_THEORY),
         (beyond("attack"), DETECTED),
