@@ -13,7 +13,7 @@ from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
 from dpspec.training.providers import updates_invertible
-from dpspec_group.theory import SCHEMES, drawn
+from dpspec_group.theory import REPLACED, SCHEMES, drawn
 
 #: Delta of tables and lower bounds if no claim names one.
 DEFAULT_DELTA = 1e-6
@@ -203,7 +203,10 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
     zero_out = spec.audit is None and not displaced
     covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
-    yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
+    if spec.threat_model.adjacency == "replace-one":
+        yield from _replaced(spec, schemes)
+    else:
+        yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
     dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
     dependent += ["user"] if any(phase.sampling.of_users for phase in spec.phases) else []
     if spec.threat_model.access == "transcript" and dependent:
@@ -226,20 +229,35 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from _attack(spec, facts)
 
 
+def _replaced(spec: dps.Spec, schemes: Collection[str]) -> Iterator[dps.Diagnostic]:
+    """Refusals under replace-one adjacency, which all claims of a spec share."""
+    help = "write adjacency: add-remove, or a separate spec for these claims"
+    yield from dps.other_adjacencies(spec, "replace-one", "a spec of replaced records", help)
+    path = ("threat_model", "adjacency")
+    for name in sorted(set(schemes) - REPLACED.keys()):
+        yield kit.unsupported(f"no theorem here covers replaced records in {name} batches", path, help)
+    if len(schemes) > 1 and "shuffled" in schemes:
+        yield kit.unsupported("replaced records in shuffled batches need shuffled batches in all phases", path, help)
+    if spec.audit is not None:
+        yield kit.unsupported("the attack removes canaries, and replaces none", path, f"remove audit, or {help}")
+    if spec.threat_model.unit == "user" and set(schemes) & {"fixed", "shuffled"}:
+        message = "replacing a user changes the number of records, on which fixed and shuffled batches depend"
+        yield kit.unsupported(message, path, "train with poisson or full batches")
+
+
 def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     claimed = "adjacency: add-remove or zero-out" if zero_out else "adjacency: add-remove"
-    advice = f"claim it with {claimed}"
-    if set(schemes) == {"full"}:  # the sum of a full batch moves by at most 2 clip norms in both cases
-        advice += "; replacing a record of full batches costs as much as adding 2: adjacency: add-remove, group_size: 2"
-    elif not zero_out:
+    advice = f"claim it with {claimed}, or write threat_model.adjacency: replace-one for all claims"
+    if not zero_out:
         advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, and no audit block"
     return advice
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    for name in sorted(drawn(spec.phases)):
-        if black_box and (why := SCHEMES[name].no_profile):
+    schemes = REPLACED if spec.threat_model.adjacency == "replace-one" else SCHEMES
+    for name in sorted(drawn(spec.phases) & schemes.keys()):
+        if black_box and (why := schemes[name].no_profile):
             message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}"
             yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
