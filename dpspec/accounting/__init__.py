@@ -7,6 +7,8 @@ contains the exact value, if library functions are accurate (:func:`library_accu
   :class:`SymmetricMixture` (replaced records), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), :func:`largest_sum_pair` (an epoch of
   shuffled batches, from below), or a custom :class:`Pair`.
+* Adaptive clipping: :func:`joint_noise_multiplier`, its inverse :func:`gradient_noise_multiplier`,
+  :func:`real_divisor_pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
 * Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
@@ -19,7 +21,7 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation``, ``shuffled``: sampling schemes with other steps
+* ``truncated_poisson``, ``adaptive_clipping``, ``allocation``, ``shuffled``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.accounting import gaussian as gaussian
+    from dpspec.accounting.adaptive_clipping import *
     from dpspec.accounting.allocation import *
     from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
@@ -73,6 +76,7 @@ _NAMES = {
     "mixture": "Mixture",
     "double_mixture": "DoubleMixture SymmetricMixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
+    "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
     "allocation": "EqualMembers RandomAllocation",
     "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",

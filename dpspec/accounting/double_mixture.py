@@ -24,7 +24,10 @@ from dpspec.accounting.grid import (
     place_nodes_densely,
 )
 from dpspec.accounting.mixture import POINTS, POOR, STEP, Mixture
-from dpspec.accounting.numerics import EPS, Direction, Floats, log_difference, one_direction, whole
+from dpspec.accounting.numerics import EPS, Direction, Floats, Index, log_difference, one_direction, whole
+
+#: Relative rounding error of a weight, and ln of the largest tail of one case that may be cut off.
+_ROUNDED, _HEAVIEST_TAIL = 1e-12, -0.7
 
 #: Losses this far above epsilon decide a lower bound of delta if the closed form has no digits.
 _MARGIN = 40.0
@@ -174,53 +177,61 @@ class _DoublePart(TruncatedPair):
 
 
 class SymmetricMixture(Pair):
-    """The pair that is equal after an exchange, with the present-first profile of a mixture at epsilon >= 0.
+    """The pair that is equal after an exchange, with a mean of present-first profiles of mixtures at epsilon >= 0.
 
-    It dominates a step with batches of a fixed size if one record is replaced: Theorem 52 of ``proofs/replaced.md``.
+    One mixture dominates a step with batches of a fixed size if one record is replaced: Theorem 52 of
+    ``proofs/replaced.md``. Weights below 1 in total leave outputs of loss 0.
 
     Args:
-        mixture: of one or two sensitivities, the smaller of two being 0.
+        cases: (weight, mixture) each, weights above 0 and at most 1 in total; each mixture has one sensitivity, or 0 and
+            another one.
     """
 
-    def __init__(self, mixture: Mixture) -> None:
-        sensitivities = mixture.sensitivities
-        if len(sensitivities) > 2 or (len(sensitivities) == 2 and sensitivities[0] > 0.0):
-            raise ValueError(f"mixture must have one sensitivity, or 0 and another one, got {mixture!r}")
-        self.mixture = mixture
-        self.key = ("symmetric", mixture.key)
-        self.effect, self.dominating_effect = mixture.effect, mixture.dominating_effect
+    def __init__(self, *cases: tuple[float, Mixture]) -> None:
+        if not cases or min(weight for weight, _ in cases) <= 0.0 or sum(weight for weight, _ in cases) > 1.0 + 1e-9:
+            raise ValueError("cases must have weights above 0, at most 1 in total")
+        for _, mixture in cases:
+            if len(mixture.sensitivities) > 2 or (len(mixture.sensitivities) == 2 and mixture.sensitivities[0] > 0.0):
+                raise ValueError(f"a mixture must have one sensitivity, or 0 and another one, got {mixture!r}")
+        self.cases = cases
+        self.key = ("symmetric", *((weight, mixture.key) for weight, mixture in cases))
+        self.effect = cases[0][1].effect if cases[0][0] == 1.0 else None
+        self.dominating_effect = max(mixture.dominating_effect for _, mixture in cases)
 
     def __repr__(self) -> str:
-        return f"SymmetricMixture({self.mixture!r})"
+        return f"SymmetricMixture({', '.join(f'{weight:.3g}: {mixture!r}' for weight, mixture in self.cases)})"
 
     def largest_loss(self, direction: Direction) -> float:
-        """As of the mixture with the record."""
-        return self.mixture.largest_loss("present-first")
+        """Infinite, unless both distributions are equal."""
+        return math.inf if self.dominating_effect > 0.0 else 0.0
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """The mixture's profile; delta(-epsilon) is 1 - e^-epsilon (1 - delta(epsilon))."""
+        """The weighted sum of profiles; delta(-epsilon) is 1 - e^-epsilon (1 - delta(epsilon))."""
         one_direction(direction)
-        low, high = self.mixture.log_delta_bounds(abs(epsilon), "present-first")
+        each = [(math.log(w), mixture.log_delta_bounds(abs(epsilon), "present-first")) for w, mixture in self.cases]
+        low, high = (float(np.logaddexp.reduce([log + bounds[i] for log, bounds in each])) for i in (0, 1))
+        low, high = low - _ROUNDED, min(0.0, high + _ROUNDED)
         if epsilon >= 0.0:
             return low, high
         values = [-math.expm1(epsilon) + math.exp(epsilon + log) for log in (low, high)]
         return math.log(values[0]) - 8.0 * EPS, min(0.0, math.log(values[1]) + 8.0 * EPS)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """Losses up to the one beyond which the mixture has little mass, and their negatives."""
-        ratio = self.mixture.ratio
-        zero = float(ratio.inverse(np.zeros(1))[0])
-        _, high = ratio.range_of_outputs(log_edge, log_far)
-        return _SymmetricPart(ratio, zero, max(high, zero + 1.0))
+        """Losses up to the one beyond which little mass is, and their negatives."""
+        cases = []
+        for weight, mixture in self.cases:
+            zero = float(mixture.ratio.inverse(np.zeros(1))[0])
+            edge = min(log_edge - math.log(weight), _HEAVIEST_TAIL)
+            _, high = mixture.ratio.range_of_outputs(edge, log_far)
+            cases.append((weight, mixture.ratio, zero, max(high, zero + 1.0)))
+        return _SymmetricPart(tuple(cases))
 
 
 @dataclass(frozen=True, eq=False)
 class _SymmetricPart(TruncatedPair):
-    """The mixture's outputs from loss 0, at ``zero``, to ``high``, in units of sigma; others have negative losses."""
+    """For each weight and mixture the outputs from loss 0 to the highest one, in units of sigma."""
 
-    ratio: LogRatio
-    zero: float
-    high: float
+    cases: tuple[tuple[float, LogRatio, float, float], ...]
 
     def table(self) -> tuple[Floats, Floats]:
         losses, logs = self._positive_table()
@@ -229,16 +240,28 @@ class _SymmetricPart(TruncatedPair):
         return np.concatenate((losses, -losses, [0.0])), np.append(both, math.log(rest))
 
     def _positive_table(self) -> tuple[Floats, Floats]:
-        count = int(min(max((self.high - self.zero) / STEP, 100.0), POINTS)) + 1
-        z = np.linspace(self.zero, self.high, count)
-        losses = np.maximum(self.ratio(z), 0.0)
-        return losses, losses - 0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
+        tables = []
+        for weight, ratio, zero, high in self.cases:
+            z = np.linspace(zero, high, int(min(max((high - zero) / STEP, 100.0), POINTS)) + 1)
+            losses = np.maximum(ratio(z), 0.0)
+            unit = math.log(weight * (z[1] - z[0]) / math.sqrt(2.0 * math.pi))
+            tables.append(np.array([losses, losses - 0.5 * np.square(z) + unit]))
+        losses, logs = np.concatenate(tables, axis=1)
+        return losses, logs
 
     def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
         """Measures of the positive losses, with their mirror images and the rest of the mass at loss 0."""
-        ratio = self.ratio
-        steps = max(4, math.ceil(float(ratio(np.array([self.high]))[0]) / spacing))
+        highest = max(float(ratio(np.array([high]))[0]) for _, ratio, _, high in self.cases)
+        steps = max(4, math.ceil(highest / spacing))
         index = place_nodes_densely(*self._positive_table(), 0.0, spacing, steps, tilts, widest, limit // 2)
+        halves = [(weight, *self._half(ratio, spacing, index)) for weight, ratio, _, _ in self.cases]
+        rounding = EPS * (64.0 + 4.0 * len(index)) + 4.0 * _ROUNDED
+        above = _mirrored([(weight * (1.0 + _ROUNDED), up) for weight, up, _ in halves])
+        below = _mirrored([(weight * (1.0 - _ROUNDED), down) for weight, _, down in halves])
+        return above.closed(rounding), below.at_most_one(rounding)
+
+    @staticmethod
+    def _half(ratio: LogRatio, spacing: float, index: Index) -> tuple[Atoms, Atoms]:
         nodes = np.asarray(spacing * index, dtype=np.float64)
         z = ratio.inverse(nodes)
         losses, _, noise = ratio.evaluate(z, noise=True)
@@ -263,17 +286,19 @@ class _SymmetricPart(TruncatedPair):
             )
             for rounds_up in (True, False)
         )
-        rounding = EPS * (64.0 + 4.0 * len(index))
-        above, below = _mirrored(discretize_from_above(up)), _mirrored(discretize_from_below(down))
-        return above.closed(rounding), below.at_most_one(rounding)
+        return discretize_from_above(up), discretize_from_below(down)
 
 
-def _mirrored(half: Atoms) -> Atoms:
-    """The symmetric measure with the same masses of positive losses; ``half`` starts at loss 0."""
-    index, masses = half.index[1:], half.masses[1:]
+def _mirrored(halves: Sequence[tuple[float, Atoms]]) -> Atoms:
+    """The symmetric measure with the weighted masses of positive losses of ``halves``, on the same nodes from 0."""
+    _, half = halves[0]
+    masses = np.sum([weight * atoms.masses[1:] for weight, atoms in halves], axis=0)
+    infinity = math.fsum(weight * atoms.infinity for weight, atoms in halves)
+    index = half.index[1:]
     other = masses * np.exp(-half.spacing * index)
-    rest = max(0.0, 1.0 - half.infinity - math.fsum(masses) - math.fsum(other))
+    rest = max(0.0, 1.0 - infinity - math.fsum(masses) - math.fsum(other))
     last = int(index[-1])
     places = np.concatenate((last - index[::-1], [last], last + index))
     every = np.concatenate((other[::-1], [rest], masses))
-    return Atoms(-half.spacing * last, half.spacing, places, every, half.infinity, half.shift)
+    shift = max(atoms.shift for _, atoms in halves)
+    return Atoms(-half.spacing * last, half.spacing, places, every, min(1.0, infinity), shift)

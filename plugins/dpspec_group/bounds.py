@@ -208,6 +208,13 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
     mixed = fixed and not all(sampling.is_fixed or sampling.is_full for sampling in samplings)
     if mixed or not iterates_reveal_sums(spec.training.options, spec.steps):
         return
+    if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
+        # Every other record moves the count, and hides it if the number of drawn ones is random.
+        known = all(sampling.is_fixed or sampling.is_full or sampling.is_shuffled for sampling in samplings)
+        plain = any(not (phase.get("clipping") or {}).get("centered", True) for phase in spec.phases)
+        if plain or (not known and (truncated or any(claim.min_records for claim in spec.claims))):
+            return
+        interval = replace(interval, lower=interval.lower * (1.0 - 1e-12))  # the joint noise was rounded down
     where, least = (
         "section 3.3",
         0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
@@ -218,6 +225,8 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
     if truncated:
         scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
         where = "dpspec.accounting.TruncatedPoisson"
+    if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
+        where += ", proofs/adaptive-clipping.md"
     if any(sampling.epoch_steps is not None for sampling in samplings):
         where += ", dpspec.accounting.RandomAllocation"
     lower = certified_lower(

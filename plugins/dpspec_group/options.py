@@ -24,12 +24,27 @@ EDGES = tuple(number / 64 for number in range(-768, 769))
 #: Number of measured steps if the adversary sees only the final model, so that only conformance needs them.
 _LOOKS = 16
 
+CLIPPING: dict[str, dps.Json] = kit.block(
+    "Choice of clip norms. flat (default): clip_norm at each step. adaptive: clip_norm at the first step, then by a "
+    "noisy count of unclipped records, divided by a public number (Andrew et al. 2021). The clip norms are released. "
+    "noise_multiplier is the noise on the sum of gradients alone; bounds charge the count too.",
+    ["scheme"],
+    scheme=kit.choice("flat or adaptive.", "flat", "adaptive"),
+    count_std=kit.number(
+        "Standard deviation of the noise on the count, in records (adaptive, required).", above=0, most=1e9
+    ),
+    centered=kit.flag(
+        "Whether an unclipped record adds 1/2 and a clipped one -1/2, instead of 1 and 0; default true (adaptive).",
+    ),
+)
+
 MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
     ["noise_multiplier", "clip_norm", "sampling"],
     noise_multiplier=NOISE_MULTIPLIER,
     clip_norm=CLIP_NORM,
     sampling=SAMPLING,
+    clipping=CLIPPING,
     baselines=kit.array(
         "Conversions shown for comparison in the table of epsilon by group size. They change no bound and no verdict.",
         kit.choice(
@@ -263,6 +278,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling
+        yield from _clipping(spec, i, phase)
         yield from kit.other_scheme(
             spec,
             i,
@@ -296,6 +312,21 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 path=dps.in_phase(spec, i, "noise_multiplier"),
                 severity="warning",
             )
+
+
+def _clipping(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    options = phase.get("clipping") or {}
+    if phase.clipping_scheme != "adaptive":
+        for key in sorted(options.keys() - {"scheme"}):
+            path = dps.in_phase(spec, number, "clipping", key)
+            yield kit.unsupported(f"{key} applies to scheme: adaptive only", path, f"remove {key}")
+        return
+    if "count_std" not in options:
+        help = "for example count_std: 20, a twentieth of the expected batch"
+        yield kit.missing_key("count_std", dps.in_phase(spec, number, "clipping"), help)
+    if spec.audit is not None:
+        message = "no backend here trains with adaptive clipping, so that nothing can be attacked"
+        yield kit.unsupported(message, dps.in_phase(spec, number, "clipping", "scheme"), "remove audit")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -1,6 +1,6 @@
 """Group privacy of DP-SGD: the theorem of each sampling scheme, and epsilon, rates, advantage and mu of phases.
 
-``docs/explanation/proofs/groups.md`` has the theorems (19 and 20), ``proofs/replaced.md`` those of replaced records.
+``docs/explanation/proofs/groups.md`` has Theorems 19 and 20, ``proofs/replaced.md`` Theorems 51 to 53.
 Sensitivities are in units of the clip norm. In the direction remove a test detects the presence of the group, in the
 direction add its absence. Functions take phases as accounted: see :func:`accounted`.
 """
@@ -229,7 +229,7 @@ class _ReplacedInFixed(SchemeTheory):
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         drawn = SCHEMES["fixed"].step(phase, group_size, records)
-        pair = accounting.SymmetricMixture(drawn) if group_size == 1 else self._double(drawn, 1.0)
+        pair = accounting.SymmetricMixture((1.0, drawn)) if group_size == 1 else self._double(drawn, 1.0)
         return ((pair, phase.steps),)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
@@ -260,11 +260,22 @@ REPLACED: Mapping[str, SchemeTheory] = {
 
 
 def accounted(spec: Spec) -> tuple[Phase, ...]:
-    """The phases of a spec as theorems need them, with the key ``replaced`` under replace-one adjacency."""
-    phases = spec.phases
+    """The phases of a spec as theorems need them, with the key ``replaced`` under replace-one adjacency.
+
+    With adaptive clipping the noise multiplier is the one of gradients and count together (Theorem 54).
+    """
+    phases = tuple(map(_with_count, spec.phases))
     if spec.threat_model.adjacency == "replace-one":
         return tuple(phase.replace(replaced=True) for phase in phases)
     return phases
+
+
+def _with_count(phase: Phase) -> Phase:
+    if phase.clipping_scheme != "adaptive" or phase.noise_multiplier < NO_NOISE:
+        return phase
+    count_std, centered = float(phase["clipping"]["count_std"]), bool(phase["clipping"].get("centered", True))
+    joint = accounting.joint_noise_multiplier(phase.noise_multiplier, count_std, centered=centered)
+    return phase.replace(noise_multiplier=joint)
 
 
 def scheme_of(phase: Phase) -> SchemeTheory:

@@ -110,7 +110,7 @@ def test_no_random_neighbors_leak_more_than_the_pairs() -> None:
         rate, sigma, epsilon = rng.uniform(0.05, 0.95), rng.uniform(0.6, 1.5), rng.choice([-0.5, 0.0, 0.3, 1.0])
         double = DoubleMixture.poisson(1, 1, rate, sigma)
         fixed = Mixture([0.0, 2.0], [1.0 - rate, rate], sigma)
-        for displaced, pairs in ((np.zeros(2), [double]), (vectors[2], [SymmetricMixture(fixed)])):
+        for displaced, pairs in ((np.zeros(2), [double]), (vectors[2], [SymmetricMixture((1.0, fixed))])):
             first, second = ((1.0 - rate) * gauss(displaced, sigma) + rate * gauss(v, sigma) for v in vectors[:2])
             leaked = float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum()) * (axis[1] - axis[0]) ** 2
             for pair in pairs:
@@ -151,7 +151,7 @@ def test_the_symmetric_pair_has_the_profile_of_its_mixture(rate: float, epsilon:
     at_zero = loss.delta(abs(epsilon))
     expected = at_zero.lower if epsilon >= 0.0 else 1.0 - math.exp(epsilon) * (1.0 - at_zero.lower)
     for direction in DIRECTIONS:
-        found = PrivacyLoss.of(SymmetricMixture(mixture), direction).delta(epsilon)
+        found = PrivacyLoss.of(SymmetricMixture((1.0, mixture)), direction).delta(epsilon)
         assert found.lower * (1.0 - 1e-9) <= expected <= found.upper * (1.0 + 1e-9)
 
 
@@ -171,7 +171,11 @@ def test_two_symmetric_steps_by_quadrature(rate: float, sigma: float, epsilon: f
             for m, loss in zip(masses, every, strict=True)
         )
     )
-    found = PrivacyLoss.of(SymmetricMixture(Mixture([0.0, 2.0], [1.0 - rate, rate], sigma))).compose(2).delta(epsilon)
+    found = (
+        PrivacyLoss.of(SymmetricMixture((1.0, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma))))
+        .compose(2)
+        .delta(epsilon)
+    )
     assert found.lower * (1.0 - 1e-3) <= exact <= found.upper * (1.0 + 1e-3)
     assert found.relative_width <= 1e-3
 
@@ -184,7 +188,7 @@ def test_the_symmetric_pair_is_above_both_attained_pairs_and_below_the_double_on
         drawn = Mixture.fixed(1, records - 1, size, sigma)
         assert drawn.probabilities[-1] == pytest.approx(hypergeom.pmf(1, records, 1, size), rel=1e-9)
         half = Mixture(0.5 * drawn.sensitivities, drawn.probabilities, sigma)
-        pairs = (SymmetricMixture(drawn), DoubleMixture(drawn, drawn), drawn, DoubleMixture(half, half))
+        pairs = (SymmetricMixture((1.0, drawn)), DoubleMixture(drawn, drawn), drawn, DoubleMixture(half, half))
         best, double, *attained = (PrivacyLoss.of(pair).compose(steps).epsilon(1e-5) for pair in pairs)
         assert best.lower <= double.upper
         assert all(best.upper >= value.lower for value in attained)
@@ -236,7 +240,7 @@ def test_extremes_are_between_added_records_and_twice_the_effect(
     assert found.lower <= largest * (1.0 + 1e-9)
     fixed = Mixture([0.0, 2.0], [1.0 - rate, rate], sigma) if k == 1 else None
     if fixed is not None:
-        symmetric = PrivacyLoss.of(SymmetricMixture(fixed)).compose(steps).epsilon(delta, width=1e-3)
+        symmetric = PrivacyLoss.of(SymmetricMixture((1.0, fixed))).compose(steps).epsilon(delta, width=1e-3)
         assert symmetric.upper >= found.lower * (1.0 - 1e-9)
 
 
@@ -247,4 +251,6 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="removed"):
         DoubleMixture.poisson(-1, 1, 0.1, 1.0)
     with pytest.raises(ValueError, match="0 and another one"):
-        SymmetricMixture(Mixture.poisson(2, 0.1, 1.0))
+        SymmetricMixture((1.0, Mixture.poisson(2, 0.1, 1.0)))
+    with pytest.raises(ValueError, match="weights above 0, at most 1 in total"):
+        SymmetricMixture((0.7, one), (0.4, one))
