@@ -183,7 +183,7 @@ class SymmetricMixture(Pair):
     ``proofs/replaced.md``. Weights below 1 in total leave outputs of loss 0.
 
     Args:
-        cases: (weight, mixture) each, weights above 0 and at most 1 in total; each mixture has one sensitivity, or 0 and
+        cases: (weight, mixture) each, weights above 0 and at most 1 in total; each of one sensitivity or 0 and
             another one.
     """
 
