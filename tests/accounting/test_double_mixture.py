@@ -155,27 +155,26 @@ def test_the_symmetric_pair_has_the_profile_of_its_mixture(rate: float, epsilon:
         assert found.lower * (1.0 - 1e-9) <= expected <= found.upper * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.5), (0.4, 0.8, 2.0), (0.02, 2.0, 0.01)])
-def test_two_symmetric_steps_by_quadrature(rate: float, sigma: float, epsilon: float) -> None:
-    """The losses above 0 of the mixture, their mirror images, and an atom at 0."""
+def symmetric_two_steps(weight: float, rate: float, sigma: float, epsilon: float) -> float:
+    """Delta of two steps: ``weight`` of the mixture's losses above 0, their mirror images, and an atom at 0."""
     z = np.linspace(1.0 / sigma, 2.0 / sigma + 8.0, 3001)
     losses = np.log1p(rate * np.expm1(2.0 / sigma * z - 2.0 / sigma**2))
     middles = 0.5 * (losses[1:] + losses[:-1])
-    first = -np.diff((1.0 - rate) * norm.sf(z) + rate * norm.sf(z - 2.0 / sigma))
+    first = -weight * np.diff((1.0 - rate) * norm.sf(z) + rate * norm.sf(z - 2.0 / sigma))
     every = np.concatenate((middles, -middles, [0.0]))
     masses = np.concatenate((first, first * np.exp(-middles)))
     masses = np.append(masses, 1.0 - masses.sum())
-    exact = float(
-        sum(
-            m * np.maximum(-np.expm1(epsilon - every - loss), 0.0) @ masses
-            for m, loss in zip(masses, every, strict=True)
-        )
+    gains = (
+        mass * np.maximum(-np.expm1(epsilon - every - loss), 0.0) @ masses
+        for mass, loss in zip(masses, every, strict=True)
     )
-    found = (
-        PrivacyLoss.of(SymmetricMixture((1.0, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma))))
-        .compose(2)
-        .delta(epsilon)
-    )
+    return float(sum(gains))
+
+
+@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.5), (0.4, 0.8, 2.0), (0.02, 2.0, 0.01)])
+def test_two_symmetric_steps_by_quadrature(rate: float, sigma: float, epsilon: float) -> None:
+    pair = SymmetricMixture((1.0, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma)))
+    exact, found = symmetric_two_steps(1.0, rate, sigma, epsilon), PrivacyLoss.of(pair).compose(2).delta(epsilon)
     assert found.lower * (1.0 - 1e-3) <= exact <= found.upper * (1.0 + 1e-3)
     assert found.relative_width <= 1e-3
 
@@ -192,6 +191,26 @@ def test_the_symmetric_pair_is_above_both_attained_pairs_and_below_the_double_on
         best, double, *attained = (PrivacyLoss.of(pair).compose(steps).epsilon(1e-5) for pair in pairs)
         assert best.lower <= double.upper
         assert all(best.upper >= value.lower for value in attained)
+
+
+@pytest.mark.ci
+def test_two_steps_of_both_pairs_in_40_random_settings() -> None:
+    rng = np.random.default_rng(100)
+    for _ in range(20):
+        removed, inserted = (int(k) for k in rng.integers(1, 5, 2))
+        rate, sigma = float(10.0 ** rng.uniform(-3.0, -0.02)), float(10.0 ** rng.uniform(-0.1, 0.7))
+        epsilon = float(rng.choice([0.05, 0.5, 1.5]))
+        z = np.linspace(-max(removed, inserted) - 8.0 * sigma, max(removed, inserted) + 8.0 * sigma, 2001)
+        first, second = density(z, removed, rate, sigma, 1.0), density(z, inserted, rate, sigma, -1.0)
+        gain = np.outer(first, first) - math.exp(epsilon) * np.outer(second, second)
+        exact = float(np.maximum(gain, 0.0).sum()) * (z[1] - z[0]) ** 2
+        found = PrivacyLoss.of(DoubleMixture.poisson(removed, inserted, rate, sigma), PRESENT).compose(2).delta(epsilon)
+        assert found.lower * (1.0 - 2e-4) - 1e-9 <= exact <= found.upper * (1.0 + 2e-4) + 1e-9
+        weight = float(rng.choice([1.0, 0.3]))
+        exact = symmetric_two_steps(weight, rate, sigma, epsilon)
+        pair = SymmetricMixture((weight, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma)))
+        found = PrivacyLoss.of(pair).compose(2).delta(epsilon)
+        assert found.lower * (1.0 - 2e-3) - 1e-9 <= exact <= found.upper * (1.0 + 2e-3) + 1e-9
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
