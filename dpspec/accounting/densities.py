@@ -264,11 +264,11 @@ class OpposedRatio:
         log_first = self.first(z)
         return log_first - self.second(-z), log_first
 
-    def evaluate(self, z: Floats) -> tuple[Floats, Floats, Floats]:
+    def evaluate(self, z: Floats, *, noise: bool = True) -> tuple[Floats, Floats, Floats]:
         """The ratio, its slope and a bound on its rounding error, for ``z`` (n,)."""
-        value, slope, noise = self.first.evaluate(z, slope=True, noise=True)
-        other, other_slope, other_noise = self.second.evaluate(-z, slope=True, noise=True)
-        return value - other, slope + other_slope, noise + other_noise + 4.0 * EPS * (np.abs(value) + np.abs(other))
+        value, slope, error = self.first.evaluate(z, slope=True, noise=noise)
+        other, other_slope, other_error = self.second.evaluate(-z, slope=True, noise=noise)
+        return value - other, slope + other_slope, error + other_error + 4.0 * EPS * (np.abs(value) + np.abs(other))
 
     def relevant(self, low: Floats, high: Floats) -> "OpposedRatio":
         """As for ``LogRatio``."""

@@ -8,7 +8,7 @@ every method treats the direction present-first.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -149,31 +149,21 @@ class _DoublePart(TruncatedPair):
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
         if 0 <= below <= steps:
             index = ascending(index, np.clip(np.arange(below - 1, below + 2, dtype=np.int64), 0, steps))
-        nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
-        z = np.maximum.accumulate(ratio.inverse(nodes))
-        losses, _, noise = ratio.evaluate(z)
-        shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
-        mass, excess, error, slip = cell_masses(
-            ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=True
-        )
-        far = np.array([np.inf])
-        under, over = ratio.masses(-far, z[:1]), ratio.masses(z[-1:], far)
-        up, down = (
-            Cells(
-                lowest,
-                spacing,
-                index,
-                mass,
-                excess,
-                error,
-                slip,
-                shift,
-                under.first(present=True, up=rounds_up),
-                over.first(present=True, up=rounds_up),
-            )
-            for rounds_up in (True, False)
-        )
-        return up, down
+        return _cells(ratio, lowest, spacing, index)
+
+
+def _cells(ratio: LogRatio | OpposedRatio, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
+    """Cells present-first for an upper and for a lower bound, between the nodes lowest + spacing * index."""
+    nodes, far = np.asarray(lowest + spacing * index, dtype=np.float64), np.array([np.inf])
+    z = np.maximum.accumulate(ratio.inverse(nodes))
+    losses, _, noise = ratio.evaluate(z, noise=True)
+    shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
+    noises = np.maximum(noise[1:], noise[:-1])
+    mass, excess, error, slip = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noises, present=True)
+    under, over = ratio.masses(-far, z[:1]), ratio.masses(z[-1:], far)
+    up = Cells(lowest, spacing, index, mass, excess, error, slip, shift, 0.0, 0.0)
+    below, above = ([ends.first(present=True, up=side) for side in (True, False)] for ends in (under, over))
+    return replace(up, below=below[0], above=above[0]), replace(up, below=below[1], above=above[1])
 
 
 class SymmetricMixture(Pair):
@@ -254,39 +244,11 @@ class _SymmetricPart(TruncatedPair):
         highest = max(float(ratio(np.array([high]))[0]) for _, ratio, _, high in self.cases)
         steps = max(4, math.ceil(highest / spacing))
         index = place_nodes_densely(*self._positive_table(), 0.0, spacing, steps, tilts, widest, limit // 2)
-        halves = [(weight, *self._half(ratio, spacing, index)) for weight, ratio, _, _ in self.cases]
+        halves = [(weight, *_cells(ratio, 0.0, spacing, index)) for weight, ratio, _, _ in self.cases]
         rounding = EPS * (64.0 + 4.0 * len(index)) + 4.0 * _ROUNDED
-        above = _mirrored([(weight * (1.0 + _ROUNDED), up) for weight, up, _ in halves])
-        below = _mirrored([(weight * (1.0 - _ROUNDED), down) for weight, _, down in halves])
+        above = _mirrored([(w * (1.0 + _ROUNDED), discretize_from_above(up)) for w, up, _ in halves])
+        below = _mirrored([(w * (1.0 - _ROUNDED), discretize_from_below(down)) for w, _, down in halves])
         return above.closed(rounding), below.at_most_one(rounding)
-
-    @staticmethod
-    def _half(ratio: LogRatio, spacing: float, index: Index) -> tuple[Atoms, Atoms]:
-        nodes = np.asarray(spacing * index, dtype=np.float64)
-        z = ratio.inverse(nodes)
-        losses, _, noise = ratio.evaluate(z, noise=True)
-        shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(nodes[-1])
-        mass, excess, error, slip = cell_masses(
-            ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=True
-        )
-        far = np.array([np.inf])
-        under, over = ratio.masses(-far, z[:1]), ratio.masses(z[-1:], far)
-        up, down = (
-            Cells(
-                0.0,
-                spacing,
-                index,
-                mass,
-                excess,
-                error,
-                slip,
-                shift,
-                under.first(present=True, up=rounds_up),
-                over.first(present=True, up=rounds_up),
-            )
-            for rounds_up in (True, False)
-        )
-        return discretize_from_above(up), discretize_from_below(down)
 
 
 def _mirrored(halves: Sequence[tuple[float, Atoms]]) -> Atoms:
