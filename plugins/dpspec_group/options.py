@@ -255,9 +255,14 @@ def _replaced(spec: dps.Spec, schemes: Collection[str]) -> Iterator[dps.Diagnost
         yield kit.unsupported("replaced records in shuffled batches need shuffled batches in all phases", path, help)
     if spec.audit is not None:
         yield kit.unsupported("the attack removes canaries, and replaces none", path, f"remove audit, or {help}")
-    if spec.threat_model.unit == "user" and set(schemes) & {"fixed", "shuffled"}:
+
+
+def replaced_users(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Refusal of batches that depend on the number of records, which replaced users change."""
+    replaced = spec.threat_model.adjacency == "replace-one" and spec.threat_model.unit == "user"
+    if replaced and drawn(spec.phases) & {"fixed", "shuffled"}:
         message = "replacing a user changes the number of records, on which fixed and shuffled batches depend"
-        yield kit.unsupported(message, path, "train with poisson or full batches")
+        yield kit.unsupported(message, ("threat_model", "adjacency"), "train with poisson or full batches")
 
 
 def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
