@@ -3,9 +3,12 @@
 Import names from this package; its modules are private. Every answer about a privacy loss is an :class:`Interval` that
 contains the exact value, if library functions are accurate (:func:`library_accuracy`).
 
-* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
+* Steps: :class:`Mixture` (DP-SGD and groups), :class:`DoubleMixture` and
+  :class:`SymmetricMixture` (replaced records), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), :func:`largest_sum_pair` (an epoch of
   shuffled batches, from below), or a custom :class:`Pair`.
+* Adaptive clipping: :func:`joint_noise_multiplier`, its inverse :func:`gradient_noise_multiplier`,
+  :func:`real_divisor_pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
 * Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
@@ -17,8 +20,8 @@ Each module imports only modules above it:
 * ``numerics``: rounding, arguments, intervals, root finding, searches that report both sides
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
-* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation``, ``shuffled``: sampling schemes with other steps
+* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
+* ``truncated_poisson``, ``adaptive_clipping``, ``allocation``, ``shuffled``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.accounting import gaussian as gaussian
+    from dpspec.accounting.adaptive_clipping import *
     from dpspec.accounting.allocation import *
     from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
     from dpspec.accounting.discrete import *
+    from dpspec.accounting.double_mixture import *
     from dpspec.accounting.findings import *
     from dpspec.accounting.grid import *
     from dpspec.accounting.laplace import *
@@ -69,7 +74,9 @@ _NAMES = {
     "discrete": "Discrete",
     "densities": "log_binomial",
     "mixture": "Mixture",
+    "double_mixture": "DoubleMixture SymmetricMixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
+    "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
     "allocation": "EqualMembers RandomAllocation",
     "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
-from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, bisect, gauss_rule
 
 #: Above this ln p_0 the weights are anchored at p_0, below it they are normalized from their mode.
 _ANCHOR = -30.0
@@ -215,6 +215,90 @@ class LogRatio:
         distances = self.shifts - z if upper else z - self.shifts
         return float(np.logaddexp.reduce(self.log_weights + log_ndtr(distances)))
 
+    def range_of_outputs(self, log_edge: float, log_far: float) -> tuple[float, float]:
+        """Outputs under which the mixture has a mass of about e^``log_far``, and over which e^``log_edge``."""
+        top = float(self.shifts[-1])
+        start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
+        low, _ = bisect(lambda z: self.log_tail(z, upper=False) <= log_far, start, top, within=1e-3)
+        high, _ = bisect(lambda z: self.log_tail(z, upper=True) > log_edge, -10.0, end, within=1e-3)
+        return low, high
+
+    def with_first(self, z: Floats) -> tuple[Floats, Floats]:
+        """l(z), and ln of the density with the group over the one of N(0, 1), which is the same."""
+        losses = self(z)
+        return losses, losses
+
+    def masses(self, low: Floats, high: Floats) -> "Masses":
+        """The masses of [low, high] (n,), ascending."""
+        return Masses.of(self, low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class OpposedRatio:
+    """ln of a mixture with shifts to the right over a mixture with shifts to the left, increasing in the output.
+
+    Attributes:
+        first: the ratio of the first mixture to N(0, 1), as a function of z.
+        second: the ratio of the second one, mirrored: as a function of -z.
+    """
+
+    first: LogRatio
+    second: LogRatio
+
+    @property
+    def shifts(self) -> Floats:
+        """The shifts of both mixtures, ascending."""
+        return np.concatenate((-self.second.shifts[::-1], self.first.shifts))
+
+    @property
+    def log_zero(self) -> float:
+        """The value that many outputs share if no shift is probable; 0 if unknown."""
+        value = self.first.log_zero - self.second.log_zero
+        return value if math.isfinite(value) else 0.0
+
+    def __call__(self, z: Floats) -> Floats:
+        return self.first(z) - self.second(-z)
+
+    def with_first(self, z: Floats) -> tuple[Floats, Floats]:
+        """The ratio, and ln of the first density over the one of N(0, 1)."""
+        log_first = self.first(z)
+        return log_first - self.second(-z), log_first
+
+    def evaluate(self, z: Floats, *, noise: bool = True) -> tuple[Floats, Floats, Floats]:
+        """The ratio, its slope and a bound on its rounding error, for ``z`` (n,)."""
+        value, slope, error = self.first.evaluate(z, slope=True, noise=noise)
+        other, other_slope, other_error = self.second.evaluate(-z, slope=True, noise=noise)
+        return value - other, slope + other_slope, error + other_error + 4.0 * EPS * (np.abs(value) + np.abs(other))
+
+    def relevant(self, low: Floats, high: Floats) -> "OpposedRatio":
+        """As for ``LogRatio``."""
+        return OpposedRatio(self.first.relevant(low, high), self.second.relevant(-high[::-1], -low[::-1]))
+
+    def masses(self, low: Floats, high: Floats) -> "Masses":
+        """The masses of [low, high] (n,), ascending: first as ``group``, second as ``none``."""
+        first, second = Masses.of(self.first, low, high), Masses.of(self.second, -high[::-1], -low[::-1])
+        return Masses(first.group, second.group[::-1], first.group_error, second.group_error[::-1])
+
+    def inverse(self, values: Floats) -> Floats:
+        """The outputs with these ``values`` (n,) of the ratio, by Newton's method between bounds."""
+        low, high, reach = np.full(values.shape, -1.0), np.full(values.shape, 1.0), 1.0
+        while bool((below := self(low) > values).any() | (above := self(high) < values).any()) and reach < 1e100:
+            reach *= 4.0
+            low, high = np.where(below, low - reach, low), np.where(above, high + reach, high)
+        z = 0.5 * (low + high)
+        for _ in range(200):
+            value, slope, noise = self.evaluate(z)
+            low, high = np.where(value <= values, z, low), np.where(value >= values, z, high)
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                step = z + (values - value) / slope
+            is_inside = (step > low) & (step < high)
+            middle = 0.5 * (low + high)
+            done = (np.abs(value - values) <= noise) | (high - low <= 4.0 * EPS * np.abs(z))
+            z = np.where(done, z, np.where(is_inside, step, middle))
+            if done.all():
+                break
+        return np.asarray(z, dtype=np.float64)
+
 
 def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """ln(Phi(high) - Phi(low)) for low <= high, and a bound on its absolute error.
@@ -286,7 +370,7 @@ class Masses:
 
 
 def _fine_cell(
-    ratio: LogRatio, low: float, high: float, base: float, width: float, noise: float, *, present: bool
+    ratio: LogRatio | OpposedRatio, low: float, high: float, base: float, width: float, noise: float, *, present: bool
 ) -> Floats:
     """One row of ``cell_masses`` for a cell of many outputs and little loss: narrow parts by quadrature."""
     reach = max(2.0, abs(low), abs(high), float(ratio.shifts[-1]) - low, high - float(ratio.shifts[0]))
@@ -298,7 +382,9 @@ def _fine_cell(
     return np.array([mass, excess, parts[2].max() + EPS * count, parts[3].max()])
 
 
-def cell_masses(ratio: LogRatio, z: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool) -> Floats:
+def cell_masses(
+    ratio: LogRatio | OpposedRatio, z: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool
+) -> Floats:
     """The cells between consecutive ``z`` (n + 1,), whose l is in [base, base + widths] (n,) up to ``noise``.
 
     Narrow cells by quadrature of the densities, whose errors cancel in the difference; wide ones by differences of
@@ -318,15 +404,15 @@ def cell_masses(ratio: LogRatio, z: Floats, base: Floats, widths: Floats, noise:
                 part, float(z[i]), float(z[i + 1]), float(base[i]), float(widths[i]), float(noise[i]), present=present
             )
         if (wide := block[~narrow & ~fine]).size:
-            masses = Masses.of(ratio, z[wide], z[wide + 1])
+            masses = ratio.masses(z[wide], z[wide + 1])
             result[:, wide] = masses.cells(base[wide], widths[wide], noise[wide], present=present)
         if (here := block[narrow]).size:
             low, high = z[here], z[here + 1]
             points = low[:, None] + (high - low)[:, None] * _NODES
-            losses = ratio(points)
+            losses, log_first = ratio.with_first(points)
             exponent = -0.5 * np.square(points) - LOG_ROOT_TWO_PI
             if present:
-                exponent += losses
+                exponent += log_first
                 gap = base[here, None] - losses
             else:
                 gap = losses - (base + widths)[here, None]

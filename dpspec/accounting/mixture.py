@@ -33,7 +33,6 @@ from dpspec.accounting.numerics import (
     Direction,
     Floats,
     Index,
-    bisect,
     inside,
     log_difference,
     log_or_minus_infinity,
@@ -46,10 +45,10 @@ from dpspec.accounting.numerics import (
 _ROUNDED = 1e-12
 
 #: Quadrature step of the table of losses in units of sigma, and its maximum number of points.
-_STEP, _POINTS = 0.05, 20_000
+STEP, POINTS = 0.05, 20_000
 
 #: A closed form of a larger relative error is replaced by tails, at losses this far above epsilon.
-_POOR, _MARGIN = 1e-3, 40.0
+POOR, _MARGIN = 1e-3, 40.0
 
 #: Outputs under this, in units of sigma, have no mass in float64.
 _FAR_LEFT = -39.0
@@ -138,11 +137,9 @@ class Mixture(Pair):
         Absent-first, a smaller second distribution raises the upper bound; for the lower bound the weight moves to
         c = 0 (a dominated pair by Lemma 2.9), which changes losses by at most ``pull``.
         """
-        ratio, top = self.ratio, float(self.ratio.shifts[-1])
+        ratio = self.ratio
         if direction == "present-first":
-            start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
-            low, _ = bisect(lambda z: ratio.log_tail(z, upper=False) <= log_far, start, top, within=1e-3)
-            high, _ = bisect(lambda z: ratio.log_tail(z, upper=True) > log_edge, -10.0, end, within=1e-3)
+            low, high = ratio.range_of_outputs(log_edge, log_far)
             trimmed, dropped = _trim(ratio, log_edge - math.log(1e3))
             return TruncatedMixture(direction, low, high, trimmed, dropped, 0.0)
         low, high = float(ndtri_exp(log_edge)), -float(ndtri_exp(log_far))
@@ -208,7 +205,7 @@ class Mixture(Pair):
         noise = EPS * (32.0 + 8.0 * float(np.max(np.abs(near.log_weights) + near.shifts * (abs(z[0]) + near.shifts))))
         error = 2.0 * (float(masses.group_error[0]) + float(masses.none_error[0]) + miss + noise)
         error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
-        if not error < _POOR:
+        if not error < POOR:
             return self._steep_bounds(epsilon, present=present)
         return first + log_or_minus_infinity(excess - error), first + log_or_minus_infinity(excess + error)
 
@@ -275,7 +272,7 @@ class TruncatedMixture(TruncatedPair):
 
     def table(self) -> tuple[Floats, Floats]:
         """Losses and ln of their masses, by quadrature over the outputs in the range."""
-        count = int(min(max((self.high - self.low) / _STEP, 100.0), _POINTS)) + 1
+        count = int(min(max((self.high - self.low) / STEP, 100.0), POINTS)) + 1
         z = np.linspace(self.low, self.high, count)
         losses = self.ratio(z)
         logs = -0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))

@@ -6,7 +6,7 @@ from pathlib import Path
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL_SCORE
-from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack, refusals
+from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack, refusals, replaced_users
 
 DPSPEC_API = 1
 
@@ -130,6 +130,10 @@ class GroupAudit(kit.UsersAsGroups):
     """Audit of records and users: a user with at most k records is a group of k."""
 
     of_records = RecordsAudit()
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+        yield from replaced_users(spec)
+        yield from super().check(spec, facts)
 
 
 def _external_scores(spec: dps.Spec) -> bool:

@@ -37,7 +37,7 @@ class Curves:
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon by group size and direction; claimed values have the width ``theory.WIDTH``, others ``CURVE_WIDTH``."""
-    phases, records = spec.phases, context.facts.records
+    phases, records = theory.accounted(spec), context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
     whole = "both" if len(directions) == 2 else directions[0]
@@ -58,8 +58,9 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         claimed = set(deltas if whole_curve else named)
         widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
         first = theory.group_epsilons(phases, size, records, deltas, directions[0], width=widths)
-        if len(directions) == 1:
-            intervals[size] = {whole: dict(zip(deltas, first, strict=True))}
+        if len(directions) == 1 or theory.is_replaced(phases):  # replacing back is replacing
+            curve = dict(zip(deltas, first, strict=True))
+            intervals[size] = dict.fromkeys((*directions, whole), curve)
             continue
         others = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
         second = theory.group_epsilons(
@@ -83,14 +84,14 @@ def _without_theorem(
     spec: dps.Spec, size: int, records: int, why: str, question: Callable[[PrivacyLoss], list[Interval]]
 ) -> list[Interval]:
     """Infinite upper ends, because of ``why``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
-    mu, _ = theory.last_batches(spec.phases, size, records)
+    mu, _ = theory.last_batches(theory.accounted(spec), size, records)
     known = adjacencies(spec) == {"add-remove"} and mu > 0.0
     values = question(PrivacyLoss.gaussian(1.0 / mu if known else 1.0))
     return [Interval(value.lower if known else 0.0, math.inf, why, _LAST) for value in values]
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    source = theory.source_of(spec.phases)
+    source = theory.source_of(theory.accounted(spec))
     for size, by_direction in curves.intervals.items():
         claimed = kit.claimed_deltas(spec, size, default=None)
         for direction, curve in by_direction.items():
@@ -107,7 +108,9 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
     points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in asked}
     for size, direction, delta, adjacency, access in sorted(points):
         interval, at = curves.intervals[size][direction][delta], {"delta": delta, "group_size": size}
-        upper, *_ = _upper(spec, records, "epsilon", interval, at, direction, adjacency, theory.source_of(spec.phases))
+        upper, *_ = _upper(
+            spec, records, "epsilon", interval, at, direction, adjacency, theory.source_of(theory.accounted(spec))
+        )
         yield from _lower(spec, records, replace(upper, scope=replace(upper.scope, access=access)), interval)
 
 
@@ -116,7 +119,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 
     None without noise, and infinite ones if no theorem applies.
     """
-    phases = spec.phases
+    phases = theory.accounted(spec)
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
     nothing = theory.uncovered(phases, adjacencies(spec))
@@ -181,7 +184,7 @@ def _upper(
 ) -> Iterator[dps.Finding]:
     """An upper bound for each scope, or an infinite one for all datasets if no theorem applies."""
     scopes = _scopes(spec, int(at["group_size"]), records, direction)
-    if theory.uncovered(spec.phases, adjacencies(spec)):
+    if theory.uncovered(theory.accounted(spec), adjacencies(spec)):
         scopes = [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
         source = "no theorem"
     for scope in scopes:
@@ -198,29 +201,38 @@ def _upper(
 
 def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
     """The lower bound if the worst case is attained, for datasets of the claimed size or of the scope's minimum."""
-    samplings, scope = [phase.sampling for phase in spec.phases], upper.scope
+    samplings, scope = [phase.sampling for phase in theory.accounted(spec)], upper.scope
     fixed = any(sampling.is_fixed for sampling in samplings)
     truncated = any(sampling.max_batch is not None for sampling in samplings)
     # Worst cases of phases that need different gradients of the other records do not combine.
     mixed = fixed and not all(sampling.is_fixed or sampling.is_full for sampling in samplings)
     if mixed or not iterates_reveal_sums(spec.training.options, spec.steps):
         return
+    if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
+        # Every other record moves the count, and hides it if the number of drawn ones is random.
+        known = all(sampling.is_fixed or sampling.is_full or sampling.is_shuffled for sampling in samplings)
+        plain = any(not (phase.get("clipping") or {}).get("centered", True) for phase in spec.phases)
+        if plain or (not known and (truncated or any(claim.min_records for claim in spec.claims))):
+            return
+        interval = replace(interval, lower=interval.lower * (1.0 - 1e-12))  # the joint noise was rounded down
     where, least = (
         "section 3.3",
         0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
     )
     if any(sampling.is_shuffled for sampling in samplings):
-        _, smaller = theory.last_batches(spec.phases, int(upper.at["group_size"]), records)
-        where, least = "proofs/shuffle.md", records if scope.adjacency == "zero-out" else smaller
+        _, smaller = theory.last_batches(theory.accounted(spec), int(upper.at["group_size"]), records)
+        where, least = "proofs/shuffle.md", smaller if scope.adjacency == "add-remove" else records
     if truncated:
         scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
         where = "dpspec.accounting.TruncatedPoisson"
+    if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
+        where += ", proofs/adaptive-clipping.md"
     if any(sampling.epoch_steps is not None for sampling in samplings):
         where += ", dpspec.accounting.RandomAllocation"
     lower = certified_lower(
         replace(upper, scope=scope),
         interval,
-        source=f"{theory.source_of(spec.phases)}; attained: {where}",
+        source=f"{theory.source_of(theory.accounted(spec))}; attained: {where}",
         min_records=least,
     )
     if lower is not None:
@@ -228,7 +240,7 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
-    phases, size = spec.phases, claim.group_size
+    phases, size = theory.accounted(spec), claim.group_size
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
     scopes = _scopes(spec, size, records, claim.direction)
@@ -251,8 +263,10 @@ def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps
     If the other drawn records are independent of the group, the bound also covers transcripts. Truncated batches need a
     maximum size, which scopes lack: only the declared dataset.
     """
-    samplings = [phase.sampling for phase in spec.phases]
+    samplings = [phase.sampling for phase in theory.accounted(spec)]
     least = max(records - size, 0) if any(sampling.is_fixed for sampling in samplings) else 0
+    if spec.threat_model.adjacency == "replace-one":  # both datasets have equally many records
+        least = records if any(sampling.is_fixed for sampling in samplings) else 0
     least = records if any(sampling.is_shuffled for sampling in samplings) else least
     access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
@@ -276,7 +290,7 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
         kit.columns_of(("group_size", "epsilon", "lower", "delta"), rows),
         units={"group_size": "records"},
         rigor="certified",
-        source=theory.source_of(spec.phases),
+        source=theory.source_of(theory.accounted(spec)),
         x="epsilon",
         y=["delta"],
         by="group_size",
@@ -291,11 +305,11 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
     delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
     at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole}
     sizes, one = sorted(at), at.get(1)
-    if not one and theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+    if not one and theory.uncovered(theory.accounted(spec), [spec.threat_model.adjacency]):
         one = math.inf
-    one = one or theory.group_epsilons(spec.phases, 1, records, [delta], whole)[0].upper
+    one = one or theory.group_epsilons(theory.accounted(spec), 1, records, [delta], whole)[0].upper
     columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [at[size] for size in sizes]}
-    source = [theory.source_of(spec.phases)]
+    source = [theory.source_of(theory.accounted(spec))]
     for name in spec.mechanism.get("baselines", ()):
         if not math.isfinite(one):
             columns[name] = [math.inf] * len(sizes)
@@ -305,7 +319,7 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
         else:
             from dpspec_group.black_box import converted_epsilons
 
-            columns[name] = converted_epsilons(theory.composed(spec.phases, 1, records), sizes, delta, name)
+            columns[name] = converted_epsilons(theory.composed(theory.accounted(spec), 1, records), sizes, delta, name)
     if any(name.startswith("vadhan") for name in columns):
         source.append("Vadhan 2017, Lemma 2.2")
     shown = [name for name in columns if name != "group_size"]

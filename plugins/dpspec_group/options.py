@@ -13,7 +13,7 @@ from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
 from dpspec.training.providers import updates_invertible
-from dpspec_group.theory import SCHEMES, drawn
+from dpspec_group.theory import REPLACED, SCHEMES, drawn
 
 #: Delta of tables and lower bounds if no claim names one.
 DEFAULT_DELTA = 1e-6
@@ -24,12 +24,27 @@ EDGES = tuple(number / 64 for number in range(-768, 769))
 #: Number of measured steps if the adversary sees only the final model, so that only conformance needs them.
 _LOOKS = 16
 
+CLIPPING: dict[str, dps.Json] = kit.block(
+    "Choice of clip norms. flat (default): clip_norm at each step. adaptive: clip_norm at the first step, then by a "
+    "noisy count of unclipped records, divided by a public number (Andrew et al. 2021). The clip norms are released. "
+    "noise_multiplier is the noise on the sum of gradients alone; bounds charge the count too.",
+    ["scheme"],
+    scheme=kit.choice("flat or adaptive.", "flat", "adaptive"),
+    count_std=kit.number(
+        "Standard deviation of the noise on the count, in records (adaptive, required).", above=0, most=1e9
+    ),
+    centered=kit.flag(
+        "Whether an unclipped record adds 1/2 and a clipped one -1/2, instead of 1 and 0; default true (adaptive).",
+    ),
+)
+
 MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
     ["noise_multiplier", "clip_norm", "sampling"],
     noise_multiplier=NOISE_MULTIPLIER,
     clip_norm=CLIP_NORM,
     sampling=SAMPLING,
+    clipping=CLIPPING,
     baselines=kit.array(
         "Conversions shown for comparison in the table of epsilon by group size. They change no bound and no verdict.",
         kit.choice(
@@ -203,7 +218,10 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
     zero_out = spec.audit is None and not displaced
     covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
-    yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
+    if spec.threat_model.adjacency == "replace-one":
+        yield from _replaced(spec, schemes)
+    else:
+        yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
     dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
     dependent += ["user"] if any(phase.sampling.of_users for phase in spec.phases) else []
     if spec.threat_model.access == "transcript" and dependent:
@@ -226,25 +244,46 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from _attack(spec, facts)
 
 
+def _replaced(spec: dps.Spec, schemes: Collection[str]) -> Iterator[dps.Diagnostic]:
+    """Refusals under replace-one adjacency, which all claims of a spec share."""
+    help = "write adjacency: add-remove, or a separate spec for these claims"
+    yield from dps.other_adjacencies(spec, "replace-one", "a spec of replaced records", help)
+    path = ("threat_model", "adjacency")
+    for name in sorted(set(schemes) - REPLACED.keys()):
+        yield kit.unsupported(f"no theorem here covers replaced records in {name} batches", path, help)
+    if len(schemes) > 1 and "shuffled" in schemes:
+        yield kit.unsupported("replaced records in shuffled batches need shuffled batches in all phases", path, help)
+    if spec.audit is not None:
+        yield kit.unsupported("the attack removes canaries, and replaces none", path, f"remove audit, or {help}")
+
+
+def replaced_users(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Refusal of batches that depend on the number of records, which replaced users change."""
+    replaced = spec.threat_model.adjacency == "replace-one" and spec.threat_model.unit == "user"
+    if replaced and drawn(spec.phases) & {"fixed", "shuffled"}:
+        message = "replacing a user changes the number of records, on which fixed and shuffled batches depend"
+        yield kit.unsupported(message, ("threat_model", "adjacency"), "train with poisson or full batches")
+
+
 def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     claimed = "adjacency: add-remove or zero-out" if zero_out else "adjacency: add-remove"
-    advice = f"claim it with {claimed}"
-    if set(schemes) == {"full"}:  # the sum of a full batch moves by at most 2 clip norms in both cases
-        advice += "; replacing a record of full batches costs as much as adding 2: adjacency: add-remove, group_size: 2"
-    elif not zero_out:
+    advice = f"claim it with {claimed}, or write threat_model.adjacency: replace-one for all claims"
+    if not zero_out:
         advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, and no audit block"
     return advice
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    for name in sorted(drawn(spec.phases)):
-        if black_box and (why := SCHEMES[name].no_profile):
+    schemes = REPLACED if spec.threat_model.adjacency == "replace-one" else SCHEMES
+    for name in sorted(drawn(spec.phases) & schemes.keys()):
+        if black_box and (why := schemes[name].no_profile):
             message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}"
             yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling
+        yield from _clipping(spec, i, phase)
         yield from kit.other_scheme(
             spec,
             i,
@@ -278,6 +317,21 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 path=dps.in_phase(spec, i, "noise_multiplier"),
                 severity="warning",
             )
+
+
+def _clipping(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    options = phase.get("clipping") or {}
+    if phase.clipping_scheme != "adaptive":
+        for key in sorted(options.keys() - {"scheme"}):
+            path = dps.in_phase(spec, number, "clipping", key)
+            yield kit.unsupported(f"{key} applies to scheme: adaptive only", path, f"remove {key}")
+        return
+    if "count_std" not in options:
+        help = "for example count_std: 20, a twentieth of the expected batch"
+        yield kit.missing_key("count_std", dps.in_phase(spec, number, "clipping"), help)
+    if spec.audit is not None:
+        message = "no backend here trains with adaptive clipping, so that nothing can be attacked"
+        yield kit.unsupported(message, dps.in_phase(spec, number, "clipping", "scheme"), "remove audit")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -1,7 +1,8 @@
 """Group privacy of DP-SGD: the theorem of each sampling scheme, and epsilon, rates, advantage and mu of phases.
 
-``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). Sensitivities are in units of the clip norm. In the
-direction remove a test detects the presence of the group, in the direction add its absence.
+``docs/explanation/proofs/groups.md`` has Theorems 19 and 20, ``proofs/replaced.md`` Theorems 51 to 53.
+Sensitivities are in units of the clip norm. In the direction remove a test detects the presence of the group, in the
+direction add its absence. Functions take phases as accounted: see :func:`accounted`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dpspec.contract import Phase
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson
+    from dpspec.contract import Spec
 
 #: Pairs with the number of compositions of each.
 Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
@@ -104,9 +106,13 @@ class _Shuffled(SchemeTheory):
     #: Means of the largest sum of an epoch with a member and without it: see ``proofs/shuffle.md``, Theorem 22.
     means = ((2.0, 1.0), (0.0, 1.0))
 
+    #: Largest distance, in clip norms, of an epoch's sums per member.
+    moved = 1
+
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         batches = self.batches(phase, records)
-        return ((accounting.Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
+        release = accounting.Mixture.full(self.moved * group_size, phase.noise_multiplier)
+        return ((release, -(-phase.steps // batches)),)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
         """The largest sum of each epoch for a member (choice 0 and 1), or all sums added, for all members (2)."""
@@ -122,7 +128,7 @@ class _Shuffled(SchemeTheory):
                 found.append((accounting.largest_sum_pair(rest, sigma, present, absent, share), 1))
             return tuple(found)
         if epochs:
-            shift = group_size / math.sqrt(batches) * (1.0 - 2.0 * _LAST_PLACE)
+            shift = self.moved * group_size / math.sqrt(batches) * (1.0 - 2.0 * _LAST_PLACE)
             found.append((accounting.Mixture([shift], [1.0], sigma), epochs))
         if rest:
             shift = (1.0 - 2.0 * _LAST_PLACE) / math.sqrt(rest)
@@ -200,8 +206,84 @@ SCHEMES: Mapping[str, SchemeTheory] = {
 }
 
 
+class _Replaced(SchemeTheory):
+    """Poisson and full batches whose k removed and k inserted records have opposite gradients (Theorem 51)."""
+
+    source = "Schuchardt et al. 2024; proofs, Theorem 51"
+    no_profile = "replaced records have a pair of two mixtures"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        pair = accounting.DoubleMixture.poisson(group_size, group_size, phase.rate(), phase.noise_multiplier)
+        return ((pair, phase.steps),)
+
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """The dominating pair (choice 0), or inserted records of gradient 0 (1)."""
+        return (SCHEMES["poisson"] if choice else self).composed(phase, group_size, records)
+
+
+class _ReplacedInFixed(SchemeTheory):
+    """Batches of a fixed size: an inserted record displaces nothing but the removed one (Theorem 52)."""
+
+    source = "proofs, Theorem 52"
+    no_profile = _Replaced.no_profile
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        drawn = SCHEMES["fixed"].step(phase, group_size, records)
+        pair = accounting.SymmetricMixture((1.0, drawn)) if group_size == 1 else self._double(drawn, 1.0)
+        return ((pair, phase.steps),)
+
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """Other records of gradient 0 (choice 0), or of the inserted records' gradient (1)."""
+        drawn = SCHEMES["fixed"].step(phase, group_size, records)
+        return ((drawn if choice else self._double(drawn, 0.5), phase.steps),)
+
+    @staticmethod
+    def _double(drawn: Mixture, scale: float) -> Pair:
+        side = accounting.Mixture(scale * drawn.sensitivities, drawn.probabilities, drawn.sigma)
+        return accounting.DoubleMixture(side, side)
+
+
+class _ReplacedInShuffled(_Shuffled):
+    """Both records have the same places, and an epoch's sums are at most 2 k apart (Theorem 53)."""
+
+    means = ((2.0, 0.0), (0.0, 2.0))
+    moved = 2
+
+
+#: The sampling schemes with a theorem for replaced records.
+REPLACED: Mapping[str, SchemeTheory] = {
+    "poisson": _Replaced(),
+    "full": _Replaced(),
+    "fixed": _ReplacedInFixed(),
+    "shuffled": _ReplacedInShuffled(),
+}
+
+
+def accounted(spec: Spec) -> tuple[Phase, ...]:
+    """The phases of a spec as theorems need them, with the key ``replaced`` under replace-one adjacency.
+
+    With adaptive clipping the noise multiplier is the one of gradients and count together (Theorem 54).
+    """
+    phases = tuple(map(_with_count, spec.phases))
+    if spec.threat_model.adjacency == "replace-one":
+        return tuple(phase.replace(replaced=True) for phase in phases)
+    return phases
+
+
+def _with_count(phase: Phase) -> Phase:
+    if phase.clipping_scheme != "adaptive" or phase.noise_multiplier < NO_NOISE:
+        return phase
+    count_std, centered = float(phase["clipping"]["count_std"]), bool(phase["clipping"].get("centered", True))
+    joint = accounting.joint_noise_multiplier(phase.noise_multiplier, count_std, centered=centered)
+    return phase.replace(noise_multiplier=joint)
+
+
 def scheme_of(phase: Phase) -> SchemeTheory:
-    return SCHEMES[phase.sampling.scheme]
+    return (REPLACED if phase.get("replaced") else SCHEMES)[phase.sampling.scheme]
+
+
+def is_replaced(phases: Sequence[Phase]) -> bool:
+    return bool(phases[0].get("replaced"))
 
 
 def drawn(phases: Sequence[Phase]) -> set[str]:
@@ -225,6 +307,9 @@ NO_NOISE = 1e-100
 #: With less noise the largest sum for the other direction has losses on long grids, and bounds less.
 _BOTH_SUMS = 0.3
 
+#: With less noise grids for replaced records are too long for a tight lower end.
+_STEEP = 0.2
+
 #: Rounding error of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
@@ -235,7 +320,8 @@ MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
-    found = [SCHEMES[scheme].source for scheme in sorted(drawn(phases))]
+    schemes = REPLACED if is_replaced(phases) else SCHEMES
+    found = [schemes[scheme].source for scheme in sorted(drawn(phases))]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
     return "; ".join([*found, "several batches per epoch: one block of steps each"] if several else found)
 
@@ -249,6 +335,12 @@ def _from_below(phases: Sequence[Phase], group_size: int, records: int, directio
     """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
     schemes = drawn(phases)
     shuffled = "shuffled" in schemes
+    is_steep = min(phase.noise_multiplier for phase in phases) < _STEEP and schemes != {"full"}
+    if is_replaced(phases) and not shuffled and (is_steep or schemes == {"fixed"}):
+        return [
+            tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, choice))
+            for choice in (0, 1)
+        ]
     # With other schemes shuffled batches need other gradients of the other records.
     if not schemes & {"truncated-poisson", "random-allocation", "shuffled"} or (shuffled and len(schemes) > 1):
         return []
@@ -362,7 +454,7 @@ def _epsilons(
     if quiet:
         # A lower bound on the probability that these steps reveal the dataset with certainty: with the group if a
         # member is drawn, without it only if every batch would have a member.
-        log_hidden = math.fsum(scheme_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
+        log_hidden = math.fsum(SCHEMES[phase.sampling.scheme].log_hidden(phase, group_size, records) for phase in quiet)
         seen = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
         seen = 1.0 if log_hidden == -math.inf else seen
         ends = (math.inf if delta < seen else 0.0 for delta in deltas)
@@ -405,6 +497,9 @@ def rdp_interval(phases: Sequence[Phase], group_size: int, records: int, order: 
     """The Renyi divergence of all steps at an order above 1; without an upper end unless all pairs are mixtures."""
     every = composed(phases, group_size, records)
     pairs = [(pair, count) for pair, count in every if isinstance(pair, accounting.Mixture)]
+    if is_replaced(phases):
+        mu = mu_of_all_steps(phases, group_size, records)
+        return accounting.Interval(0.0, 0.5 * order * mu * mu * (1.0 + _ROUNDING)).by("without amplification")
     if len(pairs) < len(every):
         return accounting.Interval(0.0, math.inf).by("no mixture of Gaussians has these pairs")
     worst = accounting.Interval(0.0, 0.0)
@@ -421,8 +516,10 @@ def rho_interval(phases: Sequence[Phase], group_size: int, records: int, directi
     """The smallest rho of zCDP: mu^2 / 2 without amplification, the limit for large orders if members are removed."""
     rho = 0.5 * mu_of_all_steps(phases, group_size, records) ** 2 * (1.0 + _ROUNDING)
     pairs = composed(phases, group_size, records)
-    is_limit = direction != "add" or all(
-        isinstance(pair, accounting.Mixture) and pair.effect is not None for pair, _ in pairs
+    is_limit = (
+        direction != "add"
+        or is_replaced(phases)
+        or all(isinstance(pair, accounting.Mixture) and pair.effect is not None for pair, _ in pairs)
     )
     lower = rho * (1.0 - 8.0 * _ROUNDING) if is_limit and not _is_loose(phases) else 0.0
     return accounting.Interval(lower, rho).by("limit of divergence per order")
@@ -430,6 +527,8 @@ def rho_interval(phases: Sequence[Phase], group_size: int, records: int, directi
 
 def _is_loose(phases: Sequence[Phase]) -> bool:
     """Whether no data is known to attain the dominating pairs."""
+    if is_replaced(phases) and "fixed" in drawn(phases):
+        return True
     return bool(drawn(phases) & {"shuffled", "truncated-poisson", "random-allocation"})
 
 

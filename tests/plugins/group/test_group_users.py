@@ -161,7 +161,11 @@ SCORES = "audit={method: one-run, scores: {path: s.csv, score: s, coin: m}}"
         (("threat_model.unit=household",), ["unsupported threat_model.unit"]),
         (("threat_model.unit=record",), []),
         (("mechanism.kind=per-instance", ONE), ["unsupported threat_model.unit"]),
-        (("threat_model.adjacency=replace-one",), ["unsupported threat_model.adjacency"]),
+        (("threat_model.adjacency=replace-one",), []),
+        (
+            ("threat_model.adjacency=replace-one", "mechanism.sampling={scheme: fixed, batch_size: 10}"),
+            ["unsupported threat_model.adjacency"],
+        ),
         ((SCORES,), ["unsupported audit.scores"]),
         (("claims.user.record=3",), ["unsupported claims.0.record"]),
     ],

@@ -1,0 +1,266 @@
+"""Two mixtures of Gaussians with opposite shifts: the dominating pair of one step of DP-SGD if records are replaced.
+
+With the removed records a step shows sum_j p_j N(c_j, sigma^2), with the inserted ones sum_i q_i N(-d_i, sigma^2), in
+units of the clip norm: Theorem 51 of ``docs/explanation/proofs/replaced.md`` (Schuchardt et al. 2024 have the Poisson
+case). The likelihood ratio increases with the output, and an exchange of the two distributions mirrors the pair, so
+every method treats the direction present-first.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpspec.accounting.densities import LogRatio, OpposedRatio, cell_masses
+from dpspec.accounting.grid import (
+    Atoms,
+    Cells,
+    Pair,
+    TruncatedPair,
+    ascending,
+    discretize_from_above,
+    discretize_from_below,
+    place_nodes_densely,
+)
+from dpspec.accounting.mixture import POINTS, POOR, STEP, Mixture
+from dpspec.accounting.numerics import EPS, Direction, Floats, Index, log_difference, one_direction, whole
+
+#: Relative rounding error of a weight, and ln of the largest tail of one case that may be cut off.
+_ROUNDED, _HEAVIEST_TAIL = 1e-12, -0.7
+
+#: Losses this far above epsilon decide a lower bound of delta if the closed form has no digits.
+_MARGIN = 40.0
+
+
+class DoubleMixture(Pair):
+    """The pair sum_j p_j N(c_j, sigma^2) and sum_i q_i N(-d_i, sigma^2), immutable.
+
+    Args:
+        present: p and c, with the removed records.
+        absent: q and d, with the inserted records; of the same sigma.
+    """
+
+    def __init__(self, present: Mixture, absent: Mixture) -> None:
+        if present.sigma != absent.sigma:
+            raise ValueError(f"both mixtures must have the same sigma, got {present.sigma!r} and {absent.sigma!r}")
+        self.present, self.absent = present, absent
+        self.key = ("double", present.key, absent.key)
+        if present.effect is not None and absent.effect is not None:
+            self.effect = present.effect + absent.effect
+        self.dominating_effect = present.dominating_effect + absent.dominating_effect
+
+    @classmethod
+    def poisson(cls, removed: int, inserted: int, q: float, sigma: float) -> "DoubleMixture":
+        """Poisson batches at rate ``q`` in (0, 1]: up to ``removed`` records are removed and ``inserted`` inserted."""
+        for name, count in (("removed", removed), ("inserted", inserted)):
+            whole(name, count, 0)
+        return cls(*(Mixture.poisson(count, q, sigma) if count else nothing(sigma) for count in (removed, inserted)))
+
+    def __repr__(self) -> str:
+        return f"DoubleMixture({self.present!r}, {self.absent!r})"
+
+    def largest_loss(self, direction: Direction) -> float:
+        """Infinite, unless both distributions are equal."""
+        return math.inf if self.dominating_effect > 0.0 else 0.0
+
+    def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """The first mass of outputs z with l(z) > epsilon, less e^epsilon times the second: bounds of its logarithm.
+
+        If rounding spoils the difference, outputs whose loss exceeds epsilon by 1/2 less or 40 more decide.
+        """
+        ratio = self._ratio(direction)
+        if self.dominating_effect == 0.0:
+            exact = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
+            return exact - 4.0 * EPS, min(0.0, exact + 4.0 * EPS)
+        # both distributions are N(0, sigma^2) unless a member is drawn, from one or the other
+        most = self._log_drawn if epsilon >= 0.0 else 0.0
+        z = ratio.inverse(np.array([epsilon - 0.5, epsilon, epsilon + _MARGIN]))
+        losses, _, noise = ratio.evaluate(z)
+        masses = ratio.masses(z, np.full(3, np.inf))
+        first, second = float(masses.group[1]), float(masses.none[1])
+        near = ratio.relevant(z[1:2], z[1:2])
+        sizes = [
+            float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[1]) + part.shifts)))
+            for part in (near.first, near.second)
+        ]
+        error = 2.0 * float(masses.group_error[1] + masses.none_error[1] + abs(losses[1] - epsilon) + noise[1])
+        error += EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * (abs(epsilon) + abs(first) + abs(second)))
+        if error < POOR:
+            excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
+            with np.errstate(divide="ignore"):
+                low, high = np.log([max(0.0, excess - error), excess + error])
+            return min(first + float(low), most), min(most, first + float(high))
+        upper = min(
+            (float(masses.group[i] + 4.0 * masses.group_error[i]) for i in (0, 1) if losses[i] + noise[i] < epsilon),
+            default=0.0,
+        )
+        power = float(masses.group[2] - 4.0 * masses.group_error[2])
+        lower = log_difference(power, epsilon + float(masses.none[2] + 4.0 * masses.none_error[2]))
+        return min(lower, most), min(most, max(lower, upper))
+
+    @property
+    def _log_drawn(self) -> float:
+        """ln of the larger probability of a shift, rounded up."""
+        logs = [
+            float(np.logaddexp.reduce(side.log_probabilities[side.sensitivities > 0.0], initial=-np.inf))
+            for side in (self.present, self.absent)
+        ]
+        return min(0.0, max(logs) + 1e-12)
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The range of outputs outside which the first distribution has little mass; see ``Pair.truncate``."""
+        ratio = self._ratio(direction)
+        return _DoublePart(ratio, *ratio.first.range_of_outputs(log_edge, log_far))
+
+    def _ratio(self, direction: Direction) -> OpposedRatio:
+        first, second = self.present.ratio, self.absent.ratio
+        return (
+            OpposedRatio(first, second) if one_direction(direction) == "present-first" else OpposedRatio(second, first)
+        )
+
+
+def nothing(sigma: float) -> Mixture:
+    """No record: N(0, sigma^2) alone."""
+    return Mixture([0.0], [1.0], sigma)
+
+
+@dataclass(frozen=True, eq=False)
+class _DoublePart(TruncatedPair):
+    """The outputs ``low`` to ``high`` of one step, in units of sigma."""
+
+    ratio: OpposedRatio
+    low: float
+    high: float
+
+    def table(self) -> tuple[Floats, Floats]:
+        count = int(min(max((self.high - self.low) / STEP, 100.0), POINTS)) + 1
+        z = np.linspace(self.low, self.high, count)
+        losses, log_first = self.ratio.with_first(z)
+        return losses, log_first - 0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
+
+    def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
+        """Cells with a node at the loss of outputs without any member, where losses pile up."""
+        ratio = self.ratio
+        bottom, top = ratio(np.array([self.low, self.high])).tolist()
+        below = math.ceil((ratio.log_zero - bottom) / spacing)
+        lowest = ratio.log_zero - spacing * below
+        steps = max(4, math.ceil((top - lowest) / spacing))
+        index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
+        if 0 <= below <= steps:
+            index = ascending(index, np.clip(np.arange(below - 1, below + 2, dtype=np.int64), 0, steps))
+        return _cells(ratio, lowest, spacing, index)
+
+
+def _cells(ratio: LogRatio | OpposedRatio, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
+    """Cells present-first for an upper and for a lower bound, between the nodes lowest + spacing * index."""
+    nodes, far = np.asarray(lowest + spacing * index, dtype=np.float64), np.array([np.inf])
+    z = np.maximum.accumulate(ratio.inverse(nodes))
+    losses, _, noise = ratio.evaluate(z, noise=True)
+    shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
+    noises = np.maximum(noise[1:], noise[:-1])
+    mass, excess, error, slip = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noises, present=True)
+    under, over = ratio.masses(-far, z[:1]), ratio.masses(z[-1:], far)
+    up = Cells(lowest, spacing, index, mass, excess, error, slip, shift, 0.0, 0.0)
+    below, above = ([ends.first(present=True, up=side) for side in (True, False)] for ends in (under, over))
+    return replace(up, below=below[0], above=above[0]), replace(up, below=below[1], above=above[1])
+
+
+class SymmetricMixture(Pair):
+    """The pair that is equal after an exchange, with a mean of present-first profiles of mixtures at epsilon >= 0.
+
+    One mixture dominates a step with batches of a fixed size if one record is replaced: Theorem 52 of
+    ``proofs/replaced.md``. Weights below 1 in total leave outputs of loss 0.
+
+    Args:
+        cases: (weight, mixture) each, weights above 0 and at most 1 in total; each of one sensitivity or 0 and
+            another one.
+    """
+
+    def __init__(self, *cases: tuple[float, Mixture]) -> None:
+        if not cases or min(weight for weight, _ in cases) <= 0.0 or sum(weight for weight, _ in cases) > 1.0 + 1e-9:
+            raise ValueError("cases must have weights above 0, at most 1 in total")
+        for _, mixture in cases:
+            if len(mixture.sensitivities) > 2 or (len(mixture.sensitivities) == 2 and mixture.sensitivities[0] > 0.0):
+                raise ValueError(f"a mixture must have one sensitivity, or 0 and another one, got {mixture!r}")
+        self.cases = cases
+        self.key = ("symmetric", *((weight, mixture.key) for weight, mixture in cases))
+        self.effect = cases[0][1].effect if cases[0][0] == 1.0 else None
+        self.dominating_effect = max(mixture.dominating_effect for _, mixture in cases)
+
+    def __repr__(self) -> str:
+        return f"SymmetricMixture({', '.join(f'{weight:.3g}: {mixture!r}' for weight, mixture in self.cases)})"
+
+    def largest_loss(self, direction: Direction) -> float:
+        """Infinite, unless both distributions are equal."""
+        return math.inf if self.dominating_effect > 0.0 else 0.0
+
+    def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """The weighted sum of profiles; delta(-epsilon) is 1 - e^-epsilon (1 - delta(epsilon))."""
+        one_direction(direction)
+        each = [(math.log(w), mixture.log_delta_bounds(abs(epsilon), "present-first")) for w, mixture in self.cases]
+        low, high = (float(np.logaddexp.reduce([log + bounds[i] for log, bounds in each])) for i in (0, 1))
+        low, high = low - _ROUNDED, min(0.0, high + _ROUNDED)
+        if epsilon >= 0.0:
+            return low, high
+        values = [-math.expm1(epsilon) + math.exp(epsilon + log) for log in (low, high)]
+        return math.log(values[0]) - 8.0 * EPS, min(0.0, math.log(values[1]) + 8.0 * EPS)
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """Losses up to the one beyond which little mass is, and their negatives."""
+        cases = []
+        for weight, mixture in self.cases:
+            zero = float(mixture.ratio.inverse(np.zeros(1))[0])
+            edge = min(log_edge - math.log(weight), _HEAVIEST_TAIL)
+            _, high = mixture.ratio.range_of_outputs(edge, log_far)
+            cases.append((weight, mixture.ratio, zero, max(high, zero + 1.0)))
+        return _SymmetricPart(tuple(cases))
+
+
+@dataclass(frozen=True, eq=False)
+class _SymmetricPart(TruncatedPair):
+    """For each weight and mixture the outputs from loss 0 to the highest one, in units of sigma."""
+
+    cases: tuple[tuple[float, LogRatio, float, float], ...]
+
+    def table(self) -> tuple[Floats, Floats]:
+        losses, logs = self._positive_table()
+        both = np.concatenate((logs, logs - losses))
+        rest = max(1e-300, 1.0 - float(np.exp(both).sum()))
+        return np.concatenate((losses, -losses, [0.0])), np.append(both, math.log(rest))
+
+    def _positive_table(self) -> tuple[Floats, Floats]:
+        tables = []
+        for weight, ratio, zero, high in self.cases:
+            z = np.linspace(zero, high, int(min(max((high - zero) / STEP, 100.0), POINTS)) + 1)
+            losses = np.maximum(ratio(z), 0.0)
+            unit = math.log(weight * (z[1] - z[0]) / math.sqrt(2.0 * math.pi))
+            tables.append(np.array([losses, losses - 0.5 * np.square(z) + unit]))
+        losses, logs = np.concatenate(tables, axis=1)
+        return losses, logs
+
+    def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
+        """Measures of the positive losses, with their mirror images and the rest of the mass at loss 0."""
+        highest = max(float(ratio(np.array([high]))[0]) for _, ratio, _, high in self.cases)
+        steps = max(4, math.ceil(highest / spacing))
+        index = place_nodes_densely(*self._positive_table(), 0.0, spacing, steps, tilts, widest, limit // 2)
+        halves = [(weight, *_cells(ratio, 0.0, spacing, index)) for weight, ratio, _, _ in self.cases]
+        rounding = EPS * (64.0 + 4.0 * len(index)) + 4.0 * _ROUNDED
+        above = _mirrored([(w * (1.0 + _ROUNDED), discretize_from_above(up)) for w, up, _ in halves])
+        below = _mirrored([(w * (1.0 - _ROUNDED), discretize_from_below(down)) for w, _, down in halves])
+        return above.closed(rounding), below.at_most_one(rounding)
+
+
+def _mirrored(halves: Sequence[tuple[float, Atoms]]) -> Atoms:
+    """The symmetric measure with the weighted masses of positive losses of ``halves``, on the same nodes from 0."""
+    _, half = halves[0]
+    masses = np.sum([weight * atoms.masses[1:] for weight, atoms in halves], axis=0)
+    infinity = math.fsum(weight * atoms.infinity for weight, atoms in halves)
+    index = half.index[1:]
+    other = masses * np.exp(-half.spacing * index)
+    rest = max(0.0, 1.0 - infinity - math.fsum(masses) - math.fsum(other))
+    last = int(index[-1])
+    places = np.concatenate((last - index[::-1], [last], last + index))
+    every = np.concatenate((other[::-1], [rest], masses))
+    shift = max(atoms.shift for _, atoms in halves)
+    return Atoms(-half.spacing * last, half.spacing, places, every, min(1.0, infinity), shift)
