@@ -248,7 +248,7 @@ class TruncatedPoisson:
                 many others; the rest is compared with the batches that the group changes.
 
         Returns:
-            The pair; None if the cap binds always or never up to rounding, or the weights are out of range.
+            The pair; None if full batches have a probability below e^-690, or out of the range of Theorem 4a.
         """
         inside("share", share)
         batches = _Batches.of(self)
@@ -256,7 +256,9 @@ class TruncatedPoisson:
             return None
         sources: list[dict[int, float]] = [{} for _ in range(self.k + 1)]  # by cap - b, the weights of the distances
         for others, kept, source, weight in batches.with_group():
-            near = share * weight if others != source else weight
+            near = weight if others == source else share * weight
+            if batches.without_group(others) == 0.0:
+                near = 0.0
             for b, distance, mass in (
                 (others, kept, near),
                 (source, kept + source - others, weight - near),
@@ -272,8 +274,8 @@ class TruncatedPoisson:
             if without > 0.0:
                 distances = [distance for distance, mass in weights.items() if mass > 0.0]
                 shares = [weights[distance] / total for distance in distances]
-                cases.append((without, Mixture(distances, shares, self.sigma)))
-                present.append(total)
+                cases.append((min(1.0, without), Mixture(distances, shares, self.sigma)))
+                present.append(min(1.0, total))
         return Revealed(cases, present, 4.0 * _BETA)
 
     def attained(self) -> Mixture:
@@ -299,13 +301,15 @@ class TruncatedPoisson:
         if batches is None:
             return None
         along, across = -math.sin(angle), max(0.0, math.cos(angle))
-        columns = _edges(self.cap - 10.0 * self.sigma - 2.0 * self.k, self.cap + 8.0 * self.sigma, 0.25 * self.sigma)
-        rows = _edges(-8.0 * self.sigma, 8.0 * self.sigma + self.k * across, 0.125 * self.sigma)
+        low, high = self.cap - 10.0 * self.sigma - 2.0 * self.k, self.cap + 8.0 * self.sigma
+        columns = _edges(low, high, 0.25 * self.sigma, _COLUMNS)
+        rows = _edges(-8.0 * self.sigma, 8.0 * self.sigma + self.k * across, 0.125 * self.sigma, _COLUMNS)
         if across < 1e-9:
+            columns = _edges(low, high, 0.03 * self.sigma, 8 * _COLUMNS)
             rows = np.array([-np.inf, np.inf])
         # batches of fewer others than ``least`` are in the first column, up to 1e-300
-        least = max(batches.first, min(self.cap - self.k, math.floor(columns[1] - 40.0 * self.sigma)))
-        few, drawn = batches.fewer(least), np.exp(log_binomial(self.k, self.rate))
+        least = min(max(batches.first, math.floor(columns[1] - 40.0 * self.sigma)), self.cap - self.k)
+        few, drawn = batches.fewer(least), batches.members
         absent = np.zeros((len(columns) - 1, 1))
         present = np.zeros((self.k + 1, len(columns) - 1))
         absent[0], present[:, 0] = few, few * drawn
@@ -317,11 +321,8 @@ class TruncatedPoisson:
         for b, i, _, weight in batches.with_group():
             present[i] += weight * self._masses(columns, b + along * i)
         heights = np.array([self._masses(rows, across * i) for i in range(self.k + 1)])
-        both = (present.T @ heights).ravel(), (absent * heights[0]).ravel()
-        usual = (both[0] > _LEAST_CELL) & (both[1] > _LEAST_CELL)
-        with_group, without = (
-            np.append(cells[usual], max(0.0, 1.0 - math.fsum(cells[usual])) + _LEAST_CELL) for cells in both
-        )
+        with_group, without = (present.T @ heights).ravel(), (absent * heights[0]).ravel()
+        with_group, without = np.maximum(with_group, _LEAST_CELL), np.maximum(without, _LEAST_CELL)
         return Discrete(with_group, without, 4.0 * _BETA)
 
     def _masses(self, edges: Floats, mean: float) -> Floats:
@@ -344,16 +345,16 @@ class TruncatedPoisson:
         return chances
 
 
-#: Probabilities of cells below this are merged.
-_LEAST_CELL = 1e-250
+#: Smaller probabilities of cells count as this.
+_LEAST_CELL = 1e-290
 
 #: The largest number of columns or of rows of cells.
 _COLUMNS = 160
 
 
-def _edges(low: float, high: float, width: float) -> Floats:
-    """Edges of cells of ``width``, or wider, from ``low`` to ``high`` and beyond, (n,)."""
-    count = min(_COLUMNS, math.ceil((high - low) / width))
+def _edges(low: float, high: float, width: float, most: int) -> Floats:
+    """Edges of ``most`` cells or of cells of ``width`` from ``low`` to ``high`` and beyond, (n,)."""
+    count = min(most, math.ceil((high - low) / width))
     return np.concatenate(([-np.inf], np.linspace(low, high, count + 1), [np.inf]))
 
 
@@ -372,19 +373,23 @@ class _Batches:
         step: the step.
         first: the smallest number of others with a probability that counts.
         others: probabilities that ``first``, ``first`` + 1, ... others are drawn, (m,).
+        members: probabilities that 0, 1, ..., k members are drawn, (k + 1,).
     """
 
     step: TruncatedPoisson
     first: int
     others: Floats
+    members: Floats
 
     @classmethod
     def of(cls, step: TruncatedPoisson) -> "_Batches | None":
-        """None if fewer than cap - k others, or cap others, have a probability below e^-690, or out of range."""
+        """None if a batch has cap others with a probability below e^-690, or out of range."""
         n, rate, cap, k = step.n, step.rate, step.cap, step.k
-        if rate == 1.0 or k > min(_MEMBERS, cap) or n < cap:
+        if k > min(_MEMBERS, cap) or n < cap:
             return None
-        mode, spread = int((n + 1) * rate), math.sqrt(n * rate * (1.0 - rate)) + 1.0
+        if rate == 1.0:
+            return cls(step, n, np.ones(1), np.append(np.zeros(k), 1.0))
+        mode, spread = min(n, int((n + 1) * rate)), math.sqrt(n * rate * (1.0 - rate)) + 1.0
         reach = math.ceil(40.0 * spread + 800.0)
         first, last = max(0, mode - reach), min(n, mode + reach)
         if last - first > _SIZES:
@@ -394,17 +399,16 @@ class _Batches:
         at = mode - first
         logs = np.concatenate((-np.cumsum(ratios[:at][::-1])[::-1], [0.0], np.cumsum(ratios[at:])))
         logs -= math.log(math.fsum(np.exp(logs)))
-        least = max(cap - k, 0)
-        if not (first <= least and cap <= last) or min(logs[least - first], logs[cap - first]) < _LOG_LEAST:
-            return None
         usual = logs > _LOG_LEAST
-        low = int(np.argmax(usual))
-        return cls(step, first + low, np.exp(logs[usual]))
+        first, logs = first + int(np.argmax(usual)), logs[usual]
+        return cls(step, first, np.exp(logs), np.exp(log_binomial(k, rate))) if cap < first + len(logs) else None
 
     def without_group(self, b: int) -> float:
         """The probability of batches of ``b`` others without the group."""
-        full = b == self.step.cap
-        return math.fsum(self.others[b - self.first :]) if full else float(self.others[b - self.first])
+        drawn = self.others[max(0, b - self.first) :]
+        if b == self.step.cap:
+            return math.fsum(drawn)
+        return float(drawn[0]) if b >= self.first else 0.0
 
     def fewer(self, b: int) -> float:
         """The probability that fewer than ``b`` others are drawn."""
@@ -416,13 +420,13 @@ class _Batches:
         For at least cap - k others drawn.
         """
         k, cap = self.step.k, self.step.cap
-        members = np.exp(log_binomial(k, self.step.rate))
-        for source in range(max(cap - k, 0), cap + 1):
-            drawn = np.arange(source, (self.first + len(self.others)) if source == cap else source + 1)
+        end = self.first + len(self.others)
+        for source in range(max(cap - k, 0, min(self.first, cap)), cap + 1):
+            drawn = np.arange(max(source, self.first), end if source == cap else source + 1)
             weights = self.others[drawn - self.first]
             for j in range(k + 1):
                 if source + j <= cap and source < cap:
-                    yield source, j, source, float(weights[0] * members[j])
+                    yield source, j, source, float(weights[0] * self.members[j])
                     continue
                 for kept in range(max(0, cap - source), j + 1):
                     # P[Hypergeometric(cap of drawn + j, j) = kept]
@@ -430,7 +434,7 @@ class _Batches:
                     for t in range(j):
                         factor = cap - t if t < kept else drawn + j - cap - (t - kept)
                         chosen *= np.maximum(factor, 0.0) / (drawn + j - t)
-                    weight = float(members[j] * (weights @ chosen))
+                    weight = float(self.members[j] * (weights @ chosen))
                     if weight > 0.0:
                         yield cap - kept, kept, source, weight
 

@@ -212,7 +212,7 @@ SCHEMES: Mapping[str, SchemeTheory] = {
 
 
 #: Angles of the members' gradients for lower bounds of truncated batches (Theorem 5a).
-REVEALING = (0.0, 0.3, 0.5 * math.pi)
+REVEALING = (0.5 * math.pi, 0.0, 0.3)
 
 #: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.
 _SHARES = (0.02, 0.08, 0.2, 0.35, 0.5, 0.7, 0.87, 0.95, 0.98, 0.992, 0.999)
@@ -337,11 +337,10 @@ def loss_intervals(
             highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):
-        lows = answers(attained_pairs[0])
-        if not _are_close(lows, highs):
-            highs = _routed(phases, group_size, records, answers, highs)
-        attained_pairs = [] if _are_close(lows, highs) else attained_pairs[1:]
-        return _between(highs, [lows, *map(answers, attained_pairs)])
+        found = _between(highs, map(answers, attained_pairs[:2]))
+        if not _are_close(found):
+            found = _between(_routed(phases, group_size, records, answers, highs), [found])
+        return found if _are_close(found) else _between(found, [found, *map(answers, attained_pairs[2:])])
     if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
@@ -358,8 +357,8 @@ def _between(highs: Sequence[Interval], alternatives: Iterable[Sequence[Interval
     ]
 
 
-def _are_close(lows: Sequence[Interval], highs: Sequence[Interval]) -> bool:
-    return all(high.upper - low.lower <= _CLOSE * high.upper for low, high in zip(lows, highs, strict=True))
+def _are_close(intervals: Sequence[Interval]) -> bool:
+    return all(interval.width <= _CLOSE * interval.upper for interval in intervals)
 
 
 def is_truncated(phases: Sequence[Phase]) -> bool:

@@ -283,7 +283,7 @@ def test_no_gradients_leak_more_than_a_routed_pair(seed: int) -> None:
 
 @pytest.mark.ci
 def test_no_gradients_leak_more_than_a_routed_pair_in_100_settings() -> None:
-    assert sum(check_setting(seed, two_steps=True) for seed in range(100, 200)) > 100_000
+    assert sum(check_setting(seed, two_steps=seed % 4 == 0) for seed in range(100, 200)) > 100_000
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,29 @@ def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rat
     "step",
     [
         TruncatedPoisson(1, 1.0, 5, 20, 1.0),
-        TruncatedPoisson(1, 0.5, 10, 10**6, 1.0),
+        TruncatedPoisson(2, 0.9, 10, 3000, 0.8),
+        TruncatedPoisson(2, 1.0, 2, 9, 1.0),
+    ],
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_caps_that_always_bind_are_fixed_batches(step: TruncatedPoisson, direction: Direction) -> None:
+    """Both ends are the pair of fixed batches, at rate 1 and at rates at which no batch is smaller."""
+    exact = (
+        PrivacyLoss.of(Mixture.fixed(step.k, step.n, step.cap, step.sigma), direction).compose(3).delta(0.3, width=1e-3)
+    )
+    above, below = step.routed(0.5), step.revealing(0.5 * math.pi)
+    assert above is not None
+    assert below is not None
+    assert PrivacyLoss.of(above, direction).compose(3).delta(0.3, width=1e-3).upper == pytest.approx(
+        exact.upper, rel=2e-3
+    )
+    found = PrivacyLoss.of(below, direction).compose(3).delta(0.3, width=1e-3).lower
+    assert 0.99 * exact.lower <= found <= exact.upper
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
         TruncatedPoisson(1, 1e-6, 900, 1000, 1.0),
         TruncatedPoisson(3, 0.5, 2, 10, 1.0),
         TruncatedPoisson(1, 0.5, 10, 5, 1.0),
