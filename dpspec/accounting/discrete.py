@@ -21,13 +21,15 @@ class Discrete(Pair):
     Args:
         present: probabilities with the record, (n,), summing to 1 within 1e-9.
         absent: probabilities without it, (n,), summing to 1 within 1e-9.
+        rounding: bound on the relative error of each probability.
     """
 
-    def __init__(self, present: npt.ArrayLike, absent: npt.ArrayLike) -> None:
+    def __init__(self, present: npt.ArrayLike, absent: npt.ArrayLike, rounding: float = 0.0) -> None:
         self.present, self.absent = _probabilities("present", present), _probabilities("absent", absent)
         if len(self.present) != len(self.absent):
             raise ValueError(f"absent must match present: {len(self.absent)} values for {len(self.present)}")
-        self.key = ("discrete", self.present.tobytes(), self.absent.tobytes())
+        self.rounding = rounding
+        self.key = ("discrete", rounding, self.present.tobytes(), self.absent.tobytes())
         if np.array_equal(self.present, self.absent):
             self.effect = 0.0
 
@@ -38,7 +40,7 @@ class Discrete(Pair):
         """The largest finite loss, at least 0."""
         losses, _, _ = self.outcomes(direction)
         largest = float(np.max(losses, initial=0.0))
-        return largest * (1.0 + 1e-13) + 16.0 * EPS if largest > 0.0 else 0.0
+        return largest * (1.0 + 1e-13) + 16.0 * EPS + 2.0 * self.rounding if largest > 0.0 else 0.0
 
     def infinite_mass(self, direction: Direction) -> float:
         """The first distribution's probability of outcomes of probability 0 under the second."""
@@ -58,6 +60,7 @@ class Discrete(Pair):
             losses = np.where(near, np.log1p(np.where(near, (p - q) / q, 0.0)), np.log(p) - np.log(q))
         # the vectors may have been divided by their sums
         loss_error = EPS * (8.0 + np.where(near, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))
+        loss_error += 2.0 * self.rounding
         return losses, p, np.asarray(loss_error, dtype=np.float64)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
@@ -66,14 +69,15 @@ class Discrete(Pair):
         excess = -np.expm1(np.minimum(epsilon - losses, 0.0))
         finite, certain = math.fsum(p * excess), self.infinite_mass(direction)
         error = math.fsum(p * np.where(losses > epsilon - 2.0 * loss_error, 2.0 * loss_error + 8.0 * EPS, 0.0))
-        error += 8.0 * EPS * (finite + certain)
+        error += (8.0 * EPS + self.rounding) * (finite + certain)
         return log_or_minus_infinity(finite + certain - error), min(
             0.0, log_or_minus_infinity(finite + certain + error)
         )
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes."""
-        return _DiscretePart(*self.outcomes(one_direction(direction)), self.infinite_mass(direction))
+        outcomes = self.outcomes(one_direction(direction))
+        return _DiscretePart(*outcomes, self.infinite_mass(direction), 8.0 * EPS + self.rounding)
 
     def _oriented(self, direction: Direction) -> tuple[Floats, Floats]:
         pair = (self.present, self.absent)
@@ -86,6 +90,7 @@ class _DiscretePart(TruncatedPair):
     masses: Floats
     loss_error: Floats
     infinite: float
+    mass_error: float
 
     def table(self) -> tuple[Floats, Floats]:
         if self.losses.size == 0:
@@ -96,7 +101,7 @@ class _DiscretePart(TruncatedPair):
     def period(self) -> float | None:
         """The common divisor of all differences of losses, or the distance of the two most probable losses."""
         losses = np.unique(self.losses)
-        if len(losses) < 2:
+        if len(losses) < 2 or self.mass_error > 8.0 * EPS:  # rounded outcomes miss nodes
             return None
         step = _common(losses) if len(losses) <= _MANY else None
         if step is None:
@@ -113,7 +118,7 @@ class _DiscretePart(TruncatedPair):
         # nodes on both sides of each loss
         below = np.unique(np.clip(np.floor((losses - lowest) / spacing).astype(np.int64), 0, steps - 1))
         index = between_ends(np.concatenate((below, below + 1)), steps, spacing, limit)
-        mass_error = np.full(len(self.masses), 8.0 * EPS)
+        mass_error = np.full(len(self.masses), self.mass_error)
         bins = Bins(
             self.masses, self.losses, self.losses, self.losses, mass_error, self.loss_error, infinite=self.infinite
         )

@@ -6,13 +6,14 @@ members drawn; if cap or more enter, by at most 2 i for i kept members; between 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import betainc
+from scipy.special import betainc, ndtr
 
 from dpspec.accounting.densities import log_binomial, log_hypergeometric
+from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
 from dpspec.accounting.mixture import Mixture, TruncatedMixture
 from dpspec.accounting.numerics import EPS, SUM_TOLERANCE, Direction, Floats, inside, one_direction, positive, whole
@@ -31,71 +32,111 @@ _BOOKS = 4.0 * _ROUNDED
 class Revealed(Pair):
     """A step that first reveals one of several mixtures of Gaussians, and then its output.
 
-    The case has the same distribution with the group and without, so delta(epsilon) = sum_i w_i delta_i(epsilon).
+    A case has the weight v_i without the group and w_i with it, so that, present-first,
+
+        delta(epsilon) = sum_i w_i delta_i(epsilon - ln(w_i / v_i)).
+
     Revealing a case that an adversary does not see gives an upper bound: forgetting it is a post-processing.
 
     Args:
-        cases: (weight, mixture) each, of one sigma, weights above 0 and summing to one.
+        cases: (weight, mixture) each, of one sigma, weights above 0 and summing to one: v_i.
+        present: w_i, above 0 and summing to one; equal to v_i if omitted.
+        rounding: bound on the relative error of each weight.
     """
 
-    def __init__(self, cases: Sequence[tuple[float, Mixture]]) -> None:
-        if not cases or any(not 0.0 < weight <= 1.0 for weight, _ in cases):
+    def __init__(
+        self,
+        cases: Sequence[tuple[float, Mixture]],
+        present: Sequence[float] | None = None,
+        rounding: float = _ROUNDED,
+    ) -> None:
+        absent = [weight for weight, _ in cases]
+        present = absent if present is None else [*present]
+        if not cases or any(not 0.0 < weight <= 1.0 for weight in (*absent, *present)):
             raise ValueError("cases must have weights above 0 and at most 1")
-        total = math.fsum(weight for weight, _ in cases)
-        if abs(total - 1.0) > SUM_TOLERANCE:
-            raise ValueError(f"weights of cases must sum to 1, got {total!r}")
+        if len(present) != len(absent):
+            raise ValueError(f"present must match cases: {len(present)} weights for {len(absent)}")
+        totals = math.fsum(absent), math.fsum(present)
+        for total in totals:
+            if abs(total - 1.0) > SUM_TOLERANCE:
+                raise ValueError(f"weights of cases must sum to 1, got {total!r}")
         if len({pair.sigma for _, pair in cases}) != 1:
             raise ValueError("all cases must have the same sigma")
-        self.cases = tuple((weight / total, pair) for weight, pair in cases)
-        self.key = ("revealed", *((weight, pair.key) for weight, pair in self.cases))
-        self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
+        self.cases = tuple((weight / totals[0], pair) for weight, pair in cases)
+        self.present = tuple(weight / totals[1] for weight in present)
+        self.rounding = rounding
+        self.log_ratios = tuple(math.log(w / v) if w != v else 0.0 for w, v in zip(present, absent, strict=True))
+        weights = zip(self.present, self.cases, strict=True)
+        self.key = ("revealed", rounding, *((case[0], weight, case[1].key) for weight, case in weights))
+        if not any(self.log_ratios):
+            self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
 
     def __repr__(self) -> str:
         return f"Revealed({', '.join(f'{weight:.3g}: {pair!r}' for weight, pair in self.cases)})"
 
+    def _oriented(self, direction: Direction) -> list[tuple[float, float, Mixture]]:
+        """Of each case: its weight under the first distribution, the loss of its weight, and its mixture."""
+        if one_direction(direction) == "present-first":
+            return [(w, log, pair) for w, log, (_, pair) in zip(self.present, self.log_ratios, self.cases, strict=True)]
+        return [(v, -log, pair) for log, (v, pair) in zip(self.log_ratios, self.cases, strict=True)]
+
     def largest_loss(self, direction: Direction) -> float:
         """The largest loss of any case."""
-        return max(pair.largest_loss(direction) for _, pair in self.cases)
+        errors = 2.0 * self.rounding if any(self.log_ratios) else 0.0
+        return max(pair.largest_loss(direction) + loss for _, loss, pair in self._oriented(direction)) + errors
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The weighted sum of the cases' profiles."""
-        each = [(math.log(weight), pair.log_delta_bounds(epsilon, direction)) for weight, pair in self.cases]
-        low = float(np.logaddexp.reduce([log + bounds[0] for log, bounds in each]))
-        high = float(np.logaddexp.reduce([log + bounds[1] for log, bounds in each]))
-        return low - _ROUNDED, min(0.0, high + _ROUNDED)
+        low, high = [], []
+        for weight, loss, pair in self._oriented(direction):
+            error = 2.0 * self.rounding if loss != 0.0 else 0.0
+            low.append(math.log(weight) + pair.log_delta_bounds(epsilon - loss + error, direction)[0])
+            high.append(math.log(weight) + pair.log_delta_bounds(epsilon - loss - error, direction)[1])
+        lower, upper = float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))
+        return lower - self.rounding, min(0.0, upper + self.rounding)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """Each case without the outcomes of little mass, by its weight."""
         parts = []
-        for weight, pair in self.cases:
+        for weight, loss, pair in self._oriented(direction):
             edge, far = (min(log - math.log(weight), _HEAVIEST_TAIL) for log in (log_edge, log_far))
-            parts.append((weight, pair.truncate(one_direction(direction), edge, far)))
-        return _RevealedPart(tuple(parts))
+            parts.append((weight, loss, pair.truncate(one_direction(direction), edge, far)))
+        return _RevealedPart(tuple(parts), self.rounding)
 
 
 @dataclass(frozen=True, eq=False)
 class _RevealedPart(TruncatedPair):
-    """Truncated cases with their weights, on one grid."""
+    """Truncated cases with their weights and the losses of these, on one grid."""
 
-    cases: tuple[tuple[float, TruncatedMixture], ...]
+    cases: tuple[tuple[float, float, TruncatedMixture], ...]
+    rounding: float
 
     def table(self) -> tuple[Floats, Floats]:
-        tables = [(math.log(weight), *part.table()) for weight, part in self.cases]
-        losses = np.concatenate([losses for _, losses, _ in tables])
-        return losses, np.concatenate([logs + log for log, _, logs in tables])
+        tables = [(math.log(weight), loss, *part.table()) for weight, loss, part in self.cases]
+        losses = np.concatenate([losses + loss for _, loss, losses, _ in tables])
+        return losses, np.concatenate([logs + log for log, _, _, logs in tables])
 
     def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
         """The weighted measures of all cases, on the grid of the heaviest."""
         above: list[tuple[float, Atoms]] = []
         below: list[tuple[float, Atoms]] = []
-        align = None
-        for weight, part in sorted(self.cases, key=lambda case: -case[0]):
-            cells = part.cells(spacing, tilts, widest, limit // len(self.cases), align)
+        align = None  # a loss on the grid
+        for weight, loss, part in sorted(self.cases, key=lambda case: -case[0]):
+            sign = 1.0 if part.direction == "present-first" else -1.0
+            log_ratio = None if align is None else sign * (align - loss)
+            cells = part.cells(spacing, tilts, widest, limit // len(self.cases), log_ratio)
             if align is None:
-                align = cells[0].lowest if part.direction == "present-first" else -cells[0].lowest
-            above.append((weight * (1.0 + _ROUNDED), discretize_from_above(cells[0])))
-            below.append((weight * (1.0 - _ROUNDED), discretize_from_below(cells[1])))
+                align = cells[0].lowest + loss
+            above.append((weight * (1.0 + self.rounding), self._move(discretize_from_above(cells[0]), loss)))
+            below.append((weight * (1.0 - self.rounding), self._move(discretize_from_below(cells[1]), loss)))
         return _weighted(above).closed(_BOOKS), _weighted(below).at_most_one(_BOOKS)
+
+    def _move(self, atoms: Atoms, loss: float) -> Atoms:
+        """The measure with ``loss`` added to all losses; the error of the weights' ratio is part of its shift."""
+        if loss == 0.0:
+            return atoms
+        error = 2.0 * self.rounding + 4.0 * EPS * (abs(atoms.lowest) + abs(loss))
+        return replace(atoms, lowest=atoms.lowest + loss, shift=atoms.shift + error)
 
 
 def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
@@ -199,12 +240,96 @@ class TruncatedPoisson:
             found.append(min(1.0, kept * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA)))
         return np.array(found)
 
+    def routed(self, share: float) -> Revealed | None:
+        """A pair that dominates the step if the smaller dataset has n records and the group k: Theorem 4a.
+
+        Args:
+            share: the share in (0, 1) of the batches with displaced records that are compared with the batches of as
+                many others; the rest is compared with the batches that the group changes.
+
+        Returns:
+            The pair; None if full batches have a probability below e^-690, or out of the range of Theorem 4a.
+        """
+        inside("share", share)
+        batches = _Batches.of(self)
+        if batches is None:
+            return None
+        sources: list[dict[int, float]] = [{} for _ in range(self.k + 1)]  # by cap - b, the weights of the distances
+        for others, kept, source, weight in batches.with_group():
+            near = weight if others == source else share * weight
+            if batches.without_group(others) == 0.0:
+                near = 0.0
+            for b, distance, mass in (
+                (others, kept, near),
+                (source, kept + source - others, weight - near),
+            ):
+                weights = sources[self.cap - b]
+                weights[distance] = weights.get(distance, 0.0) + mass
+        few = batches.fewer(self.cap - self.k)
+        cases, present = [], []
+        if few > 0.0:
+            cases, present = [(few, Mixture.poisson(self.k, self.rate, self.sigma))], [few]
+        for gap, weights in enumerate(sources):
+            without, total = batches.without_group(self.cap - gap), math.fsum(weights.values())
+            if without > 0.0:
+                distances = [distance for distance, mass in weights.items() if mass > 0.0]
+                shares = [weights[distance] / total for distance in distances]
+                cases.append((min(1.0, without), Mixture(distances, shares, self.sigma)))
+                present.append(min(1.0, total))
+        return Revealed(cases, present, 4.0 * _BETA)
+
     def attained(self) -> Mixture:
         """The pair of the step for some data of n and n + k records, with probabilities of members rounded down."""
         chances = self.kept()
         chances[1:] *= 1.0 - _BETA
         chances[0] = 1.0 - math.fsum(chances[1:])
         return Mixture(np.arange(len(chances), dtype=np.float64), chances, self.sigma)
+
+    def revealing(self, angle: float) -> Discrete | None:
+        """What some data of n and n + k records show in two dimensions, in cells: Theorem 5a, a lower bound.
+
+        All others have the gradient (1, 0), all members (-sin(``angle``), cos(``angle``)). The first coordinate reveals
+        the number of others in a batch, the second one the group.
+
+        Args:
+            angle: from 0 to pi / 2.
+
+        Returns:
+            The pair; None as for ``routed``.
+        """
+        batches = _Batches.of(self)
+        if batches is None:
+            return None
+        along, across = -math.sin(angle), max(0.0, math.cos(angle))
+        low, high = self.cap - 10.0 * self.sigma - 2.0 * self.k, self.cap + 8.0 * self.sigma
+        columns = _edges(low, high, 0.25 * self.sigma, _COLUMNS)
+        rows = _edges(-8.0 * self.sigma, 8.0 * self.sigma + self.k * across, 0.125 * self.sigma, _COLUMNS)
+        if across < 1e-9:
+            columns = _edges(low, high, 0.03 * self.sigma, 8 * _COLUMNS)
+            rows = np.array([-np.inf, np.inf])
+        # batches of fewer others than ``least`` are in the first column, up to 1e-300
+        least = min(max(batches.first, math.floor(columns[1] - 40.0 * self.sigma)), self.cap - self.k)
+        few, drawn = batches.fewer(least), batches.members
+        absent = np.zeros((len(columns) - 1, 1))
+        present = np.zeros((self.k + 1, len(columns) - 1))
+        absent[0], present[:, 0] = few, few * drawn
+        for b in range(least, self.cap + 1):
+            chance = batches.without_group(b)
+            absent[:, 0] += chance * self._masses(columns, b)
+            for i in range(self.k + 1) if b < self.cap - self.k else ():
+                present[i] += chance * drawn[i] * self._masses(columns, b + along * i)
+        for b, i, _, weight in batches.with_group():
+            present[i] += weight * self._masses(columns, b + along * i)
+        heights = np.array([self._masses(rows, across * i) for i in range(self.k + 1)])
+        with_group, without = (present.T @ heights).ravel(), (absent * heights[0]).ravel()
+        with_group, without = np.maximum(with_group, _LEAST_CELL), np.maximum(without, _LEAST_CELL)
+        return Discrete(with_group, without, 4.0 * _BETA)
+
+    def _masses(self, edges: Floats, mean: float) -> Floats:
+        """Masses of N(``mean``, sigma^2) between the ``edges``, (n,)."""
+        z = (edges - mean) / self.sigma
+        masses: Floats = np.where(z[:-1] > 0.0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
+        return masses
 
     def kept(self) -> Floats:
         """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""
@@ -218,6 +343,100 @@ class TruncatedPoisson:
         # a full batch larger than n certainly holds some members; this bound ignores them
         chances[0] = max(0.0, 1.0 - math.fsum(chances[1:]))
         return chances
+
+
+#: Smaller probabilities of cells count as this.
+_LEAST_CELL = 1e-290
+
+#: The largest number of columns or of rows of cells.
+_COLUMNS = 160
+
+
+def _edges(low: float, high: float, width: float, most: int) -> Floats:
+    """Edges of ``most`` cells or of cells of ``width`` from ``low`` to ``high`` and beyond, (n,)."""
+    count = min(most, math.ceil((high - low) / width))
+    return np.concatenate(([-np.inf], np.linspace(low, high, count + 1), [np.inf]))
+
+
+#: The largest group, and number of sizes of batches, of Theorem 4a.
+_MEMBERS, _SIZES = 32, 40_000
+
+#: The range of ln of probabilities that keep their digits.
+_LOG_LEAST = -690.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Batches:
+    """Batches with the group and without, by their numbers of others and members; weights to a relative 4e-9.
+
+    Attributes:
+        step: the step.
+        first: the smallest number of others with a probability that counts.
+        others: probabilities that ``first``, ``first`` + 1, ... others are drawn, (m,).
+        members: probabilities that 0, 1, ..., k members are drawn, (k + 1,).
+    """
+
+    step: TruncatedPoisson
+    first: int
+    others: Floats
+    members: Floats
+
+    @classmethod
+    def of(cls, step: TruncatedPoisson) -> "_Batches | None":
+        """None if a batch has cap others with a probability below e^-690, or out of range."""
+        n, rate, cap, k = step.n, step.rate, step.cap, step.k
+        if k > min(_MEMBERS, cap) or n < cap:
+            return None
+        if rate == 1.0:
+            return cls(step, n, np.ones(1), np.append(np.zeros(k), 1.0))
+        mode, spread = min(n, int((n + 1) * rate)), math.sqrt(n * rate * (1.0 - rate)) + 1.0
+        reach = math.ceil(40.0 * spread + 800.0)
+        first, last = max(0, mode - reach), min(n, mode + reach)
+        if last - first > _SIZES:
+            return None
+        m = np.arange(first, last, dtype=np.float64)
+        ratios = np.log((n - m) / (m + 1.0)) + (math.log(rate) - math.log1p(-rate))
+        at = mode - first
+        logs = np.concatenate((-np.cumsum(ratios[:at][::-1])[::-1], [0.0], np.cumsum(ratios[at:])))
+        logs -= math.log(math.fsum(np.exp(logs)))
+        usual = logs > _LOG_LEAST
+        first, logs = first + int(np.argmax(usual)), logs[usual]
+        return cls(step, first, np.exp(logs), np.exp(log_binomial(k, rate))) if cap < first + len(logs) else None
+
+    def without_group(self, b: int) -> float:
+        """The probability of batches of ``b`` others without the group."""
+        drawn = self.others[max(0, b - self.first) :]
+        if b == self.step.cap:
+            return math.fsum(drawn)
+        return float(drawn[0]) if b >= self.first else 0.0
+
+    def fewer(self, b: int) -> float:
+        """The probability that fewer than ``b`` others are drawn."""
+        return math.fsum(self.others[: max(0, b - self.first)])
+
+    def with_group(self) -> Iterator[tuple[int, int, int, float]]:
+        """Numbers of others and of members in the batch, min(others drawn, cap), and the probability of these.
+
+        For at least cap - k others drawn.
+        """
+        k, cap = self.step.k, self.step.cap
+        end = self.first + len(self.others)
+        for source in range(max(cap - k, 0, min(self.first, cap)), cap + 1):
+            drawn = np.arange(max(source, self.first), end if source == cap else source + 1)
+            weights = self.others[drawn - self.first]
+            for j in range(k + 1):
+                if source + j <= cap and source < cap:
+                    yield source, j, source, float(weights[0] * self.members[j])
+                    continue
+                for kept in range(max(0, cap - source), j + 1):
+                    # P[Hypergeometric(cap of drawn + j, j) = kept]
+                    chosen = np.full(len(drawn), float(math.comb(j, kept)))
+                    for t in range(j):
+                        factor = cap - t if t < kept else drawn + j - cap - (t - kept)
+                        chosen *= np.maximum(factor, 0.0) / (drawn + j - t)
+                    weight = float(self.members[j] * (weights @ chosen))
+                    if weight > 0.0:
+                        yield cap - kept, kept, source, weight
 
 
 def binomial_tail(n: int, rate: float, count: int) -> float:

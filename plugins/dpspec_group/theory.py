@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dpspec import accounting  # loads numpy at the first use
@@ -90,6 +90,17 @@ class _Truncated(SchemeTheory):
     def _capped(phase: Phase, group_size: int, smaller: int, fewest: int = 0) -> TruncatedPoisson:
         cap = int(phase["sampling"]["max_batch"])
         return accounting.TruncatedPoisson(group_size, phase.rate(), cap, smaller, phase.noise_multiplier, fewest)
+
+    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
+        """The pair of other records without gradients, or of Theorem 5a: choices -1, -2, ... for ``REVEALING``."""
+        step = self._capped(phase, group_size, max(0, records - group_size))
+        revealing = step.revealing(REVEALING[-choice - 1]) if choice < 0 else None
+        return ((revealing or step.attained(), phase.steps),)
+
+    def routed(self, phase: Phase, group_size: int, smaller: int, share: float) -> Composed:
+        """Theorem 4a, for ``smaller`` records and ``group_size`` more, or Theorem 4 out of its range."""
+        step = self._capped(phase, group_size, smaller, smaller)
+        return ((step.routed(share) or step.above(), phase.steps),)
 
 
 class _Shuffled(SchemeTheory):
@@ -278,6 +289,16 @@ def _with_count(phase: Phase) -> Phase:
     return phase.replace(noise_multiplier=joint)
 
 
+#: Angles of the members' gradients for lower bounds of truncated batches (Theorem 5a).
+REVEALING = (0.5 * math.pi, 0.0, 0.3)
+
+#: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.
+_SHARES = (0.02, 0.08, 0.2, 0.35, 0.5, 0.7, 0.87, 0.95, 0.98, 0.992, 0.999)
+
+#: Bounds of truncated batches this close to each other, relatively, are not refined.
+_CLOSE = 2e-3
+
+
 def scheme_of(phase: Phase) -> SchemeTheory:
     return (REPLACED if phase.get("replaced") else SCHEMES)[phase.sampling.scheme]
 
@@ -345,7 +366,9 @@ def _from_below(phases: Sequence[Phase], group_size: int, records: int, directio
     if not schemes & {"truncated-poisson", "random-allocation", "shuffled"} or (shuffled and len(schemes) > 1):
         return []
     choices: tuple[int, ...] = (1, 0) if "random-allocation" in schemes else (0,)
-    if shuffled:
+    if is_truncated(phases):
+        choices = tuple(range(0, -len(REVEALING) - 1, -1))
+    elif shuffled:
         natural = 0 if direction == "remove" else 1
         choices = (0, 1, 2) if min(phase.noise_multiplier for phase in phases) >= _BOTH_SUMS else (natural, 2)
     elif all(is_alike(phase, group_size) for phase in phases):
@@ -405,15 +428,87 @@ def loss_intervals(
             alternatives = answers(tuple(pair for part in parts for pair in part))
             highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
+    if attained_pairs and is_truncated(phases):
+        found = _between(highs, map(answers, attained_pairs[:2]))
+        if not _are_close(found):
+            found = _between(_routed(phases, group_size, records, answers, highs), [found])
+        return found if _are_close(found) else _between(found, [found, *map(answers, attained_pairs[2:])])
     if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
         return highs
-    lows = [max(ends, key=lambda low: low.lower) for ends in zip(*map(answers, attained_pairs), strict=True)]
+    return _between(highs, map(answers, attained_pairs))
+
+
+def _between(highs: Sequence[Interval], alternatives: Iterable[Sequence[Interval]]) -> list[Interval]:
+    """Intervals from the largest lower end of ``alternatives`` to the upper end of ``highs``."""
+    lows = [max(ends, key=lambda low: low.lower) for ends in zip(*alternatives, strict=True)]
     return [
         accounting.Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
         for low, high in zip(lows, highs, strict=True)
     ]
+
+
+def _are_close(intervals: Sequence[Interval]) -> bool:
+    return all(interval.width <= _CLOSE * interval.upper for interval in intervals)
+
+
+def is_truncated(phases: Sequence[Phase]) -> bool:
+    """Whether a phase has batches with a cap, and no phase has random allocation, fixed or shuffled batches."""
+    schemes = drawn(phases)
+    return "truncated-poisson" in schemes and schemes <= {"truncated-poisson", "poisson", "full"}
+
+
+def _routed(
+    phases: Sequence[Phase],
+    group_size: int,
+    records: int,
+    answers: Callable[[Composed], list[Interval]],
+    highs: list[Interval],
+) -> list[Interval]:
+    """``highs``, or the smaller upper ends of Theorem 4a with the best share, for the neighbors of ``records``.
+
+    A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
+    ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size.
+    """
+
+    @functools.cache
+    def routed(size: int, share: float, smaller: int) -> list[Interval]:
+        pairs = [
+            scheme.routed(phase, size, smaller, share)
+            if isinstance(scheme, _Truncated)
+            else scheme.composed(phase, size, records)
+            for phase, scheme in ((phase, scheme_of(phase)) for phase in phases)
+        ]
+        return answers(tuple(pair for part in pairs for pair in part))
+
+    def worst(size: int, i: int, share: float) -> Interval:
+        sizes = {records, max(0, records - size)}
+        return max((routed(size, share, smaller)[i] for smaller in sizes), key=_upper)
+
+    best, shares = [], []
+    for i, high in enumerate(highs):
+        at = len(_SHARES) // 2
+        for step in (1, -1):  # the upper end falls and then rises with the share
+            while 0 <= at + step < len(_SHARES) and (
+                routed(group_size, _SHARES[at + step], records)[i].upper
+                < routed(group_size, _SHARES[at], records)[i].upper
+            ):
+                at += step
+        shares.append(_SHARES[at])
+        best.append(min(high, worst(group_size, i, _SHARES[at]), key=_upper))
+    for size in range(group_size - 1, 0, -1):
+        fewer = answers(composed(phases, size, records))
+        if all(small.upper <= large.upper for small, large in zip(fewer, best, strict=True)):
+            break
+        for i, (small, large) in enumerate(zip(fewer, best, strict=True)):
+            if small.upper > large.upper:
+                best[i] = max(large, min(small, worst(size, i, shares[i]), key=_upper), key=_upper)
+    return best
+
+
+def _upper(interval: Interval) -> float:
+    return interval.upper
 
 
 def group_epsilons(

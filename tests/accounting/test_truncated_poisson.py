@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
 from dpspec.accounting.numerics import DIRECTIONS, Direction
@@ -218,3 +218,155 @@ def test_against_dp_accounting(setting: tuple[float, int, int, float, int, float
     assert above.upper <= theirs * 1.01
     if steps * step.displacing < delta:
         assert above.lower - 2e-4 <= theirs <= above.upper + 2e-4
+
+
+GRADIENTS = (-1.0, 0.0, 1.0)
+
+
+def densities(x: np.ndarray, n: int, k: int, rate: float, cap: int, sigma: float) -> tuple[np.ndarray, np.ndarray]:
+    """Densities of a step with the group and without, (all gradients in -1, 0, 1; x), by summing over all batches."""
+    gradients = np.array(list(itertools.product(GRADIENTS, repeat=n + k)))
+    values = np.arange(-cap, cap + 1.0)
+    shapes = norm.pdf(x, values[:, None], sigma)
+    found = []
+    for members in (gradients, gradients[:, k:]):
+        weights = np.zeros((len(gradients), len(values)))
+        for batch, probability in batches(members.shape[1], rate, cap).items():
+            sums = members[:, sorted(batch)].sum(axis=1)
+            weights[np.arange(len(gradients)), np.rint(sums).astype(int) + cap] += probability
+        found.append(weights @ shapes)
+    return found[0], found[1]
+
+
+def check_setting(seed: int, *, two_steps: bool) -> int:
+    """One random setting: no gradients leak more than any routed pair, and the explicit pairs leak at most as much.
+
+    Returns the number of comparisons.
+    """
+    rng = np.random.default_rng(seed)
+    k, cap = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    k = min(k, cap)
+    n = int(rng.integers(cap, max(cap, 6 - k) + 1))
+    rate, sigma = float(rng.uniform(0.05, 0.95)), float(rng.choice([0.4, 0.7, 1.0, 2.0]))
+    step, comparisons = TruncatedPoisson(k, rate, cap, n, sigma), 0
+    x = np.linspace(-cap - 9.0 * sigma, cap + 9.0 * sigma, 4001)
+    width, within = float(x[1] - x[0]), 0.2 * (float(x[1] - x[0]) / sigma) ** 2
+    present, absent = densities(x, n, k, rate, cap, sigma)
+    shares = (0.05, 0.5, float(rng.uniform(0.01, 0.99)), 0.999)
+    routed = [step.routed(share) for share in shares]
+    assert all(pair is not None for pair in routed)
+    for side in DIRECTIONS:
+        first, second = (present, absent) if side == "present-first" else (absent, present)
+        for epsilon in (-0.3, 0.0, 0.4, 1.5, 3.0):
+            leaks = np.maximum(first - math.exp(epsilon) * second, 0.0).sum(axis=1) * width
+            worst = np.argsort(leaks)[-6:]
+            for pair in routed:
+                assert pair is not None
+                assert leaks.max() <= math.exp(pair.log_delta_bounds(epsilon, side)[1]) + within, (seed, side, epsilon)
+                comparisons += len(leaks)
+            for a in worst[-2:] if two_steps and epsilon in (0.4, 3.0) else ():
+                pairs = [values[[a, worst[-1]], ::10] for values in (first, second)]
+                both = np.outer(*pairs[0]) - math.exp(epsilon) * np.outer(*pairs[1])
+                least = float(np.maximum(both, 0.0).sum()) * 100.0 * width * width
+                for pair in routed[1:3]:
+                    assert pair is not None
+                    found = PrivacyLoss.of(pair, side).compose(2).delta(epsilon, width=1e-3)
+                    assert least <= found.upper + 200.0 * within, (seed, side, epsilon)
+                    comparisons += 1
+    return comparisons
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_gradients_leak_more_than_a_routed_pair(seed: int) -> None:
+    assert check_setting(seed, two_steps=seed == 2) > 100
+
+
+@pytest.mark.ci
+def test_no_gradients_leak_more_than_a_routed_pair_in_100_settings() -> None:
+    assert sum(check_setting(seed, two_steps=seed % 4 == 0) for seed in range(100, 200)) > 100_000
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "rate", "cap", "sigma", "angle"),
+    [(4, 1, 0.5, 2, 1.0, 0.0), (4, 2, 0.4, 2, 0.8, 0.3), (5, 1, 0.8, 3, 0.6, 0.5 * math.pi), (3, 3, 0.3, 3, 1.5, 0.7)],
+)
+def test_what_others_reveal_about_full_batches(
+    n: int, k: int, rate: float, cap: int, sigma: float, angle: float
+) -> None:
+    """By quadrature over the sums of all batches: never above the exact delta, and less than 2 % below it."""
+    found = TruncatedPoisson(k, rate, cap, n, sigma).revealing(angle)
+    assert found is not None
+    x = np.linspace(-8.0 * sigma - cap, 8.0 * sigma + cap, 501)
+    step = float(x[1] - x[0])
+
+    def density(members: int) -> np.ndarray:
+        total = np.zeros((len(x), len(x)))
+        for batch, probability in batches(members + n, rate, cap).items():
+            i = sum(record < members for record in batch)
+            mean = (len(batch) - i - i * math.sin(angle), i * math.cos(angle))
+            total += probability * np.outer(norm.pdf(x, mean[0], sigma), norm.pdf(x, mean[1], sigma))
+        return total
+
+    pair = density(k), density(0)
+    for side, (first, second) in zip(DIRECTIONS, (pair, pair[::-1]), strict=True):
+        for epsilon in (0.0, 0.5):
+            exact = float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum()) * step * step
+            lower, upper = np.exp(found.log_delta_bounds(epsilon, side))
+            assert lower <= exact + 1e-5
+            assert upper >= 0.98 * exact - 2e-4
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "rate", "cap"),
+    [(6, 1, 0.4, 3), (5, 2, 0.7, 2), (7, 3, 0.5, 3), (400, 2, 0.1, 50), (20000, 1, 0.02, 460)],
+)
+def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rate: float, cap: int) -> None:
+    """Their weights without the group are binomial, and with it a member is as often in a batch as enumerated."""
+    step = TruncatedPoisson(k, rate, cap, n, 1.0)
+    pair = step.routed(1.0 - 1e-12)
+    assert pair is not None
+    weights = [weight for weight, _ in pair.cases]
+    sizes = [*binom.pmf(np.arange(cap - 1, cap - k - 1, -1), n, rate)]
+    expected = [binom.cdf(cap - k - 1, n, rate), binom.sf(cap - 1, n, rate), *sizes]
+    assert weights == pytest.approx([weight for weight in expected if weight > 0.0], rel=4e-9)
+    members = [float(mixture.sensitivities @ mixture.probabilities) for _, mixture in pair.cases]
+    mean = sum(weight * members for weight, members in zip(pair.present, members, strict=True))
+    assert mean == pytest.approx(float(np.arange(k + 1) @ step.kept()), rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        TruncatedPoisson(1, 1.0, 5, 20, 1.0),
+        TruncatedPoisson(2, 0.9, 10, 3000, 0.8),
+        TruncatedPoisson(2, 1.0, 2, 9, 1.0),
+    ],
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_caps_that_always_bind_are_fixed_batches(step: TruncatedPoisson, direction: Direction) -> None:
+    """Both ends are the pair of fixed batches, at rate 1 and at rates at which no batch is smaller."""
+    exact = (
+        PrivacyLoss.of(Mixture.fixed(step.k, step.n, step.cap, step.sigma), direction).compose(3).delta(0.3, width=1e-3)
+    )
+    above, below = step.routed(0.5), step.revealing(0.5 * math.pi)
+    assert above is not None
+    assert below is not None
+    assert PrivacyLoss.of(above, direction).compose(3).delta(0.3, width=1e-3).upper == pytest.approx(
+        exact.upper, rel=2e-3
+    )
+    found = PrivacyLoss.of(below, direction).compose(3).delta(0.3, width=1e-3).lower
+    assert 0.99 * exact.lower <= found <= exact.upper
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        TruncatedPoisson(1, 1e-6, 900, 1000, 1.0),
+        TruncatedPoisson(3, 0.5, 2, 10, 1.0),
+        TruncatedPoisson(1, 0.5, 10, 5, 1.0),
+        TruncatedPoisson(1, 0.5, 5 * 10**8, 10**9, 1.0),
+    ],
+)
+def test_caps_out_of_range_have_no_routed_pair(step: TruncatedPoisson) -> None:
+    assert step.routed(0.5) is None
+    assert step.revealing(0.0) is None
