@@ -20,7 +20,7 @@ _UNIT = 2.0**-13
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """C of ``steps`` rows: Toeplitz with the first ``column``, or the binary tree of prefix sums if that is None.
+    """C of ``steps`` rows: Toeplitz with the first ``column``, or the binary tree of prefix sums without one.
 
     Attributes:
         error: Bound of the relative error of each entry.

@@ -155,7 +155,7 @@ SCHEMA: Mapping[str, dps.Json] = {
         "allOf": _conditions("scheme", _SCHEMES),
     },
     "noise_multiplier": kit.number(
-        "Standard deviation of Z in units of the clip norm, whatever the sensitivity of C.", least=1e-3, most=1e6
+        "Standard deviation of Z in units of the clip norm, independent of the sensitivity of C.", least=1e-3, most=1e6
     ),
     "clip_norm": kit.number("The l2 norm to which each gradient is clipped.", above=0, most=1e6, default=1.0),
 }

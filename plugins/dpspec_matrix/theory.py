@@ -23,7 +23,7 @@ WIDTH, CURVE_WIDTH = 1e-4, 1e-2
 #: The relative rounding of a norm of up to 10^5 rows and of the root of it.
 _NORM = 1e-10
 
-#: More levels of noise of one schedule are rounded to so many.
+#: Largest number of different noise levels in one composition.
 _LEVELS = 16
 
 #: Outside this range of noise no pair of random allocation is composed.
@@ -266,7 +266,7 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
 def _largest_total(sizes: Floats, epochs: int, bins: int, stride: int) -> float:
     """The largest row sum of ``sizes`` over steps that one record may take, if places modulo ``stride`` are revealed.
 
-    They are all places with the remainder of the row in its epoch, and those of the worst remainder in other epochs.
+    The sum covers all places with the row's remainder in its epoch, and the worst remainder of each other epoch.
     """
     classes = sizes.reshape(epochs, bins // stride, stride, epochs, bins // stride, stride).sum(axis=4)
     worst = classes.max(axis=4)  # by epoch, place and class of the row, and epoch of the column
