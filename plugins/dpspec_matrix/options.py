@@ -11,6 +11,9 @@ from dpspec import kit
 #: Largest number of steps, also of bounds that use all pairs of steps, and of attacks.
 MOST_STEPS, MOST_PAIRED, MOST_ATTACKED = 100_000, 4_000, 2_000
 
+#: Number of directions along which noise is compared, and of bands of its frequencies.
+LOOKS, BANDS = 64, 8
+
 #: Per kind of encoder: required keys.
 _ENCODERS: Mapping[str, tuple[str, ...]] = {
     "identity": (),
@@ -73,6 +76,11 @@ class Schedule(kit.Options):
             return 1
         most = -(-self.steps // self.participation.separation)
         return min(most, self.participation.times or most)
+
+    @property
+    def slots(self) -> int:
+        """Number of slots that the backend takes in turn."""
+        return self.steps if self.participation.scheme == "single" else self.participation.separation
 
     @property
     def compares_all_steps(self) -> bool:
@@ -184,6 +192,8 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     elif participation.scheme in DRAWN and participation.separation > schedule.steps:
         message = f"separation must be at most the number of steps, got {participation.separation}"
         yield kit.bad_value(message, place)
+    if spec.audit is not None:
+        yield from _untrainable(spec, schedule)
     if participation.scheme in FIXED:
         return
     advice = f"use {', '.join(FIXED[:-1])} or {FIXED[-1]}"
@@ -197,3 +207,19 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         if claim.kind == "gdp":
             message = f"no tight mu is known for {participation.scheme}"
             yield kit.unsupported(message, ("claims", i, "kind"), f"claim approx-dp, or {advice}")
+
+
+def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]:
+    if schedule.steps > MOST_ATTACKED:
+        message = f"steps must be at most {MOST_ATTACKED} for an attack on all steps, got {schedule.steps}"
+        yield kit.bad_value(message, ("mechanism", "steps"))
+    if schedule.participation.times:
+        message = "the backend takes records in all steps of their slot: it has no limit"
+        yield kit.unsupported(message, ("mechanism", "participation", "times"), "leave times out, or audit")
+    if spec.training.kind in ("native", "opacus", "recorded"):
+        message = f"backend {spec.training.kind!r} has no correlated noise"
+        yield kit.unsupported(message, ("training", "backend"), "use backend: matrix")
+    for key in ("optimizer", "schedule"):
+        if spec.training.get(key) is not None:
+            message = f"this attack undoes plain descent at one rate: leave {key} out"
+            yield kit.unsupported(message, ("training", key), "without audit the bound alone holds for any")
