@@ -207,8 +207,10 @@ class Matrix(kit.AttackedMechanism):
         p_value, drawn, draws = 1.0, 0, 0
         if told is not None:
             drawn, draws = round(told["first_half"]), round(told["draws"])
-            tails = binomial.at_least(drawn, draws, rate), binomial.at_most(drawn, draws, rate)
-            p_value = min(1.0, 2.0 * min(tails))
+            p_value = 0.0  # more records than there are draws
+            if drawn <= draws:
+                tails = binomial.at_least(drawn, draws, rate), binomial.at_most(drawn, draws, rate)
+                p_value = min(1.0, 2.0 * min(tails))
         yield dps.Check(
             assumption="sampling",
             test="binomial, two-sided",
