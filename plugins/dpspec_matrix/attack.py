@@ -18,7 +18,7 @@ import dpspec.contract as dps
 from dpspec.accounting import Floats
 from dpspec.training.canaries import SignBlocks
 from dpspec_matrix.encoders import encoder_of
-from dpspec_matrix.options import BANDS, FIXED, LOOKS, Schedule
+from dpspec_matrix.options import BANDS, FIXED, NOISE_DIRECTIONS, Schedule
 from dpspec_matrix.theory import sensitivity
 
 #: Length of a canary's gradient in clip norms, so that rounding leaves the clip norm.
@@ -27,7 +27,7 @@ _LENGTH = 4.0
 
 @dataclass(frozen=True)
 class Canaries:
-    """``members`` records of each slot, of which those of ``slot`` have a gradient of length ``norm``.
+    """``members`` records of each slot. The records of ``slot`` have a gradient of length ``norm``, and others none.
 
     Attributes:
         first: Number of records before them: record i of all is in slot i mod ``slots``.
@@ -57,9 +57,11 @@ class Watch(dps.Observer):
         draws: Number of random draws of records, and of those that resulted in the first half of their outcomes.
     """
 
-    def __init__(self, direction: Tensor, scale: float, looks: SignBlocks, schedule: Schedule, records: int) -> None:
+    def __init__(
+        self, direction: Tensor, scale: float, noise_directions: SignBlocks, schedule: Schedule, records: int
+    ) -> None:
         """``scale`` is learning rate / divisor: an update subtracts it times the noisy sum."""
-        self._direction, self._scale, self._looks = direction.double(), scale, looks
+        self._direction, self._scale, self._noise_directions = direction.double(), scale, noise_directions
         self._schedule, self._records = schedule, records
         self._before: Tensor | None = None
         self._slot_of = np.arange(records) % schedule.slots
@@ -75,7 +77,7 @@ class Watch(dps.Observer):
         self._before = along
 
     def noised(self, step: int, noise: Tensor) -> None:
-        self.noises.append(self._looks.project(noise.double()).cpu().numpy())
+        self.noises.append(self._noise_directions.project(noise.double()).cpu().numpy())
 
     def sampled(self, step: int, indices: Tensor) -> None:
         batch, slots, scheme = indices.cpu().numpy(), self._schedule.slots, self._schedule.participation.scheme
@@ -159,6 +161,6 @@ def band_energies(white: Floats) -> dict[str, float]:
     return {f"band{i}": float(part.sum()) for i, part in enumerate(np.array_split(spectrum, min(BANDS, len(spectrum))))}
 
 
-def looks_of(parameters: int, seed: int, device: str) -> SignBlocks:
+def noise_directions_of(parameters: int, seed: int, device: str) -> SignBlocks:
     """Orthonormal directions along which noise is compared."""
-    return SignBlocks(parameters, min(LOOKS, parameters), seed=seed, device=device)
+    return SignBlocks(parameters, min(NOISE_DIRECTIONS, parameters), seed=seed, device=device)

@@ -1,4 +1,4 @@
-"""The mechanism ``matrix``: its bounds, the attacked trainings, and the checks of them."""
+"""The mechanism ``matrix``: its bounds, its attacked trainings, and their checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import untrainable
-from dpspec_matrix.options import BANDS, FIXED, LOOKS, SCHEMA, Schedule, refusals
+from dpspec_matrix.options import BANDS, FIXED, NOISE_DIRECTIONS, SCHEMA, Schedule, refusals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +113,7 @@ class Matrix(kit.AttackedMechanism):
         trainings = spec.audit.runs * int(spec.audit.options["releases"])
         batch = facts.records * schedule.participation.rate / schedule.slots
         seconds = kit.training_seconds(parameters, batch * schedule.steps, schedule.steps)
-        stored = 8 * trainings * schedule.steps * min(LOOKS, parameters) + 24 * schedule.steps**2
+        stored = 8 * trainings * schedule.steps * min(NOISE_DIRECTIONS, parameters) + 24 * schedule.steps**2
         return replace(
             plan,
             seconds=seconds * trainings * len(spec.threat_model.group_size),
@@ -140,13 +140,13 @@ class Matrix(kit.AttackedMechanism):
         is_sum = base.options.get("reduction") == "sum"
         scale = float(base.options["learning_rate"]) / (1.0 if is_sum else base.expected_batch_size)
         direction = attack.direction_of(base.model, context.facts.classes)
-        looks = attack.looks_of(len(direction), context.seed(index, "looks"), base.device)
+        noise_directions = attack.noise_directions_of(len(direction), context.seed(index, "noise"), base.device)
         weights = {name: value.clone() for name, value in base.model.state_dict().items()}
         scores, noises = [], []
         sums: dict[str, float] = {}
         for number, coin in enumerate(coins):
             canaries = attack.canaries(direction, bool(coin), schedule, len(base.x), group_size, phase.clip_norm)
-            watch = attack.Watch(direction, scale, looks, schedule, len(base.x) + canaries.count)
+            watch = attack.Watch(direction, scale, noise_directions, schedule, len(base.x) + canaries.count)
             base.model.load_state_dict(weights)
             seed = context.seed(index, "training", str(group_size), str(number))
             context.trainer.train(replace(base, seed=seed, canaries=canaries, observers=(watch,)))
@@ -160,7 +160,7 @@ class Matrix(kit.AttackedMechanism):
         return kit.Releases(scores=np.array(scores), noise=np.concatenate(noises), told=sums)
 
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
-        return spec.steps * min(LOOKS, facts.parameters or 0)
+        return spec.steps * min(NOISE_DIRECTIONS, facts.parameters or 0)
 
     def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterator[dps.Check]:
         """Correlation of the noise, by its frequencies after whitening; places of the records; their random draws."""

@@ -12,7 +12,7 @@ from dpspec import kit
 MOST_STEPS, MOST_PAIRED, MOST_ATTACKED = 100_000, 4_000, 2_000
 
 #: Number of directions along which noise is compared, and of bands of its frequencies.
-LOOKS, BANDS = 64, 8
+NOISE_DIRECTIONS, BANDS = 64, 8
 
 #: Per kind of encoder: required keys.
 _ENCODERS: Mapping[str, tuple[str, ...]] = {

@@ -67,7 +67,7 @@ def _latest(rows: dict[int, Tensor], count: int) -> dict[int, Tensor]:
 
 
 class Slots:
-    """Batches of the records whose slot is the step modulo ``slots``, or of a Poisson sample of them.
+    """Batches of the records whose slot is the step modulo ``slots``, or of a Poisson sample of the slot.
 
     Record i is in slot i mod ``slots``, or in a uniform one: of the whole run for balls-in-bins, of each epoch for
     random-allocation.

@@ -78,8 +78,8 @@ def test_executed_neighbors_differ_by_the_declared_steps(scheme: str, encoder: d
         job = kit.training_job(inputs(mechanism), world, 0, "training", phases=phases)  # type: ignore[arg-type]
         direction = attack.direction_of(job.model, 2)
         canaries = attack.canaries(direction, coin, schedule, RECORDS, members, 0.5)
-        looks = attack.looks_of(8, 1, "cpu")
-        watch = attack.Watch(direction, 0.5, looks, schedule, RECORDS + canaries.count)
+        noise_directions = attack.noise_directions_of(8, 1, "cpu")
+        watch = attack.Watch(direction, 0.5, noise_directions, schedule, RECORDS + canaries.count)
         Correlated().train(replace(job, canaries=canaries, observers=(watch,)))
         assert watch.misplaced == 0
         sums.append(np.array(watch.sums))
