@@ -67,8 +67,8 @@ def test_no_circle_among_the_folders_of_the_engine() -> None:
 
 #: Modules of the mechanism ``selection``.
 OWN_MECHANISMS = {"dpspec/language/blocks.py"}
-#: Kinds with another meaning: a claim kind, a status of values, and a key of a statement.
-OTHER_MEANINGS = {"rero", "recorded", "composition"}
+#: Kinds with another meaning: a claim kind, a status of values, a key of a statement, and the block of cells.
+OTHER_MEANINGS = {"rero", "recorded", "composition", "matrix"}
 
 
 def test_core_names_no_mechanism() -> None:

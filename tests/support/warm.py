@@ -38,6 +38,7 @@ _PLUGINS = (
     "dpspec_preprocessing",
     "dpspec_modelmix",
     "dpspec_composition",
+    "dpspec_matrix",
 )
 
 #: Programs that are modules. All other programs are scripts.

@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-LAPLACE, MATRIX = "dpspec-laplace-histogram", "dpspec-matrix"
+LAPLACE, FTRL = "dpspec-laplace-histogram", "dpspec-ftrl"
 
 Execute = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -21,7 +21,7 @@ def modules(project: str) -> list[Path]:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("project", [LAPLACE, MATRIX])
+@pytest.mark.parametrize("project", [LAPLACE, FTRL])
 def test_its_own_tests_pass(installed: Callable[[str], Execute], project: str) -> None:
     done = installed(project)("pytest", "-q", "-p", "no:cacheprovider", "project")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,9 +41,9 @@ def test_its_backend_keeps_every_promise(installed: Callable[[str], Execute]) ->
     [
         (LAPLACE, "example", ["proved", "proved", "refuted"], []),
         (LAPLACE, "control", ["contradicted"], ["noise-scale"]),
-        (MATRIX, "example", ["proved", "proved", "refuted"], []),
-        (MATRIX, "eager", ["contradicted"], ["sampling"]),
-        (MATRIX, "thrifty", ["proved"], ["noise-scale"]),
+        (FTRL, "example", ["proved", "proved", "refuted"], []),
+        (FTRL, "eager", ["contradicted"], ["sampling"]),
+        (FTRL, "thrifty", ["proved"], ["noise-scale"]),
     ],
 )
 def test_what_its_specs_come_out_as(
@@ -56,7 +56,7 @@ def test_what_its_specs_come_out_as(
     assert [verdict["verdict"] for verdict in audit["verdicts"]] == verdicts
     assert audit["conformance"]["status"] == ("deviates" if rejected else "no-deviation-found")
     checks = {check["assumption"]: check["p_value"] for check in audit["checks"]}
-    assert set(checks) == ({"noise-scale", "sampling"} if project == MATRIX else {"noise-scale"})
+    assert set(checks) == ({"noise-scale", "sampling"} if project == FTRL else {"noise-scale"})
     assert [name for name, p_value in checks.items() if p_value <= 1e-6] == rejected
 
 
@@ -78,7 +78,7 @@ def test_the_guide_shows_the_code_that_is_tested() -> None:
 def used() -> dict[str, set[str]]:
     """What the plugin imports of dpspec, by module, and what it reads of ``dpspec.contract`` and ``dpspec.kit``."""
     found: dict[str, set[str]] = {}
-    for file in modules(MATRIX):
+    for file in modules(FTRL):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dpspec."):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec_matrix.encoders import Banded
+from dpspec_ftrl.encoders import Banded
 
 Memory = Mapping[str, np.ndarray[Any, Any]]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.training.canaries import SignBlocks
-from dpspec_matrix.decoding import LOOKS
+from dpspec_ftrl.decoding import LOOKS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""The mechanism ``matrix``: its keys, its bound, the trainings that are attacked, and what is checked of them."""
+"""The mechanism ``ftrl``: its keys, its bound, the trainings that are attacked, and what is checked of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_matrix.encoders import effect, encoder_of
+from dpspec_ftrl.encoders import effect, encoder_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ _ASSUMPTIONS = kit.dp_sgd_assumptions(
 class Matrix(kit.AttackedMechanism):
     """DP-FTRL: clipped gradients of cyclic batches, with noise correlated by a banded matrix."""
 
-    kind = "matrix"
+    kind = "ftrl"
     schema: ClassVar = {
         "bands": kit.integer(
             "How many bands C has: the first of the square root of the prefix sums, the diagonal among them.",
@@ -86,7 +86,7 @@ class Matrix(kit.AttackedMechanism):
         needs = ("iterates", "noise-log", "sampling-log", "gradient-canaries")
         yield from kit.requires_capabilities(spec, facts, dict.fromkeys(needs))
         if spec.training.kind in _INDEPENDENT:
-            message = f"backend {spec.training.kind!r} has no correlated noise; 'matrix' has"
+            message = f"backend {spec.training.kind!r} has no correlated noise; 'ftrl' has"
             yield kit.unsupported(message, ("training", "backend"))
         for key in ("optimizer", "schedule"):
             if spec.training.get(key) is not None:
@@ -105,7 +105,7 @@ class Matrix(kit.AttackedMechanism):
         return Interval(least.lower, most.upper, most.method, least.lower_method)
 
     def mu(self, spec: dps.Spec, group_size: int) -> tuple[float, float]:
-        """The mechanism's mu, from below and from above; see :func:`~dpspec_matrix.encoders.effect`."""
+        """The mechanism's mu, from below and from above; see :func:`~dpspec_ftrl.encoders.effect`."""
         options = spec.phases[0]
         return effect(encoder_of(options), int(options["separation"]), options.noise_multiplier, group_size)
 
@@ -142,7 +142,7 @@ class Matrix(kit.AttackedMechanism):
         plan = super().plan(spec, facts)
         if spec.audit is None:
             return plan
-        from dpspec_matrix.decoding import LOOKS
+        from dpspec_ftrl.decoding import LOOKS
 
         options = spec.phases[0]
         moved = math.sqrt(encoder_of(options).moved(int(options["separation"])))
@@ -171,8 +171,8 @@ class Matrix(kit.AttackedMechanism):
         """Train once per coin, with the worst record or with it zeroed out; score what is seen along its gradient."""
         import numpy as np
 
-        from dpspec_matrix.attack import Watch, direction_of, looks_of, plant
-        from dpspec_matrix.decoding import expected, whitener
+        from dpspec_ftrl.attack import Watch, direction_of, looks_of, plant
+        from dpspec_ftrl.decoding import expected, whitener
 
         phase = dps.Phase.all_of(inputs["mechanism"])[0]
         encoder, separation = encoder_of(phase), int(phase["separation"])
@@ -209,7 +209,7 @@ class Matrix(kit.AttackedMechanism):
 
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
         """One for each step and direction that is looked at."""
-        from dpspec_matrix.decoding import LOOKS
+        from dpspec_ftrl.decoding import LOOKS
 
         return spec.steps * min(LOOKS, facts.parameters or 0)
 

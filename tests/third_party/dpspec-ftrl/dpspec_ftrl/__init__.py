@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_matrix.mechanism import Matrix
+from dpspec_ftrl.mechanism import Matrix
 
 DPSPEC_API = 1
 
@@ -18,16 +18,16 @@ _CONSTANTS = dps.Assumption(
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-    """The mechanism kind ``matrix``."""
+    """The mechanism kind ``ftrl``."""
     yield Matrix.offer()
 
 
 @dps.hookimpl
 def dpspec_backends() -> Iterable[dps.Backend]:
     """Who trains: the right way, and two wrong ones for the controls."""
-    yield _backend("matrix", "Trains with correlated noise on batches in a fixed order", "Correlated")
-    yield _backend("matrix-thrifty", "Divides the noise by the matrix's sensitivity, once too often", "Thrifty")
-    yield _backend("matrix-eager", "Lets every record take part at every step, whatever is declared", "Eager")
+    yield _backend("ftrl", "Trains with correlated noise on batches in a fixed order", "Correlated")
+    yield _backend("ftrl-thrifty", "Divides the noise by the matrix's sensitivity, once too often", "Thrifty")
+    yield _backend("ftrl-eager", "Lets every record take part at every step, whatever is declared", "Eager")
 
 
 def _backend(kind: str, summary: str, trainer: str) -> dps.Backend:
@@ -36,6 +36,6 @@ def _backend(kind: str, summary: str, trainer: str) -> dps.Backend:
         summary=summary,
         schema=kit.block(),
         capabilities=frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries"}),
-        trainer=f"dpspec_matrix.backend:{trainer}",
+        trainer=f"dpspec_ftrl.backend:{trainer}",
         constants=_CONSTANTS,
     )

@@ -6,7 +6,7 @@ from dpspec.testing import MechanismSuite, ProviderSuite, decreasing, increasing
 
 
 class TestMechanism(MechanismSuite):
-    kind = "matrix"
+    kind = "ftrl"
     overrides: ClassVar = ("audit.releases=16", "mechanism.steps=8", "claims.one-epoch-counted.expect=[refuted, open]")
     monotone: ClassVar = {
         "mechanism.noise_multiplier": decreasing(1.0, 2.0, 4.0),
@@ -18,14 +18,14 @@ class TestMechanism(MechanismSuite):
 
 class TestTrainer(ProviderSuite):
     family = "backend"
-    kind = "matrix"
+    kind = "ftrl"
 
 
 class TestThrifty(ProviderSuite):
     family = "backend"
-    kind = "matrix-thrifty"
+    kind = "ftrl-thrifty"
 
 
 class TestEager(ProviderSuite):
     family = "backend"
-    kind = "matrix-eager"
+    kind = "ftrl-eager"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import mpmath
 import numpy as np
 import pytest
-from dpspec_matrix import Matrix
-from dpspec_matrix.decoding import whitener
-from dpspec_matrix.encoders import Banded, effect
+from dpspec_ftrl import Matrix
+from dpspec_ftrl.decoding import whitener
+from dpspec_ftrl.encoders import Banded, effect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dpspec_matrix import Matrix
-from dpspec_matrix.attack import Watch, direction_of, looks_of, plant
-from dpspec_matrix.backend import Correlated
-from dpspec_matrix.decoding import expected, whitener
-from dpspec_matrix.encoders import Banded, encoder_of
-from dpspec_matrix.noise import BandedNoise
+from dpspec_ftrl import Matrix
+from dpspec_ftrl.attack import Watch, direction_of, looks_of, plant
+from dpspec_ftrl.backend import Correlated
+from dpspec_ftrl.decoding import expected, whitener
+from dpspec_ftrl.encoders import Banded, encoder_of
+from dpspec_ftrl.noise import BandedNoise
 from scipy import stats
 
 import dpspec.contract as dps

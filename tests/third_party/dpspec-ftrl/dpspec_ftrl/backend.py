@@ -13,8 +13,8 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.training.loop.native import parts_of, train_with
-from dpspec_matrix.encoders import Banded, encoder_of
-from dpspec_matrix.noise import BandedNoise
+from dpspec_ftrl.encoders import Banded, encoder_of
+from dpspec_ftrl.noise import BandedNoise
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec_matrix.encoders import Banded
+from dpspec_ftrl.encoders import Banded
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

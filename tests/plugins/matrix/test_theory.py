@@ -1,0 +1,193 @@
+"""Sensitivities against all sets of steps, and epsilon against quadrature, sampling and the Gaussian profile."""
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from plugins.matrix import oracles
+from plugins.matrix.test_encoders import options
+
+from dpspec_matrix.encoders import encoder_of
+from dpspec_matrix.options import EncoderOptions, Participation, Schedule
+from dpspec_matrix.theory import epsilons, mu_interval, reduction, sensitivity
+
+
+def schedule(encoder: EncoderOptions, steps: int, noise: float = 1.0, **participation: object) -> Schedule:
+    return Schedule(
+        steps=steps,
+        noise_multiplier=noise,
+        encoder=encoder,
+        participation=Participation(**participation),  # type: ignore[arg-type]
+    )
+
+
+def exact_matrix(encoder: EncoderOptions, steps: int) -> oracles.Matrix:
+    match encoder.kind:
+        case "tree":
+            return oracles.tree(steps)
+        case "square-root":
+            return oracles.toeplitz(oracles.root_coefficients(min(steps, encoder.bands)), steps)
+        case "inverse-square-root":
+            return oracles.toeplitz(oracles.inverse_root_column(steps, encoder.bands), steps)
+        case "banded":
+            return oracles.toeplitz([Fraction(c) for c in encoder.coefficients], steps)
+    return oracles.toeplitz([Fraction(1)], steps)
+
+
+def random_encoder(random: np.random.Generator) -> EncoderOptions:
+    kind = str(random.choice(["identity", "tree", "square-root", "inverse-square-root", "banded"]))
+    coefficients = (1.0, *(float(c) for c in np.round(random.uniform(-1, 1, random.integers(0, 4)), 3)))
+    return options(kind, bands=int(random.integers(1, 6)), coefficients=coefficients if kind == "banded" else ())
+
+
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(20, 100))])
+def test_sensitivities_contain_the_largest_change_of_all_sets(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    steps, separation = int(random.integers(1, 9)), int(random.integers(1, 5))
+    encoder = random_encoder(random)
+    scheme = str(random.choice(["single", "cyclic", "min-separation"]))
+    times = int(random.integers(0, 4)) if scheme == "min-separation" else 0
+    case = schedule(encoder, steps, scheme=scheme, separation=1 if scheme == "single" else separation, times=times)
+    bound, matrix = sensitivity(case), exact_matrix(encoder, steps)
+    exact = oracles.largest_change(matrix, oracles.sets_of_steps(scheme, steps, separation, times))
+    assert Fraction(bound.lower) <= exact <= Fraction(bound.upper)
+    if encoder.kind != "banded" and (encoder.kind != "tree" or scheme != "min-separation"):
+        assert bound.upper <= float(exact) * (1 + 1e-9)
+    if all(entry >= 0 for row in matrix for entry in row) and scheme != "min-separation":
+        assert bound.lower >= float(exact) * (1 - 1e-9)
+    vectors = random.normal(size=(steps, 3))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    floats = np.array([[float(entry) for entry in row] for row in matrix])
+    for chosen in oracles.sets_of_steps(scheme, steps, separation, times):
+        assert np.square(floats[:, chosen] @ vectors[list(chosen)]).sum() <= bound.upper * (1 + 1e-12)
+
+
+def test_the_gap_of_an_inequality_is_stated() -> None:
+    signed = schedule(options("banded", coefficients=(1.0, 0.9, -0.8)), 12, scheme="min-separation", separation=1)
+    assert "entry by entry" in reduction(signed, 1).reason
+    assert reduction(schedule(options("identity"), 12, scheme="cyclic", separation=3), 1).reason == ""
+
+
+@pytest.mark.parametrize(("delta", "size"), [(1e-6, 1), (1e-3, 2), (1e-12, 3), (0.5, 1)])
+def test_epsilon_of_fixed_participation_is_that_of_the_gaussian_profile(delta: float, size: int) -> None:
+    case = schedule(options("square-root", bands=4), 12, 2.0, scheme="cyclic", separation=3)
+    (interval,) = epsilons(case, size, [delta])
+    mu = size * math.sqrt(oracles.squared_change(exact_matrix(case.encoder, 12), range(0, 12, 3))) / 2.0
+    assert oracles.gaussian_delta(mu, interval.upper) <= delta
+    assert interval.lower == 0.0 or oracles.gaussian_delta(mu, interval.lower) >= delta
+    assert interval.width <= 1e-6 * interval.upper
+    assert mu_interval(case, size).lower <= mu <= mu_interval(case, size).upper
+
+
+def poisson_choices(matrix: np.ndarray, rate: float) -> list[tuple[float, object]]:
+    """All sets of drawn steps, with equal gradients."""
+    count = matrix.shape[1]
+    return [
+        (rate ** sum(drawn) * (1 - rate) ** (count - sum(drawn)), matrix @ np.array(drawn))
+        for drawn in product([0, 1], repeat=count)
+    ]
+
+
+def orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Columns of the same norms without inner products."""
+    return np.diag(np.linalg.norm(matrix, axis=0))
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(8, 100))])
+def test_cyclic_poisson_contains_the_divergence_of_explicit_pairs(seed: int) -> None:
+    """Three steps with one slot or two: exact if columns do not overlap, else between explicit pairs and Theorem M3."""
+    random = np.random.default_rng(seed)
+    separation, steps = (1, int(random.integers(2, 4))) if seed % 2 else (2, 3)
+    coefficients = (1.0, float(random.uniform(-0.9, 0.9)))
+    rate, noise, delta = float(random.uniform(0.05, 0.9)), float(random.uniform(0.7, 2.0)), 10 ** random.uniform(-4, -1)
+    case = schedule(
+        options("banded", coefficients=coefficients),
+        steps,
+        noise,
+        scheme="cyclic-poisson",
+        separation=separation,
+        rate=rate,
+    )
+    (interval,) = epsilons(case, 1, [delta])
+    matrix = encoder_of(case.encoder, steps).matrix()[:, ::separation]
+    pairs = [poisson_choices(variant, rate) for variant in (matrix, matrix * [1, -1, 1][: matrix.shape[1]])]
+    if steps == matrix.shape[1]:
+        pairs.append(poisson_choices(orthogonal(matrix), rate))
+    above = max(oracles.grid_delta(steps, noise, pair, interval.upper) for pair in pairs)
+    below = max(oracles.grid_delta(steps, noise, pair, interval.lower) for pair in pairs)
+    assert above <= delta * 1.01
+    assert interval.lower == 0.0 or below >= delta * 0.99
+    assert bool(reduction(case, 1).reason) == (separation == 1)
+    if separation == 2:
+        assert interval.relative_width <= 1e-3
+
+
+def test_adaptive_gradients_stay_below_the_bound_of_overlapping_columns() -> None:
+    """The second gradient depends on the first output: equal to the first one, or opposite."""
+    case = schedule(options("square-root", bands=2), 2, 1.0, scheme="cyclic-poisson", separation=1, rate=0.4)
+    (interval,) = epsilons(case, 1, [0.01])
+
+    def mean(first: int, second: int, low: float, high: float) -> object:
+        return lambda outputs: [first, 0.5 * first + second * np.where(outputs[0] > 0.5, high, low)]
+
+    for low, high in product([-1.0, 0.0, 1.0], repeat=2):
+        choices = [(0.4 ** (a + b) * 0.6 ** (2 - a - b), mean(a, b, low, high)) for a, b in product([0, 1], repeat=2)]
+        assert oracles.grid_delta(2, 1.0, choices, interval.upper) <= 0.01
+
+
+@pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
+@pytest.mark.parametrize(("steps", "bins", "bands"), [(2, 2, 1), (2, 2, 2), (3, 3, 2), (4, 2, 2), (4, 4, 2), (6, 3, 1)])
+def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps: int, bins: int, bands: int) -> None:
+    case = schedule(options("square-root", bands=bands), steps, 1.3, scheme=scheme, separation=bins)
+    (interval,) = epsilons(case, 1, [0.02])
+    matrix = encoder_of(case.encoder, steps).matrix()
+    epochs = steps // bins
+    if scheme == "balls-in-bins":
+        sets = [tuple(range(j, steps, bins)) for j in range(bins)]
+    else:
+        sets = [tuple(r * bins + j for r, j in enumerate(places)) for places in product(range(bins), repeat=epochs)]
+    weights = np.full(len(sets), 1.0 / len(sets))
+    equal = np.array([matrix[:, chosen].sum(axis=1) for chosen in sets])
+    other = np.zeros((len(sets), steps * steps))  # one direction for each place, in all of its epochs
+    for row, chosen in zip(other, sets, strict=True):
+        for step in chosen:
+            place = step % bins if scheme == "balls-in-bins" else step
+            row[place * steps : (place + 1) * steps] += matrix[:, step]
+    deltas = {}
+    for name, epsilon in (("upper", interval.upper), ("lower", interval.lower)):
+        deltas[name] = [oracles.sampled_delta(means, weights, 1.3, epsilon, 5) for means in (equal, other)]
+    for value, error in deltas["upper"]:
+        assert value <= 0.02 + 5 * error
+    value, error = max(deltas["lower"])
+    assert value >= 0.02 - 5 * error
+    assert bool(reduction(case, 1).reason) == (bands > 1)
+
+
+def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_direction() -> None:
+    case = schedule(options("square-root", bands=4), 40, 2.0, scheme="cyclic-poisson", separation=1, rate=0.05)
+    (many,), (single,) = epsilons(case, 1, [1e-5]), epsilons(case, 1, [1e-5], directions=8)
+    assert single.upper == many.upper
+    assert single.lower <= many.lower
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        schedule(options("square-root", bands=4), 100_000, 1e-3, scheme="cyclic", separation=4),
+        schedule(options("identity"), 100_000, 1e6, scheme="single"),
+        schedule(options("inverse-square-root", bands=256), 100_000, 50.0, scheme="cyclic", separation=1000),
+        schedule(options("identity"), 100_000, 1.0, scheme="cyclic-poisson", separation=1, rate=1e-30),
+        schedule(options("identity"), 64, 1e-3, scheme="cyclic-poisson", separation=4, rate=0.1),
+        schedule(options("identity"), 64, 1e-3, scheme="balls-in-bins", separation=4),
+        schedule(options("tree"), 64, 1e6, scheme="random-allocation", separation=64),
+        schedule(options("banded", coefficients=(1e-3, 1e3, -1e3)), 64, 1.0, scheme="min-separation", separation=1),
+        schedule(
+            options("buffers", weights=(1e3,), decays=(1 - 1e-9,)), 64, 1.0, scheme="min-separation", separation=7
+        ),
+    ],
+)
+def test_extremes_of_the_schema_have_ordered_ends(case: Schedule) -> None:
+    for interval in epsilons(case, 1, [1e-12, 1e-5, 0.5]):
+        assert 0.0 <= interval.lower <= interval.upper < math.inf
