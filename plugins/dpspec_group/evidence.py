@@ -13,7 +13,7 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, one_run, ranked_runs, thresholds
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run, ranked_runs, sequential, thresholds
 from dpspec.stats.conformance import table
 from dpspec_group import theory
 from dpspec_group.options import EDGES, Attack
@@ -34,6 +34,7 @@ _KINDS = {
     "one-run-ladder": (guess_counts.SOURCE, (_GUESSES,)),
     "many-run": ("Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015", (_THRESHOLD,)),
     "many-run-ranked": (thresholds.SOURCE, ()),
+    "many-run-sequential": (sequential.SOURCE, ()),
 }
 
 _RUNS = dps.Assumption(
@@ -150,6 +151,9 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     """Evidence and lower bounds for each group size, except for sizes with equal coins in all runs."""
     attack, records = Attack.of(spec), _records(trials)
     for size, runs in runs_of(attack, trials).items():
+        if attack.sequential:
+            yield from sequential_outcomes(spec, records, size, runs)
+            continue
         ranked = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
         if len(set(ranked)) < 2:
             continue
@@ -157,6 +161,17 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         counted = None if fixed is None else counts(runs, EDGES.index(fixed[0]))
         yield from many_run_outcomes(spec, records, size, ranked, counted)
         yield from mu_of_runs(spec, records, size, ranked)
+
+
+def sequential_outcomes(
+    spec: dps.Spec, records: int, size: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence and lower bound, valid after any number of runs; ``runs`` are coins and reached edges, in order."""
+    coins, scores = "".join(str(coin) for coin, _ in runs), [reached for _, reached in runs]
+    if len(set(coins)) == 2:
+        power = sequential.largest(len(runs), attack_delta(spec, size), Attack.of(spec).confidence)
+        statistics: dict[str, dps.Json] = {"coins": coins, "scores": scores}
+        yield from _tested(spec, records, size, len(runs), "many-run-sequential", statistics, power)
 
 
 def many_run_outcomes(
@@ -213,7 +228,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
         yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == attack.runs:
+    if len(trials) == attack.runs and not attack.sequential:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:

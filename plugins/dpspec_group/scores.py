@@ -17,7 +17,7 @@ from scipy.special import gammaln, ndtr
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
-from dpspec.stats.attacks import canary_power, guess_counts, one_run, thresholds
+from dpspec.stats.attacks import canary_power, guess_counts, one_run, sequential, thresholds
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -390,8 +390,11 @@ def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | No
             largest, expected = planned.largest_epsilon, planned.expected_epsilon
         else:
             sides = rows[size] if rows else (runs - runs // 2, runs // 2)
-            count, fixed = sum(sides), None if rows else many_run_design(spec, records, runs, size)
-            if fixed is None:
+            count = sum(sides)
+            fixed = None if rows or attack.sequential else many_run_design(spec, records, runs, size)
+            if attack.sequential:
+                largest = sequential.largest(runs, delta, confidence)
+            elif fixed is None:
                 largest = thresholds.largest(*sides, delta, confidence)
             else:
                 largest, expected = thresholds.fixed_largest(*sides, delta, confidence), fixed[1]
