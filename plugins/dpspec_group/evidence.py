@@ -13,11 +13,19 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, one_run, ranked_runs, sequential, thresholds
+from dpspec.stats.attacks import (
+    curve_lines,
+    guess_counts,
+    independent_scores,
+    one_run,
+    ranked_runs,
+    sequential,
+    thresholds,
+)
 from dpspec.stats.conformance import table
 from dpspec_group import theory
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.scores import attack_delta, many_run_design, one_run_design, what
+from dpspec_group.scores import attack_delta, declared_distribution, many_run_design, one_run_design, what
 
 _GUESSES = dps.Assumption(
     name="guess-count",
@@ -85,7 +93,13 @@ def one_run_outcomes(
     method = f"{lower.method}, {mu_guesses} guesses"
     at = dps.FrozenMap({"group_size": size})
     yield replace(lower, quantity="mu", value=mu, at=at, method=method, source=one_run.CURVE_SOURCE)
+    conditional: dps.Finding | str = ""
+    if not external and len(outcomes) >= independent_scores.LEAST_RUNS:
+        conditional = _if_independent(spec, records, size, outcomes, lower)
+    if isinstance(conditional, dps.Finding):
+        yield conditional
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
+        refused = f"; no epsilon-if-independent, because {conditional}" if isinstance(conditional, str) else ""
         yield dps.Finding(
             quantity="epsilon",
             value=curve_lines.gaussian_epsilon(curve_lines.estimate_mu(outcomes), evidence.at["delta"]),
@@ -93,10 +107,54 @@ def one_run_outcomes(
             rigor="approximate",
             at=evidence.at,
             scope=evidence.scope,
-            method=f"{attack.description}, assuming a Gaussian mechanism",
+            method=f"{attack.description}, assuming a Gaussian mechanism{refused if conditional else ''}",
             source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
         )
+
+
+def _if_independent(
+    spec: dps.Spec, records: int, size: int, outcomes: Sequence[str], lower: dps.Finding
+) -> dps.Finding | str:
+    """Conditional bound on epsilon of several runs at a testable delta, and its condition; or why it is missing.
+
+    The declared distribution of scores determines the design, or, if it is unknown, the first quarter of the runs,
+    which is then not guessed. ``lower`` is the unconditional bound.
+    """
+    attack, law = Attack.of(spec), declared_distribution(spec, records, size)
+    known = 0 if law is not None else max(1, len(outcomes) // 4)
+    mu = law.mu() if law is not None else curve_lines.estimate_mu(outcomes[:known])
+    guessed = outcomes[known:]
+    canaries = sum(map(len, guessed)) // max(1, len(guessed))
+    delta = lower.at["delta"]
+    chosen = independent_scores.design(mu, max(2, len(guessed)), canaries, delta, attack.confidence)
+    try:
+        bound = independent_scores.epsilon_lower(guessed, chosen, attack.confidence)
+    except independent_scores.NoBoundError as error:
+        return str(error)
+    method = f"{lower.method}, {bound.guesses} guesses, if scores of a run are independent"
+    if not theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        direction = spec.threat_model.direction
+        (proved,) = theory.group_epsilons(spec.phases, size, records, [chosen.delta], direction)
+        method += f"; at most {proved.upper:.4g} is certified at this delta"
+    independent = dps.Assumption(
+        name="independent-scores",
+        status="not-rejected",
+        text="scores of canaries of a run are independent, and all runs leak equally much",
+        test="chi-square test of the spread of correct guesses over runs",
+        level=independent_scores.LEVEL,
+        detectable=bound.detectable,
+    )
+    return replace(
+        lower,
+        quantity="epsilon-if-independent",
+        value=bound.epsilon,
+        rigor="approximate",
+        at=dps.FrozenMap({"delta": chosen.delta, "group_size": size}),
+        method=method,
+        source=independent_scores.SOURCE,
+        assumptions=(*lower.assumptions, independent),
+    )
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaln, ndtr, ndtri
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -63,6 +63,11 @@ class ScoreDistribution:
         both = 0.5 * (self.absent + self.present)
         tails = (both, self.absent, both[::-1], self.present[::-1])
         return [np.concatenate([[0.0], np.cumsum(masses)]) for masses in tails]
+
+    def mu(self) -> float:
+        """Mu of a Gaussian curve with the same chance that a present canary scores above an absent one."""
+        below = np.cumsum(self.absent) - 0.5 * self.absent
+        return math.sqrt(2.0) * float(ndtri(min(float(self.present @ below), 1.0 - 1e-12)))
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """True-positive and false-positive rate of the guess "present" for scores of at least ``threshold``."""
