@@ -7,7 +7,7 @@ import pytest
 
 import dpspec_group
 from dpspec.contract.events import Event, Noticed
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
