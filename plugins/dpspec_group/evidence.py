@@ -122,9 +122,9 @@ def _if_independent(
     which is then not guessed. ``lower`` is the unconditional bound.
     """
     attack, law = Attack.of(spec), declared_distribution(spec, records, size)
-    known = 0 if law is not None else max(1, len(outcomes) // 4)
-    mu = law.mu() if law is not None else curve_lines.estimate_mu(outcomes[:known])
-    guessed = outcomes[known:]
+    calibration_runs = 0 if law is not None else max(1, len(outcomes) // 4)
+    mu = law.mu() if law is not None else curve_lines.estimate_mu(outcomes[:calibration_runs])
+    guessed = outcomes[calibration_runs:]
     canaries = sum(map(len, guessed)) // max(1, len(guessed))
     delta = lower.at["delta"]
     chosen = independent_scores.design(mu, max(2, len(guessed)), canaries, delta, attack.confidence)

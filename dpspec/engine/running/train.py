@@ -433,7 +433,7 @@ class Training:
                         chunk.audit.keep(new)
                         self._done += 1
                         if self._stop_if_decided(chunk.audit):
-                            waiting = deque(other for other in waiting if other.audit is not chunk.audit)
+                            waiting = deque(further for further in waiting if further.audit is not chunk.audit)
                         if chunk.audit.state.plan.independent:
                             chunk.fraction = 0.0
                         self._report_all()

@@ -87,13 +87,13 @@ def design(mu: float, runs: int, canaries: int, delta: float, confidence: float)
     right = special.ndtr(mu - _thresholds(mu)) / (2.0 * _SHARES)
     lower = right - float(special.stdtrit(runs - 1, confidence)) * np.sqrt(right * (1.0 - right) / guesses)
     candidates = []
-    for at in (delta, *(larger for larger in _DELTAS if larger > delta)):
-        odds = (lower - at / (2.0 * _SHARES)) / (1.0 - lower)
+    for larger_delta in (delta, *(candidate for candidate in _DELTAS if candidate > delta)):
+        odds = (lower - larger_delta / (2.0 * _SHARES)) / (1.0 - lower)
         odds[guesses * (1.0 - right) < 2 * LEAST_WRONG] = 0.0
         best = int(odds.argmax())
-        truth = float(gaussian.epsilon(at, mu)) if mu > 0.0 else 0.0
+        truth = float(gaussian.epsilon(larger_delta, mu)) if mu > 0.0 else 0.0
         shown = math.log(max(1.0, float(odds[best]))) / truth if truth > 0.0 else 0.0
-        candidates.append((shown, Design(share=float(_SHARES[best]), delta=at)))
+        candidates.append((shown, Design(share=float(_SHARES[best]), delta=larger_delta)))
     enough = _NEAR * max(shown for shown, _ in candidates)
     return next(chosen for shown, chosen in candidates if shown >= enough)
 
@@ -115,14 +115,14 @@ def epsilon_lower(outcomes: Sequence[str], chosen: Design, confidence: float) ->
     sides = [max(1, math.floor(chosen.share * len(coins))) for coins in outcomes]
     pairs = zip(outcomes, sides, strict=True)
     right = np.array([coins[:side].count("0") + coins[-side:].count("1") for coins, side in pairs], dtype=np.float64)
-    made = 2.0 * np.array(sides)
-    guesses = int(made.sum())
+    guesses_per_run = 2.0 * np.array(sides)
+    guesses = int(guesses_per_run.sum())
     mean = float(right.sum()) / guesses
     if guesses * (1.0 - mean) < LEAST_WRONG:
         raise NoBoundError(f"fewer than {LEAST_WRONG} guesses are wrong")
-    residuals = right - mean * made
+    residuals = right - mean * guesses_per_run
     degrees = runs - 1
-    p_value = float(special.chdtrc(degrees, float(np.sum(residuals**2 / made)) / (mean * (1.0 - mean))))
+    p_value = float(special.chdtrc(degrees, float(np.sum(residuals**2 / guesses_per_run)) / (mean * (1.0 - mean))))
     if p_value <= LEVEL:
         raise NoBoundError(f"runs differ more than with independent scores (p = {p_value:.2g})")
     free = chosen.delta * sum(map(len, outcomes)) / guesses  # delta / (2 q)

@@ -100,10 +100,10 @@ def _capital(won: Array, lost: Array, epsilon: float, delta: float) -> Array:
     if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
         raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
     gain = (2.0 - delta) / (2.0 * math.exp(min(epsilon, _LARGEST)) + delta)
-    each = []
+    log_capitals = []
     for stake in _STAKES:
         idle = math.log1p(-stake * delta / (2.0 + delta))
         steps = np.where(won, math.log1p(stake * gain), np.where(lost, math.log1p(-stake), idle))
-        each.append(np.cumsum(steps, axis=0))
-    capital = np.concatenate(each, axis=1)
+        log_capitals.append(np.cumsum(steps, axis=0))
+    capital = np.concatenate(log_capitals, axis=1)
     return np.asarray(np.logaddexp.reduce(capital, axis=1) - math.log(capital.shape[1]))
