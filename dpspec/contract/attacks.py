@@ -98,12 +98,14 @@ class AttackMethod:
         statistics: The type of each of the evidence's sufficient statistics, by name: ``count`` (an integer from 0 to
             10^9), ``counts`` (a list of these) or ``outcomes`` (a string of 0 and 1).
         test: Names a class without constructor arguments that implements :class:`EvidenceTest`.
+        anytime: Whether the test is valid after any number of trials, also one that depends on their outcomes.
     """
 
     kind: str
     summary: str
     statistics: Mapping[str, Statistic]
     test: str
+    anytime: bool = False
 
 
 class EvidenceTest(ABC):

@@ -36,6 +36,8 @@ class Plan:
     Attributes:
         chunks: Partition of the trial indices. A chunk runs on one device and may batch its trials.
         checks: The planned conformance tests with their detection limits.
+        sequential: Whether conclusions are valid when stopping after any chunk, by any rule. The run then ends once all
+            privacy claims are decided.
         independent: Whether a trial is bit-identical for any subset of its chunk. Otherwise a chunk with missing trials
             is repeated, because batched computations share rounding.
     """
@@ -46,6 +48,7 @@ class Plan:
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    sequential: bool = False
     independent: bool = False
 
     @property

@@ -209,8 +209,9 @@ class Evidence:
     Attributes:
         kind: An attack method (:class:`~dpspec.contract.attacks.AttackMethod`): ``one-run`` (canaries, guesses,
             correct), ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent,
-            true_positives, false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1), or a plugin's; of
-            metrics ``binomial`` (trials, successes) or ``average``.
+            true_positives, false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1),
+            ``many-run-sequential`` (coins, and scores in the order of the runs), or a plugin's; of metrics ``binomial``
+            (trials, successes) or ``average``.
         quantity: ``epsilon`` for privacy curves, or the name of a metric.
         power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """

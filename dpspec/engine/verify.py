@@ -26,7 +26,7 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
-from dpspec.engine.running.conclude import conclude
+from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
 from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment
@@ -83,11 +83,12 @@ def verify(
         for name, n in names.items()
         if n > 1
     ]
+    tests = sum(planned_tests([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits)
     recomputed_audits: list[Recomputed] = []
     for audit in result.audits:
         try:
             with limited(1):  # as in the run
-                again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
+                again, differences = recompute(audit, catalog, directory, store, tests=tests, vouched=vouched)
         except PluginError as error:
             here = versions_of(environment(catalog))
             recorded = versions_of(result.environment).items()
@@ -217,9 +218,24 @@ class Recomputed:
 
 
 def recompute(
-    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool = False
+    audit: AuditResult,
+    catalog: Catalog,
+    directory: str | None,
+    store: Store | None,
+    *,
+    tests: int,
+    vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
-    """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
+    """Recompute an audit.
+
+    Args:
+        audit: The audit in the result.
+        catalog: The installed providers.
+        directory: The base folder of data files; None for the folder of the spec's file.
+        store: Provides arrays, and evidence to compare with.
+        tests: The maximum number of privacy tests of all audits of the result, on which an early stop depends.
+        vouched: Whether the store must contain all of its trials.
+    """
     folder = str(Path(audit.source).parent) if directory is None else directory
     try:
         spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
@@ -270,6 +286,9 @@ def recompute(
     if differences and audit.left_out:  # checks of a missing recording may lack digits
         taken = Counter({"checks": len(audit.checks)} if audit.checks else {})
     try:
+        if trials and plan.sequential:
+            cut = stopped_plan(bounded, {trial.index: trial for trial in trials}, tests)
+            bounded = dataclasses.replace(bounded, plan=cut)
         concluded = conclude(bounded, trials)
     except MemoryError:
         raise

@@ -129,6 +129,7 @@ _OTHERS = {
     "expected_from": "no update is observed",
     "canary_free_run": "dpspec does not train",
     "shard_runs": "dpspec does not train",
+    "stop": "the table is complete",
 }
 
 

@@ -88,6 +88,7 @@ class RecordsAudit(dps.Audit):
                 canary_free_run=attack.canary_free_run,
                 estimated=None if attack.expected_from == facts.records else attack.expected_from,
             ),
+            sequential=attack.sequential,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
@@ -100,7 +101,7 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("shard_runs", "canary_free_run"),
+            audit_without=("shard_runs", "canary_free_run", "stop"),
         )
         # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
         # versions, and a run without a canary-free run is otherwise the same run.

@@ -13,11 +13,19 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, one_run, ranked_runs, thresholds
+from dpspec.stats.attacks import (
+    curve_lines,
+    guess_counts,
+    independent_scores,
+    one_run,
+    ranked_runs,
+    sequential,
+    thresholds,
+)
 from dpspec.stats.conformance import table
 from dpspec_group import theory
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.scores import attack_delta, many_run_design, one_run_design, what
+from dpspec_group.scores import attack_delta, declared_distribution, many_run_design, one_run_design, what
 
 _GUESSES = dps.Assumption(
     name="guess-count",
@@ -34,6 +42,7 @@ _KINDS = {
     "one-run-ladder": (guess_counts.SOURCE, (_GUESSES,)),
     "many-run": ("Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015", (_THRESHOLD,)),
     "many-run-ranked": (thresholds.SOURCE, ()),
+    "many-run-sequential": (sequential.SOURCE, ()),
 }
 
 _RUNS = dps.Assumption(
@@ -84,7 +93,13 @@ def one_run_outcomes(
     method = f"{lower.method}, {mu_guesses} guesses"
     at = dps.FrozenMap({"group_size": size})
     yield replace(lower, quantity="mu", value=mu, at=at, method=method, source=one_run.CURVE_SOURCE)
+    conditional: dps.Finding | str = ""
+    if not external and len(outcomes) >= independent_scores.LEAST_RUNS:
+        conditional = _if_independent(spec, records, size, outcomes, lower)
+    if isinstance(conditional, dps.Finding):
+        yield conditional
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
+        refused = f"; no epsilon-if-independent, because {conditional}" if isinstance(conditional, str) else ""
         yield dps.Finding(
             quantity="epsilon",
             value=curve_lines.gaussian_epsilon(curve_lines.estimate_mu(outcomes), evidence.at["delta"]),
@@ -92,10 +107,54 @@ def one_run_outcomes(
             rigor="approximate",
             at=evidence.at,
             scope=evidence.scope,
-            method=f"{attack.description}, assuming a Gaussian mechanism",
+            method=f"{attack.description}, assuming a Gaussian mechanism{refused if conditional else ''}",
             source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
         )
+
+
+def _if_independent(
+    spec: dps.Spec, records: int, size: int, outcomes: Sequence[str], lower: dps.Finding
+) -> dps.Finding | str:
+    """Conditional bound on epsilon of several runs at a testable delta, and its condition; or why it is missing.
+
+    The declared distribution of scores determines the design, or, if it is unknown, the first quarter of the runs,
+    which is then not guessed. ``lower`` is the unconditional bound.
+    """
+    attack, law = Attack.of(spec), declared_distribution(spec, records, size)
+    calibration_runs = 0 if law is not None else max(1, len(outcomes) // 4)
+    mu = law.mu() if law is not None else curve_lines.estimate_mu(outcomes[:calibration_runs])
+    guessed = outcomes[calibration_runs:]
+    canaries = sum(map(len, guessed)) // max(1, len(guessed))
+    delta = lower.at["delta"]
+    chosen = independent_scores.design(mu, max(2, len(guessed)), canaries, delta, attack.confidence)
+    try:
+        bound = independent_scores.epsilon_lower(guessed, chosen, attack.confidence)
+    except independent_scores.NoBoundError as error:
+        return str(error)
+    method = f"{lower.method}, {bound.guesses} guesses, if scores of a run are independent"
+    if not theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        direction = spec.threat_model.direction
+        (proved,) = theory.group_epsilons(spec.phases, size, records, [chosen.delta], direction)
+        method += f"; at most {proved.upper:.4g} is certified at this delta"
+    independent = dps.Assumption(
+        name="independent-scores",
+        status="not-rejected",
+        text="scores of canaries of a run are independent, and all runs leak equally much",
+        test="chi-square test of the spread of correct guesses over runs",
+        level=independent_scores.LEVEL,
+        detectable=bound.detectable,
+    )
+    return replace(
+        lower,
+        quantity="epsilon-if-independent",
+        value=bound.epsilon,
+        rigor="approximate",
+        at=dps.FrozenMap({"delta": chosen.delta, "group_size": size}),
+        method=method,
+        source=independent_scores.SOURCE,
+        assumptions=(*lower.assumptions, independent),
+    )
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
@@ -150,6 +209,9 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     """Evidence and lower bounds for each group size, except for sizes with equal coins in all runs."""
     attack, records = Attack.of(spec), _records(trials)
     for size, runs in runs_of(attack, trials).items():
+        if attack.sequential:
+            yield from sequential_outcomes(spec, records, size, runs)
+            continue
         ranked = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
         if len(set(ranked)) < 2:
             continue
@@ -157,6 +219,17 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         counted = None if fixed is None else counts(runs, EDGES.index(fixed[0]))
         yield from many_run_outcomes(spec, records, size, ranked, counted)
         yield from mu_of_runs(spec, records, size, ranked)
+
+
+def sequential_outcomes(
+    spec: dps.Spec, records: int, size: int, runs: Sequence[tuple[int, int]]
+) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence and lower bound, valid after any number of runs; ``runs`` are coins and reached edges, in order."""
+    coins, scores = "".join(str(coin) for coin, _ in runs), [reached for _, reached in runs]
+    if len(set(coins)) == 2:
+        power = sequential.largest(len(runs), attack_delta(spec, size), Attack.of(spec).confidence)
+        statistics: dict[str, dps.Json] = {"coins": coins, "scores": scores}
+        yield from _tested(spec, records, size, len(runs), "many-run-sequential", statistics, power)
 
 
 def many_run_outcomes(
@@ -213,7 +286,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
         yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == attack.runs:
+    if len(trials) == attack.runs and not attack.sequential:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:

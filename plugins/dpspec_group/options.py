@@ -75,6 +75,12 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "and refuses claims about it."
     ),
     shard_runs=SHARD_RUNS,
+    stop=kit.choice(
+        "End of many runs. planned (default): after all runs. e-value: once every privacy claim is proved or refuted, "
+        "by a test that is valid at any stopping time.",
+        "planned",
+        "e-value",
+    ),
 )
 
 
@@ -104,6 +110,7 @@ class Attack(kit.Options):
     scoring: Score | None = None
     canary_free_run: bool
     shard_runs: int | None = None
+    stop: str = "planned"
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
@@ -126,6 +133,11 @@ class Attack(kit.Options):
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
             scoring=None,  # the key audit.scoring holds the options of the score
         )
+
+    @property
+    def sequential(self) -> bool:
+        """Whether the audit ends once its claims are decided."""
+        return self.stop == "e-value"
 
     @property
     def count(self) -> int:
@@ -208,6 +220,9 @@ _MAX_BYTES = 2**30
 
 #: Minimum numbers of canaries per group size, and of runs, with any power.
 _MIN_CANARIES, _MIN_RUNS = 8, 16
+
+#: Largest number of runs of the sequential test, ``MOST_RUNS`` in ``dpspec.stats.attacks.sequential``.
+MOST_SEQUENTIAL_RUNS = 10**5
 
 _CANARY = ("audit", "canary")
 
@@ -386,6 +401,12 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
             yield kit.bad_value(message, (*_CANARY, "count"), "remove count; audit.runs determines the power")
         if runs < _MIN_RUNS:
             yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
+        if attack.sequential and runs > MOST_SEQUENTIAL_RUNS:
+            yield kit.bad_value(
+                f"runs must be at most {MOST_SEQUENTIAL_RUNS} with stop: e-value, got {runs}",
+                ("audit", "runs"),
+                "remove stop, or write fewer runs",
+            )
     elif "count" not in canary:
         yield kit.missing_key("count", _CANARY)
     else:
@@ -450,6 +471,12 @@ def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.D
             "runs",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
+        ),
+        (
+            attack.sequential and not many,
+            "stop: e-value needs many-run; the test of one-run needs a fixed number of guesses",
+            ("audit", "stop"),
+            "remove stop, or write method: many-run",
         ),
         (
             attack.shard_runs is not None and not many,

@@ -12,12 +12,12 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaln, ndtr, ndtri
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
-from dpspec.stats.attacks import canary_power, guess_counts, one_run, thresholds
+from dpspec.stats.attacks import canary_power, guess_counts, one_run, sequential, thresholds
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -63,6 +63,11 @@ class ScoreDistribution:
         both = 0.5 * (self.absent + self.present)
         tails = (both, self.absent, both[::-1], self.present[::-1])
         return [np.concatenate([[0.0], np.cumsum(masses)]) for masses in tails]
+
+    def mu(self) -> float:
+        """Mu of a Gaussian curve with the same chance that a present canary scores above an absent one."""
+        below = np.cumsum(self.absent) - 0.5 * self.absent
+        return math.sqrt(2.0) * float(ndtri(min(float(self.present @ below), 1.0 - 1e-12)))
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """True-positive and false-positive rate of the guess "present" for scores of at least ``threshold``."""
@@ -390,8 +395,11 @@ def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | No
             largest, expected = planned.largest_epsilon, planned.expected_epsilon
         else:
             sides = rows[size] if rows else (runs - runs // 2, runs // 2)
-            count, fixed = sum(sides), None if rows else many_run_design(spec, records, runs, size)
-            if fixed is None:
+            count = sum(sides)
+            fixed = None if rows or attack.sequential else many_run_design(spec, records, runs, size)
+            if attack.sequential:
+                largest = sequential.largest(runs, delta, confidence)
+            elif fixed is None:
                 largest = thresholds.largest(*sides, delta, confidence)
             else:
                 largest, expected = thresholds.fixed_largest(*sides, delta, confidence), fixed[1]

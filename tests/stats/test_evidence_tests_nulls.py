@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.stats import binomial, utility
-from dpspec.stats.attacks import curve_lines, evidence_tests, guess_counts, one_run, thresholds
+from dpspec.stats.attacks import curve_lines, evidence_tests, guess_counts, one_run, sequential, thresholds
 
 
 def evidence(kind: str, **statistics: Any) -> Evidence:
@@ -24,7 +24,8 @@ LADDER = evidence("one-run-ladder", canaries=100, guesses=[20, 60], correct=[20,
 RANKED = evidence("many-run-ranked", outcomes=30 * "0" + "0101" + 30 * "1")
 ACCURACY = evidence("binomial", successes=80, trials=100)
 RUNS = evidence("average", successes=[700, 720], records=1000)
-KINDS = (ONE, MANY, LADDER, RANKED, ACCURACY, RUNS)
+IN_TURN = evidence("many-run-sequential", coins=30 * "01", scores=30 * [1000, 1003])
+KINDS = (ONE, MANY, LADDER, RANKED, IN_TURN, ACCURACY, RUNS)
 
 
 def test_each_kind_is_read_by_its_own_test() -> None:
@@ -38,6 +39,10 @@ def test_each_kind_is_read_by_its_own_test() -> None:
     assert evidence_tests.epsilon_lower(LADDER, 1e-5, 0.9) == guess_counts.epsilon_lower(
         100, (20, 60), (20, 55), 1e-5, 0.9
     )
+    in_turn = IN_TURN.statistics["coins"], IN_TURN.statistics["scores"]
+    assert evidence_tests.p_value(IN_TURN, 0.5, 1e-5) == sequential.p_value(*in_turn, [(0.5, 1e-5)])
+    assert evidence_tests.epsilon_lower(IN_TURN, 1e-5, 0.9) == sequential.epsilon_lower(*in_turn, 1e-5, 0.9)
+    assert [e.kind for e in KINDS if evidence_tests.valid_anytime(e)] == ["many-run-sequential", "average"]
     assert evidence_tests.largest(ONE, 1e-5, 0.9) == one_run.epsilon_lower(100, 60, 60, 1e-5, 0.9)
     assert evidence_tests.largest(LADDER, 1e-5, 0.9) == guess_counts.largest(100, (20, 60), 1e-5, 0.9)
     assert evidence_tests.largest(RANKED, 1e-5, 0.9) == thresholds.largest(32, 32, 1e-5, 0.9)
@@ -108,6 +113,7 @@ IMPOSSIBLE = "more than there can be"
         ("one-run-ladder", {"canaries": 3, "guesses": [1, 2.5], "correct": [1, 2]}, "counts guesses"),
         ("many-run-ranked", {"outcomes": [0, 1]}, "lacks the counts outcomes"),
         ("many-run-ranked", {"outcomes": "012"}, "text of 0 and 1"),
+        ("many-run-sequential", {"coins": "01", "scores": [1]}, IMPOSSIBLE),
         ("average", {"successes": 3, "records": 4}, "lacks the counts"),
         ("average", {"successes": [1001], "records": 1000}, IMPOSSIBLE),
         ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),

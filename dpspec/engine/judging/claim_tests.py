@@ -49,8 +49,12 @@ class Concluded:
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
-        """All evidence of a complete audit; before, the kind whose tests are valid after any number of trials."""
-        return tuple(e for e in self.evidence if not self.incomplete or e.kind == "average")
+        """All evidence of a complete audit; before, the kinds whose tests are valid after any number of trials."""
+        if not self.incomplete:
+            return self.evidence
+        from dpspec.stats.attacks import evidence_tests
+
+        return tuple(e for e in self.evidence if evidence_tests.valid_anytime(e))
 
     def is_early(self, finding: Finding) -> bool:
         return self.incomplete and finding.rigor == "statistical" and finding.scope.pipeline == "executed"

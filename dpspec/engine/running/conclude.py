@@ -7,14 +7,15 @@ derives them from the data.
 
 import math
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar, get_args
 
-from dpspec.contract import Check, Evidence, Finding, Outcome, Series, Trial
+from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Power, Series, Trial
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded
+from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.storage.stored_trials import AuditState
@@ -73,7 +74,6 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
     findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
     series = tuple(outcome for outcome in outcomes if isinstance(outcome, Series))
     curve = trade_off(findings, series)
-    attacks = max(1, len(plan.power)) if plan.trials else 0  # a plan with trials and without power has one
     return Concluded(
         spec=spec,
         findings=findings,
@@ -82,11 +82,49 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
         evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
         trials=len(trials),
         needed=plan.trials,
-        tests=attacks * sum(claim.kind in PRIVACY_KINDS for claim in spec.claims),
+        tests=planned_tests([claim.kind for claim in spec.claims], plan.trials, plan.power),
         promised=plan.checks,
         recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,
     )
+
+
+def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequence[Power]) -> int:
+    """Maximum number of privacy tests: one for each attack (without ``power`` one) and privacy claim."""
+    attacks = max(1, len(power)) if planned_trials else 0
+    return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
+
+
+#: Verdicts of claims that the attack decides.
+_REJECTED = ("refuted", "contradicted")
+
+
+def stopped_plan(audit: AuditState, trials: Mapping[int, Trial], tests: int, *, judged_chunks: int = 0) -> Plan:
+    """The plan up to the first chunk after which all privacy claims are proved or refuted, at least one by the attack.
+
+    The whole plan if no chunk decides, or if its tests need a fixed number of trials. Chunks count in the order of
+    the plan, so that neither the executor nor stored trials matter.
+
+    Args:
+        audit: The audit, with its whole plan.
+        trials: The available trials by index.
+        tests: The maximum number of privacy tests of all audits of the invocation.
+        judged_chunks: The number of chunks that are known to be too few.
+    """
+    plan = audit.plan
+    # If only theory refutes a claim, the trials test whether the attack detects it.
+    bounds = [bound for bound in audit.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
+    for number in range(judged_chunks + 1, len(plan.chunks) if plan.sequential else 0):
+        indices = sorted(chain.from_iterable(plan.chunks[:number]))
+        if not all(index in trials for index in indices):
+            break
+        concluded = conclude(replace(audit, bounds=bounds), [trials[index] for index in indices])
+        (judged,) = judge([replace(concluded, checks=(), promised=(), tests=tests)])
+        names = [verdict.verdict for verdict in judged.verdicts if verdict.kind in PRIVACY_KINDS]
+        if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
+            note = f"stopped after {len(indices)} of {plan.trials} trials, which decide all privacy claims"
+            return replace(plan, chunks=plan.chunks[:number], notes=(*plan.notes, note))
+    return plan
 
 
 def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:

@@ -24,6 +24,7 @@ from dpspec.decimals import duration
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch, offers_of
 from dpspec.engine.preparing.trial_keys import code_of
+from dpspec.engine.running.conclude import planned_tests, stopped_plan
 from dpspec.engine.storage.stored_trials import (
     AuditState,
     Listener,
@@ -294,6 +295,10 @@ class Training:
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
         self.audits = [StoredTrials(audit, store, emit) for audit in audits]
+        self._tests = sum(
+            planned_tests([claim.kind for claim in audit.prepared.spec.claims], audit.plan.trials, audit.plan.power)
+            for audit in audits
+        )
         self._running: dict[int, _Chunk] = {}
         self._done = self._total = 0
 
@@ -301,6 +306,7 @@ class Training:
         for audit in self.audits:
             if audit.state.plan.chunks:
                 audit.look()
+                self._stop_if_decided(audit)
                 total, missing = audit.state.plan.trials, audit.missing_trials
                 seconds = audit.state.plan.seconds
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
@@ -347,6 +353,20 @@ class Training:
             if audit.missing_trials and (cut or late or signaled):
                 message = f"{reason}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
+
+    def _stop_if_decided(self, audit: StoredTrials) -> bool:
+        """Cut the plan of a sequential audit after the chunks that decide its claims; True if it was cut now."""
+        plan, chunks = audit.state.plan, audit.whole_chunks
+        if not plan.sequential or chunks <= audit.judged_chunks:
+            return False
+        trials = {index: stored.trial for index, stored in audit.available.items()}
+        cut = stopped_plan(audit.state, trials, self._tests, judged_chunks=audit.judged_chunks)
+        audit.judged_chunks = chunks
+        if cut is plan:
+            return False
+        audit.state = dataclasses.replace(audit.state, plan=dataclasses.replace(cut, sequential=False))
+        self._emit(Noticed(audit=audit.name, message=cut.notes[-1]))
+        return True
 
     def _report(self, report: TaskProgress) -> None:
         """Emit an event of a task. If several tasks run, only their joint progress is emitted."""
@@ -412,6 +432,8 @@ class Training:
                             continue
                         chunk.audit.keep(new)
                         self._done += 1
+                        if self._stop_if_decided(chunk.audit):
+                            waiting = deque(further for further in waiting if further.audit is not chunk.audit)
                         if chunk.audit.state.plan.independent:
                             chunk.fraction = 0.0
                         self._report_all()

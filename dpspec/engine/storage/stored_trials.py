@@ -55,6 +55,7 @@ class StoredTrials:
         self.name = state.prepared.spec.name
         self.available: dict[int, StoredTrial] = {}
         self.seconds = state.seconds
+        self.judged_chunks = 0
         self._from_store: frozenset[int] = frozenset()
         self._store = store
         self._emit = emit
@@ -86,6 +87,12 @@ class StoredTrials:
                 yield rest
 
     @property
+    def whole_chunks(self) -> int:
+        """The number of chunks, from the first one on, without a missing trial."""
+        missing = (any(index not in self.available for index in chunk) for chunk in self.state.plan.chunks)
+        return next((number for number, lacks in enumerate(missing) if lacks), len(self.state.plan.chunks))
+
+    @property
     def missing_trials(self) -> int:
         return sum(map(len, self.missing()))
 
@@ -102,7 +109,8 @@ class StoredTrials:
         self._emit(TrialFinished(audit=self.name, index=new.index, seconds=new.seconds))
 
     def trained(self) -> AuditState:
-        trials = [self.available[index] for index in sorted(self.available) if index in self._keys]
+        planned = {index for chunk in self.state.plan.chunks for index in chunk}
+        trials = [self.available[index] for index in sorted(planned & set(self.available))]
         records = [stored.record for stored in trials]
         for notice in version_notices(records, environment(None)):
             self._notice(notice)

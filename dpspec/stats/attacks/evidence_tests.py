@@ -112,6 +112,12 @@ def about(evidence: Evidence) -> str:
     return _METRICS[evidence.kind].about if evidence.kind in _METRICS else ""
 
 
+def valid_anytime(evidence: Evidence) -> bool:
+    """Whether the test is valid after any number of trials."""
+    method = method_of(evidence.kind)
+    return evidence.kind == "average" or (method is not None and method.descriptor.anytime)
+
+
 def require_counts(evidence: Evidence) -> None:
     metric, method = _METRICS.get(evidence.kind), method_of(evidence.kind)
     if metric is not None:
@@ -177,7 +183,7 @@ def _statistics(evidence: Evidence, types: Mapping[str, Statistic]) -> tuple[Any
     for value in values:
         if isinstance(value, str):
             if len(value) > _MOST or set(value) - {"0", "1"}:
-                raise ValueError(f"evidence {evidence.id!r}: outcomes must be a text of 0 and 1")
+                raise ValueError(f"evidence {evidence.id!r}: outcomes and coins must be a text of 0 and 1")
         elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
     return tuple(values)

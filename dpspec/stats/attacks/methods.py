@@ -41,6 +41,13 @@ OWN_METHODS = (
         statistics={"outcomes": "outcomes"},
         test=f"{_TESTS}:ManyRunRanked",
     ),
+    AttackMethod(
+        kind="many-run-sequential",
+        summary="Inclusion bits and scores of many runs, in their order, valid at any stopping time",
+        statistics={"coins": "outcomes", "scores": "counts"},
+        test=f"{_TESTS}:ManyRunSequential",
+        anytime=True,
+    ),
 )
 
 

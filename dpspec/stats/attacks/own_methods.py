@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.attacks import EvidenceTest
-from dpspec.stats.attacks import guess_counts, one_run, thresholds
+from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
 from dpspec.stats.attacks.curve_lines import Point
 
 
@@ -103,8 +103,31 @@ class ManyRunRanked(EvidenceTest):
         return {"outcomes": "".join(sorted(statistics["outcomes"]))}
 
     def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
-        """The rates above thresholds that the 1, 2, 4, ... highest scores pass."""
-        outcomes = statistics["outcomes"]
-        present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
-        tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]
-        return [(top.count("0") / absent, top.count("1") / present) for top in tops]
+        return _ranked_rates(statistics["outcomes"])
+
+
+class ManyRunSequential(EvidenceTest):
+    """Inclusion bits and scores, both in the order of the runs."""
+
+    def is_possible(self, statistics: FrozenMap) -> bool:
+        return len(statistics["coins"]) == len(statistics["scores"]) <= sequential.MOST_RUNS
+
+    def p_value(self, statistics: FrozenMap, points: Sequence[Point]) -> float:
+        return sequential.p_value(statistics["coins"], statistics["scores"], points)
+
+    def epsilon_lower(self, statistics: FrozenMap, delta: float, confidence: float) -> float:
+        return sequential.epsilon_lower(statistics["coins"], statistics["scores"], delta, confidence)
+
+    def perfect(self, statistics: FrozenMap) -> Mapping[str, Json]:
+        return {**statistics, "scores": tuple(map(int, statistics["coins"]))}
+
+    def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
+        runs = sorted(zip(statistics["scores"], (-int(bit) for bit in statistics["coins"]), strict=True))
+        return _ranked_rates("".join(str(-bit) for _, bit in runs))
+
+
+def _ranked_rates(outcomes: str) -> list[tuple[float, float]]:
+    """The rates above thresholds that the 1, 2, 4, ... highest scores pass."""
+    present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
+    tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]
+    return [(top.count("0") / absent, top.count("1") / present) for top in tops]
