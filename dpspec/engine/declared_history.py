@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.errors import HistoryError, NothingToRunError, UsageError, format_path
-from dpspec.errors import Path as Place
+from dpspec.errors import Path as Location
 from dpspec.regular_files import NotRegularError, read_text
 from dpspec.text import quoted, shortened
 
 if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The largest size of a file in bytes, the largest number of different entries, and of runs of one entry.
 _LARGEST_FILE, _MOST_ENTRIES, _MOST_RUNS = 1 << 24, 1000, 10**9
@@ -104,14 +104,14 @@ def read_history(history: Any, adjacency: str = "add-remove") -> History:
     content = reader.parse(Path(file)) if file else history
     try:
         if isinstance(content, Mapping) and "history" in content:
-            found = reader.opacus(content)
+            declared = reader.opacus(content)
         else:
-            found = History(reader.merged(reader.releases(content, (), 1)))
+            declared = History(reader.merged(reader.releases(content, (), 1)))
     except RecursionError:
         raise reader.error((), "the events are nested too deeply") from None
-    if not found.releases:
+    if not declared.releases:
         raise NothingToRunError(f"{file or 'history'}: no release")
-    return replace(found, file=file)
+    return replace(declared, file=file)
 
 
 class _Reader:
@@ -127,10 +127,12 @@ class _Reader:
         #: The largest change of a sum by one record, in units of its norm.
         self._change = 2.0 if adjacency == "replace-one" else 1.0
 
-    def require(self, place: Place, what: str, *relations: str) -> None:
+    def require(self, location: Location, subject: str, *relations: str) -> None:
         """Refuse an event that has no bound for the adjacency."""
         if self._adjacency not in relations:
-            raise self.error(place, f"{what} has a bound for {' and '.join(relations)}, not for {self._adjacency}")
+            raise self.error(
+                location, f"{subject} has a bound for {' and '.join(relations)}, not for {self._adjacency}"
+            )
 
     def parse(self, path: Path) -> Json:
         try:
@@ -146,26 +148,26 @@ class _Reader:
         except ValueError as error:
             raise HistoryError(f"{path}: not JSON: {error}") from None
 
-    def error(self, place: Place, problem: str) -> HistoryError:
-        where = f"{format_path(place)}: " if place else ""
+    def error(self, location: Location, problem: str) -> HistoryError:
+        where = f"{format_path(location)}: " if location else ""
         return HistoryError(f"{self._name}: {where}{problem}")
 
-    def number(self, value: Any, place: Place, name: str, least: float, most: float) -> float:
+    def number(self, value: Any, location: Location, name: str, least: float, most: float) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            wanted = f"a number from {least:g} to {most:g}"
-            raise self.error(place, f"{name} must be {wanted}, got {shortened(repr(value), 40)}")
+            allowed = f"a number from {least:g} to {most:g}"
+            raise self.error(location, f"{name} must be {allowed}, got {shortened(repr(value), 40)}")
         return float(value)
 
-    def count(self, value: Any, place: Place, name: str, least: int = 0) -> int:
+    def count(self, value: Any, location: Location, name: str, least: int = 0) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_RUNS:
-            wanted = f"an integer from {least} to {_MOST_RUNS}"
-            raise self.error(place, f"{name} must be {wanted}, got {shortened(repr(value), 40)}")
+            allowed = f"an integer from {least} to {_MOST_RUNS}"
+            raise self.error(location, f"{name} must be {allowed}, got {shortened(repr(value), 40)}")
         return value
 
-    def noise(self, value: Any, place: Place) -> float:
+    def noise(self, value: Any, location: Location) -> float:
         if value == 0 and not isinstance(value, bool):
-            raise self.error(place, "noise 0 has no finite epsilon")
-        return self.number(value, place, "noise_multiplier", _LEAST_NOISE, _MOST_NOISE)
+            raise self.error(location, "noise 0 has no finite epsilon")
+        return self.number(value, location, "noise_multiplier", _LEAST_NOISE, _MOST_NOISE)
 
     def release(self, times: int, **keys: Json) -> Release:
         if keys["kind"] in ("gaussian", "laplace") and self._change != 1.0:
@@ -191,17 +193,20 @@ class _Reader:
             raise self.error(("history",), "must be a list of [noise multiplier, sampling rate, steps]")
         steps = []
         for i, entry in enumerate(entries):
-            place: Place = ("history", i)
+            location: Location = ("history", i)
             if not _is_list(entry) or len(entry) != 3:
-                raise self.error(place, "must be [noise multiplier, sampling rate, steps]")
-            noise, rate = self.noise(entry[0], (*place, 0)), self.number(entry[1], (*place, 1), "rate", 1e-30, 1.0)
+                raise self.error(location, "must be [noise multiplier, sampling rate, steps]")
+            noise, rate = (
+                self.noise(entry[0], (*location, 0)),
+                self.number(entry[1], (*location, 1), "rate", 1e-30, 1.0),
+            )
             if rate < 1.0:
-                self.require((*place, 1), "a Poisson sample", "add-remove", "zero-out")
-            steps.append((noise, rate, self.count(entry[2], (*place, 2), "the number of steps", 1)))
+                self.require((*location, 1), "a Poisson sample", "add-remove", "zero-out")
+            steps.append((noise, rate, self.count(entry[2], (*location, 2), "the number of steps", 1)))
         releases = (self.release(n, kind="gaussian", sigma=noise, rate=rate) for noise, rate, n in steps)
         return History(self.merged(releases), mechanism, tuple(steps))
 
-    def event(self, value: Any, place: Place) -> tuple[str, Mapping[str, Any]]:
+    def event(self, value: Any, location: Location) -> tuple[str, Mapping[str, Any]]:
         """The class and the fields of an event: a mapping with ``class_name``, or [module, class, field, ...]."""
         if isinstance(value, Mapping):
             fields = dict(value)
@@ -213,105 +218,111 @@ class _Reader:
             module, name, fields = _MODULE, None, {}
         if not isinstance(name, str):
             hint = "an event of dp-accounting needs class_name: write it by json.dump(event.to_named_tuple(), file)"
-            raise self.error(place, f"neither an event nor a history of Opacus; {hint}")
+            raise self.error(location, f"neither an event nor a history of Opacus; {hint}")
         if module != _MODULE or name not in _FIELDS:
-            raise self.error(place, f"no bound is known for the event {quoted(name)} of {quoted(str(module))}")
+            raise self.error(location, f"no bound is known for the event {quoted(name)} of {quoted(str(module))}")
         names = _FIELDS[name]
         if _is_list(value):
             if len(fields) != len(names):
-                raise self.error(place, f"{name} has {len(names)} fields, got {len(fields)}")
+                raise self.error(location, f"{name} has {len(names)} fields, got {len(fields)}")
             fields = dict(zip(names, value[2:], strict=True))
         if name == "ZCDpEvent":
             fields.setdefault("xi", 0.0)
         for key in (*names, *fields):
             if key not in fields or key not in names:
-                raise self.error((*place, str(key)), f"{'missing' if key in names else 'unknown'} field of {name}")
+                raise self.error((*location, str(key)), f"{'missing' if key in names else 'unknown'} field of {name}")
         return name, fields
 
-    def releases(self, value: Any, place: Place, times: int) -> Iterator[Release]:
+    def releases(self, value: Any, location: Location, times: int) -> Iterator[Release]:
         """The releases of an event that runs ``times`` times on all records."""
-        name, fields = self.event(value, place)
+        name, fields = self.event(value, location)
         match name:
             case "NoOpDpEvent":
                 return
             case "ComposedDpEvent":
                 if not _is_list(fields["events"]):
-                    raise self.error((*place, "events"), "must be a list of events")
+                    raise self.error((*location, "events"), "must be a list of events")
                 for i, event in enumerate(fields["events"]):
-                    yield from self.releases(event, (*place, "events", i), times)
+                    yield from self.releases(event, (*location, "events", i), times)
             case "SelfComposedDpEvent":
-                count = times * self.count(fields["count"], (*place, "count"), "count")
+                count = times * self.count(fields["count"], (*location, "count"), "count")
                 if count > _MOST_RUNS:
-                    raise self.error((*place, "count"), f"the event runs {count:.3g} times: at most {_MOST_RUNS:g}")
+                    raise self.error((*location, "count"), f"the event runs {count:.3g} times: at most {_MOST_RUNS:g}")
                 if count:
-                    yield from self.releases(fields["event"], (*place, "event"), count)
+                    yield from self.releases(fields["event"], (*location, "event"), count)
             case "PoissonSampledDpEvent":
-                rate = self.number(fields["sampling_probability"], (*place, "sampling_probability"), "rate", 0.0, 1.0)
+                rate = self.number(
+                    fields["sampling_probability"], (*location, "sampling_probability"), "rate", 0.0, 1.0
+                )
                 if 0.0 < rate < 1e-30:
-                    raise self.error((*place, "sampling_probability"), "rate must be 0 or at least 1e-30")
+                    raise self.error((*location, "sampling_probability"), "rate must be 0 or at least 1e-30")
                 if rate == 1.0:
-                    yield from self.releases(fields["event"], (*place, "event"), times)
+                    yield from self.releases(fields["event"], (*location, "event"), times)
                 elif rate:
-                    self.require(place, "a Poisson sample", "add-remove", "zero-out")
-                    yield from self.sampled(fields["event"], (*place, "event"), times, {"rate": rate})
+                    self.require(location, "a Poisson sample", "add-remove", "zero-out")
+                    yield from self.sampled(fields["event"], (*location, "event"), times, {"rate": rate})
             case "SampledWithoutReplacementDpEvent":
-                size = self.count(fields["sample_size"], (*place, "sample_size"), "sample_size")
-                records = self.count(fields["source_dataset_size"], (*place, "source_dataset_size"), "the size", 2)
-                self.require(place, "a sample of fixed size", "add-remove")
+                size = self.count(fields["sample_size"], (*location, "sample_size"), "sample_size")
+                records = self.count(fields["source_dataset_size"], (*location, "source_dataset_size"), "the size", 2)
+                self.require(location, "a sample of fixed size", "add-remove")
                 if size == records:
-                    yield from self.releases(fields["event"], (*place, "event"), times)
+                    yield from self.releases(fields["event"], (*location, "event"), times)
                 elif size:
                     keys = {"batch_size": size, "records": records}
-                    yield from self.sampled(fields["event"], (*place, "event"), times, keys)
+                    yield from self.sampled(fields["event"], (*location, "event"), times, keys)
             case _:
-                yield self.simple(name, fields, place, times)
+                yield self.simple(name, fields, location, times)
 
-    def sampled(self, value: Any, place: Place, times: int, sample: Mapping[str, Json]) -> Iterator[Release]:
+    def sampled(self, value: Any, location: Location, times: int, sample: Mapping[str, Json]) -> Iterator[Release]:
         """The release of one mechanism with noise on a sample."""
-        inner, fields = self.event(value, place)
+        inner, fields = self.event(value, location)
         if inner == "NoOpDpEvent":
             return
         if inner != "GaussianDpEvent" and (inner != "LaplaceDpEvent" or "rate" not in sample):
-            raise self.error(place, f"no bound is known for {inner} on this sample")
-        yield {**self.simple(inner, fields, place, times), **sample}
+            raise self.error(location, f"no bound is known for {inner} on this sample")
+        yield {**self.simple(inner, fields, location, times), **sample}
 
-    def simple(self, name: str, fields: Mapping[str, Any], place: Place, times: int) -> Release:
+    def simple(self, name: str, fields: Mapping[str, Any], location: Location, times: int) -> Release:
         match name:
             case "GaussianDpEvent" | "LaplaceDpEvent":
-                noise = self.noise(fields["noise_multiplier"], (*place, "noise_multiplier"))
+                noise = self.noise(fields["noise_multiplier"], (*location, "noise_multiplier"))
                 gaussian = name == "GaussianDpEvent"
                 return self.release(times, kind="gaussian" if gaussian else "laplace", **{_KEY[gaussian]: noise})
             case "DiscreteLaplaceDpEvent":
                 noise = self.number(
-                    fields["noise_parameter"], (*place, "noise_parameter"), "noise_parameter", 1e-9, 1e3
+                    fields["noise_parameter"], (*location, "noise_parameter"), "noise_parameter", 1e-9, 1e3
                 )
-                change = self.count(fields["sensitivity"], (*place, "sensitivity"), "sensitivity", 1)
+                change = self.count(fields["sensitivity"], (*location, "sensitivity"), "sensitivity", 1)
                 # the log-ratio of two probabilities is at most noise * change: a guarantee, rounded up
                 return self.release(times, kind="approx-dp", epsilon=noise * change * self._change * (1.0 + 1e-15))
             case "RandomizedResponseDpEvent":
-                self.require(place, "randomized response", "replace-one", "zero-out")
-                wrong = self.number(fields["noise_parameter"], (*place, "noise_parameter"), "noise_parameter", 0.0, 1.0)
-                answers = self.count(fields["num_buckets"], (*place, "num_buckets"), "num_buckets", 2)
+                self.require(location, "randomized response", "replace-one", "zero-out")
+                wrong = self.number(
+                    fields["noise_parameter"], (*location, "noise_parameter"), "noise_parameter", 0.0, 1.0
+                )
+                answers = self.count(fields["num_buckets"], (*location, "num_buckets"), "num_buckets", 2)
                 if not 1e-300 < wrong < 1.0:
-                    raise self.error((*place, "noise_parameter"), f"must be above 0 and below 1, got {wrong:g}")
+                    raise self.error((*location, "noise_parameter"), f"must be above 0 and below 1, got {wrong:g}")
                 epsilon = math.log1p(answers * (1.0 - wrong) / wrong)
                 return self.release(times, kind="randomized-response", epsilon=epsilon, answers=answers)
             case "ZCDpEvent":
                 if fields["xi"] != 0:
-                    raise self.error((*place, "xi"), "only xi = 0 is supported")
-                rho = self.number(fields["rho"], (*place, "rho"), "rho", 1e-30, 1e12)
+                    raise self.error((*location, "xi"), "only xi = 0 is supported")
+                rho = self.number(fields["rho"], (*location, "rho"), "rho", 1e-30, 1e12)
                 return self.release(times, kind="zcdp", rho=rho)
             case "SingleEpochTreeAggregationDpEvent":
-                self.require(place, "tree aggregation", "add-remove", "zero-out")
-                counts, at = fields["step_counts"], (*place, "step_counts")
-                steps = max(self.count(n, at, "step_counts", 1) for n in (counts if _is_list(counts) else [counts]))
-                noise = self.noise(fields["noise_multiplier"], (*place, "noise_multiplier"))
+                self.require(location, "tree aggregation", "add-remove", "zero-out")
+                counts, counted = fields["step_counts"], (*location, "step_counts")
+                steps = max(
+                    self.count(n, counted, "step_counts", 1) for n in (counts if _is_list(counts) else [counts])
+                )
+                noise = self.noise(fields["noise_multiplier"], (*location, "noise_multiplier"))
                 # the first record is in one complete node on each level: of 1, 2, 4, ... steps
                 return self.release(times * steps.bit_length(), kind="gaussian", sigma=noise)
             case "NonPrivateDpEvent":
-                raise self.error(place, "an operation without noise has no finite epsilon")
+                raise self.error(location, "an operation without noise has no finite epsilon")
             case _:
-                raise self.error(place, f"no bound is known for {name}")
+                raise self.error(location, f"no bound is known for {name}")
 
 
 #: The name of the noise of a release: Laplace and Gaussian.
@@ -376,7 +387,7 @@ def check_history(
             "description": headline(declared),
             "mechanism": {
                 "kind": "composition",
-                "releases": [dict(each) for each in declared.releases],
+                "releases": [dict(release) for release in declared.releases],
                 "delta": delta,
             },
             "data": {"kind": "declared", "records": 1},
@@ -387,9 +398,9 @@ def check_history(
     )
     with tempfile.TemporaryDirectory() as folder:  # a composition makes no trials
         result = runner.run([spec], catalog, store=Store(folder), train=False)
-    given = {"--epsilon": epsilon, "--delta": delta, "--adjacency": adjacency}
+    options = {"--epsilon": epsilon, "--delta": delta, "--adjacency": adjacency}
     command = ["dpspec", "check", "--history", declared.file or "FILE"]
-    command += [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    command += [word for option, value in options.items() if value is not None for word in (option, str(value))]
     command += [word for size in sizes if sizes != (1,) for word in ("--group-size", str(size))]
     return replace(result, environment=FrozenMap({**result.environment, "command": command}))
 
@@ -415,12 +426,12 @@ _REASONS = {
 
 def differences(history: History, result: Result, delta: float) -> Iterator[str]:
     """Sentences on the differences of the accountant's figure, and of a claim, from the certified interval."""
+    from dpspec import decimals
     from dpspec.engine.recorded.section import accountant_epsilon
-    from dpspec.engine.results import decimals
 
     (audit,) = result.audits
-    at = FrozenMap({"delta": delta, "group_size": 1})
-    ends = {f.bound: f.value for f in audit.findings if f.quantity == "epsilon" and f.at == at}
+    conditions = FrozenMap({"delta": delta, "group_size": 1})
+    ends = {f.bound: f.value for f in audit.findings if f.quantity == "epsilon" and f.at == conditions}
     lower, upper = ends.get("lower", 0.0), ends.get("upper", math.inf)
     figure = accountant_epsilon(history.accountant, history.steps, delta) if history.accountant else None
     if figure is not None:

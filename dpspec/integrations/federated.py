@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import dpspec
+from dpspec import decimals
 from dpspec.engine.recorded.check import CheckedRun
-from dpspec.engine.results import decimals
 from dpspec.errors import UsageError
 from dpspec.recording.recorder import Recorder
 from dpspec.reporters.terminal import render_brief

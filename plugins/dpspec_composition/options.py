@@ -83,12 +83,14 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             yield kit.bad_value("sensitivity must be at least 1 here", (*place, "sensitivity"))
 
 
-def _fixed_size_refusals(release: Release, largest: int, place: dps.Path) -> Iterator[dps.Diagnostic]:
-    for key, other in (("batch_size", "records"), ("records", "batch_size")):
+def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:
+    for key, partner in (("batch_size", "records"), ("records", "batch_size")):
         if not getattr(release, key):
-            yield kit.missing_key(key, place, f"a sample of fixed size has {other} and {key}")
+            yield kit.missing_key(key, location, f"a sample of fixed size has {partner} and {key}")
     if release.rate < 1.0:
-        yield kit.unsupported("rate belongs to Poisson samples", (*place, "rate"), "batch_size and records define it")
+        yield kit.unsupported(
+            "rate belongs to Poisson samples", (*location, "rate"), "batch_size and records define it"
+        )
     if release.records and release.batch_size > release.records - largest:
         message = f"batch_size must be at most records less the group of {largest}, got {release.batch_size}"
-        yield kit.bad_value(message, (*place, "batch_size"))
+        yield kit.bad_value(message, (*location, "batch_size"))

@@ -1,16 +1,18 @@
 """Histories of accountants: their certified epsilon against closed forms, and files that are refused."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
+import dp_accounting as dp
 import numpy as np
 import pytest
 from scipy import optimize, special
 
 import dpspec
+from dpspec.contract.results import Result
 from dpspec.engine.declared_history import History, differences, read_history
-from dpspec.engine.results.result import Result
 from dpspec.errors import HistoryError, NothingToRunError, UsageError
 
 MODULE = "dp_accounting.dp_event"
@@ -96,7 +98,9 @@ def test_a_sample_of_fixed_size_is_that_of_a_schedule() -> None:
 def test_randomized_response_and_laplace_have_pure_epsilons() -> None:
     answers = event("RandomizedResponseDpEvent", 0.5, 4)
     lower, upper = interval(dpspec.check_history(answers, adjacency="replace-one", delta=1e-9), 1e-9)
-    assert lower <= math.log(5.0) <= upper < 1.61  # (1/2 + 1/8) / (1/8)
+    exact = math.log(5.0 - 8e-9)  # 5/8 - e^epsilon / 8 = delta
+    assert lower <= exact * (1.0 + 1e-12)
+    assert exact * (1.0 - 1e-12) <= upper < exact * (1.0 + 1e-4)
     _, upper = interval(dpspec.check_history(event("DiscreteLaplaceDpEvent", 0.25, 2), delta=1e-9), 1e-9)
     assert 0.5 <= upper < 0.5 + 1e-9
     lower, upper = interval(dpspec.check_history(event("LaplaceDpEvent", 2.0), delta=1e-9), 1e-9)
@@ -204,3 +208,30 @@ def test_equal_entries_are_merged_and_too_many_are_refused() -> None:
     assert history.runs == 3
     with pytest.raises(HistoryError, match="more than 1000"):
         read_history(event("ComposedDpEvent", [gaussian(1.0 + i) for i in range(1001)]))
+
+
+def test_events_of_the_library_are_read(tmp_path: Path) -> None:
+    """The tuple form of every event that is supported, in memory and through JSON."""
+    noisy, names = dp.GaussianDpEvent(2.0), dp.dp_event
+    events = dp.ComposedDpEvent(
+        [
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.5, noisy), 3),
+            dp.SelfComposedDpEvent(names.SampledWithoutReplacementDpEvent(100, 10, noisy), 2),
+            dp.PoissonSampledDpEvent(0.5, dp.LaplaceDpEvent(3.0)),
+            names.DiscreteLaplaceDpEvent(0.5, 1),
+            names.ZCDpEvent(0.25),
+            names.SingleEpochTreeAggregationDpEvent(4.0, [8, 3]),
+            dp.NoOpDpEvent(),
+        ]
+    )
+    (tmp_path / "event.json").write_text(json.dumps(events.to_named_tuple()), encoding="utf-8")
+    history = read_history(tmp_path / "event.json")
+    assert history.releases == read_history(events.to_named_tuple()).releases
+    assert [dict(release) for release in history.releases] == [
+        {"kind": "gaussian", "sigma": 2.0, "rate": 0.5, "times": 3},
+        {"kind": "gaussian", "sigma": 2.0, "batch_size": 10, "records": 100, "times": 2},
+        {"kind": "laplace", "scale": 3.0, "rate": 0.5, "times": 1},
+        {"kind": "approx-dp", "epsilon": 0.5 * (1.0 + 1e-15), "times": 1},
+        {"kind": "zcdp", "rho": 0.25, "times": 1},
+        {"kind": "gaussian", "sigma": 4.0, "times": 4},
+    ]
