@@ -76,11 +76,6 @@ class History:
     file: str = ""
 
     @property
-    def source(self) -> str:
-        """The accountant in a sentence."""
-        return f"Opacus' accountant {self.accountant}" if self.accountant else "dp-accounting"
-
-    @property
     def runs(self) -> int:
         """The number of releases with their repetitions."""
         return sum(int(str(release["times"])) for release in self.releases)
@@ -115,12 +110,7 @@ def read_history(history: Any, adjacency: str = "add-remove") -> History:
 
 
 class _Reader:
-    """Reads the content of one file.
-
-    Args:
-        name: The file, for messages.
-        adjacency: ``add-remove``, ``zero-out`` or ``replace-one``.
-    """
+    """Reads the content of one file for an adjacency; ``name`` is the file, for messages."""
 
     def __init__(self, name: str, adjacency: str) -> None:
         self._name, self._adjacency = name, adjacency
@@ -286,8 +276,9 @@ class _Reader:
         match name:
             case "GaussianDpEvent" | "LaplaceDpEvent":
                 noise = self.noise(fields["noise_multiplier"], (*location, "noise_multiplier"))
-                gaussian = name == "GaussianDpEvent"
-                return self.release(times, kind="gaussian" if gaussian else "laplace", **{_KEY[gaussian]: noise})
+                if name == "LaplaceDpEvent":
+                    return self.release(times, kind="laplace", scale=noise)
+                return self.release(times, kind="gaussian", sigma=noise)
             case "DiscreteLaplaceDpEvent":
                 noise = self.number(
                     fields["noise_parameter"], (*location, "noise_parameter"), "noise_parameter", 1e-9, 1e3
@@ -325,10 +316,6 @@ class _Reader:
                 raise self.error(location, f"no bound is known for {name}")
 
 
-#: The name of the noise of a release: Laplace and Gaussian.
-_KEY = ("scale", "sigma")
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
@@ -345,8 +332,6 @@ def check_history(
     """Certify the epsilon of an accountant's history, like ``dpspec check --history``.
 
         result = dpspec.check_history(engine.accountant.state_dict(), epsilon=8, delta=1e-5)
-
-    The history is declared: the result does not show that a training executed it.
 
     Args:
         history: Path of a JSON file, or its content: ``accountant.state_dict()`` of Opacus, or
@@ -408,7 +393,8 @@ def check_history(
 def headline(history: History) -> str:
     """A sentence on the evidence."""
     runs = f"{history.runs:,} release{'s' if history.runs > 1 else ''}"
-    return f"Declared, not observed: {runs} in a history of {history.source}."
+    source = f"Opacus' accountant {history.accountant}" if history.accountant else "dp-accounting"
+    return f"Declared, not observed: {runs} in a history of {source}."
 
 
 #: A claim at most this share below the certified interval may be an accountant's rounding or grid error.
@@ -437,9 +423,9 @@ def differences(history: History, result: Result, delta: float) -> Iterator[str]
     if figure is not None:
         side = "in the certified interval"
         if figure > upper:
-            side = f"{_percent(figure / upper - 1.0)} above the certified interval"
+            side = f"{figure / upper - 1.0:.1%} above the certified interval"
         elif figure < lower:
-            side = f"{_percent(1.0 - figure / lower)} below the certified interval, so too small"
+            side = f"{1.0 - figure / lower:.1%} below the certified interval, so too small"
         shown = f"epsilon {decimals.nearest(figure)} at delta = {decimals.exact(delta)} (recomputed)"
         yield f"Opacus' {history.accountant} reports {shown}: {side}; {_REASONS[history.accountant]}."
         if history.accountant == "prv" and delta < _PRV_DELTA:
@@ -448,10 +434,6 @@ def differences(history: History, result: Result, delta: float) -> Iterator[str]
         size = audit.document["claims"][0]["group_size"]
         if size == 1 and verdict.claimed is not None and (1.0 - _NEAR) * lower <= verdict.claimed < lower:
             yield (
-                f"The claim is {_percent(1.0 - verdict.claimed / lower)} below the certified interval: an accountant "
+                f"The claim is {1.0 - verdict.claimed / lower:.1%} below the certified interval: an accountant "
                 "that reports it rounds, or has a grid or tail error at this delta."
             )
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.2g}%"
