@@ -30,7 +30,8 @@ EXIT_CODES = {
     "cannot be used: absent, without permission, or on a full disk. For `check`: RUN does not exist "
     "or is not a folder.",
     ExitCode.INVALID_SPEC: "A spec is invalid or does not exist; every error has file, line and column. For `check`: "
-    "the folder is not a recording (it has no `run.json`), or it was changed after the recording.",
+    "the folder is not a recording (it has no `run.json`), or it was changed after the recording; or "
+    "the file of `--history` is not a history, or has an event without a bound.",
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old; or a plugin failed or "
     "violated the contract. The message names it.",
     ExitCode.NOTHING_TO_RUN: "No specs or trials to run. For `check`: no claim is given and the run conforms, or no "

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         reporter,
         score,
     )
+    from dpspec.engine.declared_history import check_history
     from dpspec.engine.schedule_privacy import EpsilonBounds, epsilon
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verify import verify
@@ -63,6 +64,7 @@ _HOME = {
     "calibrate": "dpspec.api",
     "canary": "dpspec.contract",
     "check": "dpspec.api",
+    "check_history": "dpspec.engine.declared_history",
     "dataset": "dpspec.contract",
     "diff": "dpspec.results.diff",
     "dump": "dpspec.results.codec",
@@ -94,6 +96,7 @@ __all__ = [
     "calibrate",
     "canary",
     "check",
+    "check_history",
     "dataset",
     "diff",
     "dump",

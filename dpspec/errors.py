@@ -106,6 +106,12 @@ class RecordingError(DpspecError):
     exit_code = ExitCode.INVALID_SPEC
 
 
+class HistoryError(DpspecError):
+    """A file is not an accountant's history, or has an event without a bound; the message names file and place."""
+
+    exit_code = ExitCode.INVALID_SPEC
+
+
 class UnobservableError(DpspecError):
     """The recorder cannot observe the training any further. It ends the recording, never the training.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import textwrap
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +28,15 @@ from dpspec.cli.arguments import (
     load_project,
     loaded_specs,
 )
-from dpspec.cli.output import emit, failures_in_reports, note, parse_reports, show_on_terminal, write_reports
+from dpspec.cli.output import (
+    emit,
+    failures_in_reports,
+    note,
+    page_width,
+    parse_reports,
+    show_on_terminal,
+    write_reports,
+)
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -184,10 +194,21 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
 class Adjacency(StrEnum):
     ZERO_OUT = "zero-out"
     ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
 
 
 def check(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that dpspec.record wrote.")],
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="The folder that dpspec.record wrote.", show_default=False)
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of RUN: the history that an accountant declares, as JSON of Opacus (accountant.state_dict()) "
+            "or of dp-accounting (event.to_named_tuple()).",
+        ),
+    ] = None,
     delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
     epsilon: Annotated[
         float | None,
@@ -202,13 +223,13 @@ def check(
         ),
     ] = [],  # noqa: B006 - typer copies it
     adjacency: Annotated[
-        Adjacency,
+        Adjacency | None,
         typer.Option(
             "--adjacency",
-            help="zero-out: a null record replaces a record, and the number of records is public. add-remove: the "
-            "number is private.",
+            help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
+            "add-remove (default of --history): the number is private. replace-one: for --history only.",
         ),
-    ] = Adjacency.ZERO_OUT,
+    ] = None,
     public: Annotated[
         list[str],
         typer.Option(
@@ -243,15 +264,26 @@ def check(
     Ends with 0 if the claim is proved for the executed schedule and the run conforms, with 1 if not, with 5 if there is
     no claim and the run conforms, or no step was recorded, and with 3 if the folder has no recorded run, or was
     changed. `dpspec run` of a spec that names the folder gives the same verdict.
+
+    --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
 
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
+    if history is not None:
+        names = {"RUN": run, "--public": public, "--assume": assume, "--accept": accept}
+        surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
+        if surplus:
+            raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
+        relation = (adjacency or Adjacency.ADD_REMOVE).value
+        return _check_history(history, epsilon, delta, sizes, relation, reports, internal=internal, verbose=verbose)
+    if run is None:
+        raise UsageError("RUN is missing: give the folder that dpspec.record wrote, or --history FILE")
     claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
-        adjacency=adjacency.value,
+        adjacency=(adjacency or Adjacency.ZERO_OUT).value,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
         accept=tuple(dict.fromkeys(accept)),
@@ -267,6 +299,34 @@ def check(
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)
     return exit_code_of(result)
+
+
+def _check_history(
+    history: Path,
+    epsilon: float | None,
+    delta: float,
+    sizes: Sequence[int],
+    adjacency: str,
+    reports: Sequence[str],
+    *,
+    internal: bool,
+    verbose: bool,
+) -> int:
+    from dpspec.engine.declared_history import check_history, differences, headline, read_history
+
+    catalog = load_project()
+    report_files = parse_reports(reports, catalog)
+    with failures_in_reports(report_files):
+        declared = read_history(history, adjacency)
+        result = check_history(
+            declared, epsilon=epsilon, delta=delta, group_size=sizes, adjacency=adjacency, catalog=catalog
+        )
+    if not any(report.to_stdout for report in report_files):
+        for sentence in (headline(declared), *differences(declared, result, delta)):
+            emit(textwrap.fill(sentence, page_width(), break_long_words=False))
+        show_on_terminal(result, internal=internal, brief=not verbose)
+    write_reports(report_files, result, internal=internal)
+    return result.exit_code if epsilon is not None else ExitCode.NOTHING_TO_RUN
 
 
 def rules() -> None:

@@ -25,6 +25,17 @@ _KEYS: dict[str, dps.Json] = {
         least=1e-30,
         most=1,
     ),
+    "batch_size": kit.integer(
+        "Number of records of a sample of fixed size without replacement, which the query reads in place of a Poisson "
+        "sample. A record that is added displaces another one.",
+        least=1,
+        most=10**12,
+    ),
+    "records": kit.integer(
+        "Number of records from which a sample of fixed size is drawn, the group included.",
+        least=2,
+        most=10**12,
+    ),
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
         "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
@@ -79,6 +90,7 @@ COMPOSITION = dps.Mechanism(
             None,
             ["releases"],
             releases=kit.array("The releases, in any order.", _RELEASE, least=1, most=1000),
+            delta=kit.number("Delta of the reported epsilon if no claim has one.", above=0, below=1, default=1e-5),
         ),
         audit=kit.block(None),
     ),

@@ -52,7 +52,7 @@ def _intervals(
     spec: dps.Spec, composition: Composition, size: int
 ) -> Iterator[tuple[str, dict[str, dps.Json], Interval]]:
     claims = [claim for claim in spec.claims if claim.group_size == size]
-    deltas = kit.claimed_deltas(spec, size)
+    deltas = kit.claimed_deltas(spec, size, default=spec.mechanism["delta"])
     for delta, epsilon in zip(deltas, composition.epsilons(deltas), strict=True):
         yield "epsilon", {"delta": delta}, epsilon
     for fpr in kit.claimed_fprs(claims):

@@ -8,7 +8,7 @@ from dpspec import kit
 
 #: Per kind of release: required and optional keys.
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "gaussian": (("sigma",), ("sensitivity", "rate")),
+    "gaussian": (("sigma",), ("sensitivity", "rate", "batch_size", "records")),
     "laplace": (("scale",), ("sensitivity", "rate")),
     "discrete-gaussian": (("sigma",), ("sensitivity",)),
     "randomized-response": (("epsilon",), ("answers",)),
@@ -29,11 +29,18 @@ class Release(kit.Options):
     scale: float = 0.0
     sensitivity: float = 1.0
     rate: float = 1.0
+    batch_size: int = 0
+    records: int = 0
     epsilon: float = 0.0
     delta: float = 0.0
     answers: int = 2
     rho: float = 0.0
     mu: float = 0.0
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the query reads a random sample of the records."""
+        return self.rate < 1.0 or self.batch_size > 0
 
 
 def releases_of(spec: dps.Spec) -> tuple[Release, ...]:
@@ -54,9 +61,15 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     relations, largest = adjacencies(spec), group_sizes(spec)[-1]
     for i, release in enumerate(releases_of(spec)):
         place: dps.Path = ("mechanism", "releases", i)
-        if release.rate < 1.0 and "replace-one" in relations:
-            message = "a Poisson sample is covered for added, removed and zeroed-out records, not for replaced ones"
-            yield kit.unsupported(message, (*place, "rate"), "set adjacency: add-remove, or leave rate out")
+        if release.is_sampled and "replace-one" in relations:
+            message = "a sample is covered for added, removed and zeroed-out records, not for replaced ones"
+            key = "batch_size" if release.batch_size else "rate"
+            yield kit.unsupported(message, (*place, key), f"set adjacency: add-remove, or leave {key} out")
+        if release.batch_size and "zero-out" in relations:
+            message = "a sample of fixed size is covered for added and removed records, not for null records"
+            yield kit.unsupported(message, (*place, "batch_size"), "set threat_model.adjacency: add-remove")
+        if release.batch_size or release.records:
+            yield from _fixed_size_refusals(release, largest, place)
         if release.kind == "randomized-response" and "add-remove" in relations:
             message = "randomized response hides an answer, not whether a person answers"
             yield kit.unsupported(message, (*place, "kind"), "set threat_model.adjacency: replace-one")
@@ -68,3 +81,16 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             yield kit.bad_value(message, (*place, "sensitivity"), "round it up")
         if release.kind == "discrete-gaussian" and release.sensitivity < 1.0:
             yield kit.bad_value("sensitivity must be at least 1 here", (*place, "sensitivity"))
+
+
+def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:
+    for key, partner in (("batch_size", "records"), ("records", "batch_size")):
+        if not getattr(release, key):
+            yield kit.missing_key(key, location, f"a sample of fixed size has {partner} and {key}")
+    if release.rate < 1.0:
+        yield kit.unsupported(
+            "rate belongs to Poisson samples", (*location, "rate"), "batch_size and records define it"
+        )
+    if release.records and release.batch_size > release.records - largest:
+        message = f"batch_size must be at most records less the group of {largest}, got {release.batch_size}"
+        yield kit.bad_value(message, (*location, "batch_size"))

@@ -67,16 +67,19 @@ def step_of(release: Release, group_size: int) -> Step:
     match release.kind:
         case "gaussian":
             noise = release.sigma / release.sensitivity
-            pair = accounting.Mixture.poisson(k, release.rate, noise)
+            if release.batch_size:
+                pair = accounting.Mixture.fixed(k, release.records - k, release.batch_size, noise)
+            else:
+                pair = accounting.Mixture.poisson(k, release.rate, noise)
             return Step(
                 times,
                 pair,
                 pair,
                 lambda orders: accounting.mixture_rdp_bounds(orders, pair)[1],
                 lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
-                rho=0.5 * (k / noise) ** 2,
-                is_steady=release.rate == 1.0,
-                is_sampled=release.rate < 1.0,
+                rho=0.5 * pair.dominating_effect**2,
+                is_steady=not release.is_sampled,
+                is_sampled=release.is_sampled,
             )
         case "laplace":
             laplace = accounting.Laplace(release.scale, change, release.rate)
@@ -177,7 +180,7 @@ class Composition:
         columns = [loss.epsilons(deltas, width=width) for loss in losses]
         columns.append([self._by_addition(delta) for delta in deltas])
         # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
-        if not self._sampled or any(end.upper == math.inf for column in columns for end in column):
+        if not self._sampled or any(all(end.upper == math.inf for end in row) for row in zip(*columns, strict=True)):
             columns.append([self._by_divergences(delta) for delta in deltas])
         return [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
 

@@ -28,6 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = {
     *("docs/explanation/published-claims.md", "docs/explanation/verdicts.md"),
     *(f"docs/how-to/{name}.md" for name in ("audit-synthetic-data", "audit-users", "audit-your-own-loop")),
+    *(f"docs/how-to/{name}.md" for name in ("audit-federated-rounds", "check-an-accountant")),
     *(f"docs/how-to/{name}.md" for name in ("bring-your-own-scores", "calibrate", "canaries-in-a-script")),
     *(f"docs/how-to/{name}.md" for name in ("choose-an-attack", "gate-in-ci", "groups", "notebook", "per-record")),
     *(f"docs/how-to/{name}.md" for name in ("preprocessing", "recorded-constants", "reconstruction", "schedules")),

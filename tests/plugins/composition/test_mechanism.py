@@ -64,7 +64,17 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("release", "more", "message"),
     [
-        ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "Poisson sample"),
+        ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "a sample is covered"),
+        ("{kind: gaussian, sigma: 1, batch_size: 2}", "", "records"),
+        ("{kind: gaussian, sigma: 1, records: 9}", "", "batch_size"),
+        ("{kind: gaussian, sigma: 1, batch_size: 9, records: 9}", "", "at most records less the group"),
+        ("{kind: gaussian, sigma: 1, batch_size: 2, records: 9, rate: 0.1}", "", "belongs to Poisson samples"),
+        (
+            "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}",
+            "threat_model: {adjacency: zero-out}",
+            "null records",
+        ),
+        ("{kind: laplace, scale: 1, batch_size: 2, records: 9}", "", "batch_size"),
         ("{kind: randomized-response, epsilon: 1}", "", "whether a person answers"),
         ("{kind: laplace, scale: 1, rate: 0.1}", "threat_model: {group_size: [2]}", "groups of 2"),
         ("{kind: discrete-gaussian, sigma: 1, sensitivity: 1.5}", "", "must be an integer"),
