@@ -29,7 +29,17 @@ from support.extreme_pairs import (
     questions,
 )
 
-from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, Pair, PrivacyLoss, tradeoff_bounds
+from dpspec.accounting import (
+    DIRECTIONS,
+    Direction,
+    Interval,
+    Laplace,
+    Mixture,
+    Pair,
+    PrivacyLoss,
+    TruncatedPoisson,
+    tradeoff_bounds,
+)
 
 #: CPU seconds of one answer; most take a few milliseconds.
 _LONGEST = 60.0
@@ -171,3 +181,14 @@ def test_a_level_below_the_smallest_number_is_not_zero() -> None:
     loss = PrivacyLoss.gaussian(0.01)
     assert loss.level(0.5).upper == math.ulp(0.0)
     assert 0.0 < loss.tradeoff(0.5).upper < 1e-15
+
+
+def test_a_rare_case_whose_losses_do_not_differ_needs_no_long_quadrature() -> None:
+    """All outputs of one sigma 1e8 are in one cell; its quadrature used to ask for 1e12 points."""
+    pair = TruncatedPoisson(1, 1e-3, 1, 1, 1e8).above()
+    answer = PrivacyLoss.of(pair).compose(2).advantage(width=1e-2)
+    exact = (
+        math.sqrt(2.0) * (0.999 * 1e-3 + 0.001 * 2e-3) * 1e-8 / math.sqrt(2.0 * math.pi)
+    )  # of almost Gaussian losses
+    assert answer.lower <= exact * (1.0 + 1e-3)
+    assert answer.upper >= exact * (1.0 - 1e-3)
