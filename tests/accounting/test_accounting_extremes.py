@@ -32,6 +32,7 @@ from support.extreme_pairs import (
 from dpspec.accounting import (
     DIRECTIONS,
     Direction,
+    Discrete,
     Interval,
     Laplace,
     Mixture,
@@ -40,6 +41,7 @@ from dpspec.accounting import (
     TruncatedPoisson,
     tradeoff_bounds,
 )
+from dpspec.accounting.profiles import bound_power
 
 #: CPU seconds of one answer; most take a few milliseconds.
 _LONGEST = 60.0
@@ -192,3 +194,42 @@ def test_a_rare_case_whose_losses_do_not_differ_needs_no_long_quadrature() -> No
     )  # of almost Gaussian losses
     assert answer.lower <= exact * (1.0 + 1e-3)
     assert answer.upper >= exact * (1.0 - 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("others", "level"),
+    [
+        # a period of 1e-164, which no grid of a loss of 1 can have
+        ((Discrete([0.5, 0.3, 0.2], [0.25, 0.5, 0.25]), Laplace(1.0 / 2.8e-8, rate=4e-156)), 1.0 - 1.8e-9),
+        ((Mixture.poisson(1, 1.6e-75, 1.5e-6), Laplace(1.0 / 1.9e-7, rate=2.3e-285)), 0.5),
+    ],
+)
+def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: float) -> None:
+    """Three phases of extreme noise used to end with a floating-point error."""
+    phases = ((others[0], 1), (others[1], 2), (Mixture.poisson(1, 0.01, 1.2), 1))
+    require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
+
+
+def test_an_error_is_at_most_one() -> None:
+    """The power at a level of 1e-313 is rounded down, and 1 - power was one unit above 1."""
+    loss = PrivacyLoss.gaussian(1e4)
+    assert loss.tradeoff(1e-313).upper <= 1.0
+    assert Interval(0.0, 1e-313).mirrored() == Interval(math.nextafter(1.0, 0.0), 1.0)
+
+
+def test_a_rate_below_the_admitted_ones_is_refused() -> None:
+    """q (e^700 - 1) would be below 1: the largest loss would be wrong."""
+    assert Laplace(1e-4, rate=1e-300).largest_loss("present-first") == pytest.approx(1e4 - 300.0 * math.log(10.0))
+    with pytest.raises(ValueError, match="rate must be at least 1e-300, got 1e-305"):
+        Laplace(1e-4, rate=1e-305)
+
+
+def test_a_line_that_rises_too_far_away_bounds_nothing() -> None:
+    """Beyond the largest loss delta is the infinite mass, and the line of a level e^-5000 is flat: it overflowed."""
+
+    def high(epsilon: float) -> float:
+        return -0.1 if epsilon < 50.0 else -0.5
+
+    answer, _ = bound_power(-5000.0, lambda epsilon: high(epsilon) - 1e-12, high, 100.0, 1e3)
+    require_sane(answer, 0.0, 1.0)
+    assert answer.upper >= math.exp(-0.5) > 0.99 * answer.upper
