@@ -140,11 +140,15 @@ def scopes(most: int) -> list[Scope]:
     return [Scope(**changes) for changes in deviating(SCOPES, most)]
 
 
+def on_changes(*arguments: int) -> Any:
+    return pytest.param(*arguments, marks=pytest.mark.ci)
+
+
 def in_full(*arguments: int) -> Any:
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("every", "least"), [(97, 15_000), in_full(1, 1_500_000)])
+@pytest.mark.parametrize(("every", "least"), [(397, 3_500), on_changes(97, 15_000), in_full(1, 1_500_000)])
 def test_the_privacy_claims_against_numbers_made_by_hand(every: int, least: int) -> None:
     """Claims narrowed in one way, against scopes that differ in two parts; of all steps one in ``every``."""
     walk, steps = Walk(), itertools.count()
@@ -257,7 +261,7 @@ def evidences(most: int) -> Iterator[Evidence]:
 
 @pytest.mark.parametrize(
     ("few", "every", "least"),
-    [(1, 7, 6_000), pytest.param(1, 1, 40_000, marks=pytest.mark.ci), in_full(2, 1, 300_000)],
+    [(1, 7, 6_000), on_changes(1, 1, 40_000), in_full(2, 1, 300_000)],
 )
 def test_attacks_and_measurements_of_every_scope(few: int, every: int, least: int) -> None:
     """A false claim is refuted by exactly the evidence that applies to it; of all steps one in ``every``."""
@@ -307,7 +311,7 @@ def bounds_of(kind: str) -> tuple[Finding, ...]:
         return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
 
 
-@pytest.mark.parametrize("every", [29, pytest.param(3, marks=pytest.mark.ci), in_full(1)])
+@pytest.mark.parametrize("every", [29, on_changes(3), in_full(1)])
 @pytest.mark.parametrize("kind", sorted({*CATALOG.mechanisms} - {"recorded"}))  # its recording has the bounds
 def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str, every: int) -> None:
     """Values just above and just below each finding's own, of every kind of claim, narrowed in every way.
