@@ -32,6 +32,9 @@ _INFINITE = 1e-12
 #: Terms of a running sum.
 _BLOCK = 1024
 
+#: Values of a spectrum that are raised to a power together.
+_SQUARED = 1 << 13
+
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
 
@@ -120,14 +123,7 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         if len(tilted) == part.steps == 1:
             return np.asarray(folded, dtype=np.float64), (part.rounding, part.rounding)
         spectrum = rfft(folded)
-        base, power, times = spectrum.copy(), None, part.steps
-        while times:  # spectrum ** steps by squaring: relative error at most 3 EPS per factor
-            if times & 1:
-                power = base.copy() if power is None else np.multiply(power, base, out=power)
-            times >>= 1
-            if times:
-                np.multiply(base, base, out=base)
-        assert power is not None
+        power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
             modulus = np.abs(power)
@@ -144,6 +140,21 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
     noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)
     noise *= math.exp(min(growth, 50.0))
     return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
+
+
+def _powers(spectrum: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:
+    """``spectrum ** times`` by squaring, in blocks that stay in a processor's cache: error at most 3 EPS per factor."""
+    powers = spectrum.copy()
+    for first in range(0, len(powers), _SQUARED):
+        power = powers[first : first + _SQUARED]
+        base, remaining = power.copy(), times - 1
+        while remaining:
+            if remaining & 1:
+                np.multiply(power, base, out=power)
+            remaining >>= 1
+            if remaining:
+                np.multiply(base, base, out=base)
+    return powers
 
 
 def _averages(modulus: Floats, length: int) -> Floats:

@@ -40,6 +40,9 @@ _CELLS = 1 << 15
 #: Gauss-Legendre with four points: the error relative to a Gaussian factor is below 5.6e-10 (h Z)^8 <= 1e-16
 #: for cells of width h and Z >= 2 that bounds the distance to the mean of each component.
 _GAUSS_REACH = 0.143
+
+#: The largest number of parts of a cell by quadrature, and minus ln of a mass below the smallest double.
+_PIECES, _NO_MASS = 1 << 20, 750.0
 _NODES, _WEIGHTS = gauss_rule(4)
 
 
@@ -374,7 +377,7 @@ def _fine_cell(
 ) -> Floats:
     """One row of ``cell_masses`` for a cell of many outputs and little loss: narrow parts by quadrature."""
     reach = max(2.0, abs(low), abs(high), float(ratio.shifts[-1]) - low, high - float(ratio.shifts[0]))
-    ends = np.linspace(low, high, 1 + math.ceil((high - low) * reach / _GAUSS_REACH * (1.0 + 1e-9)))
+    ends = np.linspace(low, high, 2 + math.floor((high - low) * reach / _GAUSS_REACH * (1.0 + 1e-9)))
     count = len(ends) - 1
     bases, offset = np.full(count, base), np.full(count, width)
     parts = cell_masses(ratio, ends, bases, offset, np.full(count, noise), present=present)
@@ -398,10 +401,13 @@ def cell_masses(
         reach = np.maximum(2.0, np.maximum(np.abs(low), np.abs(high)))
         reach = np.maximum(reach, np.maximum(part.shifts[-1] - low, high - part.shifts[0]))
         narrow = (high - low) * reach <= _GAUSS_REACH
-        fine = ~narrow & (widths[block] < _FINE)
-        for i in block[fine].tolist():
+        # outputs beyond ``far`` have no mass in float64, with the group or without
+        far = np.sqrt(2.0 * (_NO_MASS + np.maximum(base[block] + widths[block], 0.0)))
+        low, high = np.clip(low, -far, far), np.clip(high, -far, far)
+        fine = ~narrow & (widths[block] < _FINE) & ((high - low) * reach <= _GAUSS_REACH * _PIECES)
+        for i, first, last in zip(block[fine].tolist(), low[fine].tolist(), high[fine].tolist(), strict=True):
             result[:, i] = _fine_cell(
-                part, float(z[i]), float(z[i + 1]), float(base[i]), float(widths[i]), float(noise[i]), present=present
+                part, first, last, float(base[i]), float(widths[i]), float(noise[i]), present=present
             )
         if (wide := block[~narrow & ~fine]).size:
             masses = ratio.masses(z[wide], z[wide + 1])

@@ -40,6 +40,9 @@ _TABLE = 801
 #: Iterations of a spacing that depends on the merged loss; each gains several digits.
 _ALIGNMENTS = 6
 
+#: The smallest rate: below, no exponential in float64 reaches its inverse.
+_RAREST = 1e-300
+
 #: The minimum number of steps of a grid.
 _FEWEST = 4
 
@@ -56,12 +59,14 @@ class Laplace(Pair):
     Args:
         scale: b of the noise, above 0.
         sensitivity: the largest change of the sum by one record in L1 norm, above 0.
-        rate: the Poisson sampling rate, 0 < q <= 1.
+        rate: the Poisson sampling rate, 1e-300 <= q <= 1.
     """
 
     def __init__(self, scale: float, sensitivity: float = 1.0, rate: float = 1.0) -> None:
         self.edge = positive("sensitivity", sensitivity) / positive("scale", scale)
         self.rate = inside("rate", rate, one=True)
+        if self.rate < _RAREST:
+            raise ValueError(f"rate must be at least {_RAREST:g}, got {rate!r}")
         if not 0.0 < self.edge < math.inf:
             raise ValueError(f"scale must leave sensitivity / scale above 0 and finite, got {scale!r}")
         self.key = ("laplace", self.edge, self.rate)

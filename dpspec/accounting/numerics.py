@@ -206,10 +206,10 @@ class Interval:
         return self.intersect(other)
 
     def mirrored(self) -> Interval:
-        """The interval of ``1 - a`` for a in this interval, rounded outward where the difference is not exact."""
+        """The interval of ``1 - a`` for a probability a in this one, rounded outward if the difference is not exact."""
         lower, upper = 1.0 - self.upper, 1.0 - self.lower
-        lower = lower if 1.0 - lower == self.upper else math.nextafter(lower, -math.inf)
-        upper = upper if 1.0 - upper == self.lower else math.nextafter(upper, math.inf)
+        lower = lower if 1.0 - lower == self.upper else max(0.0, math.nextafter(lower, -math.inf))
+        upper = upper if 1.0 - upper == self.lower else min(1.0, math.nextafter(upper, math.inf))
         return Interval(lower, upper, self.lower_method, self.method)
 
     def by(self, method: str) -> Interval:

@@ -45,6 +45,9 @@ _TRIES = 60
 #: Neighbors of the minimum are searched from ``_NEAR`` to ``_FAR`` times the scale.
 _NEAR, _FAR = 1e-8, 64.0
 
+#: A neighbor this far away, or this number of times as high in logarithms, bounds nothing.
+_LARGEST_EXPONENT = 700.0
+
 
 @dataclass(frozen=True)
 class Question:
@@ -145,11 +148,14 @@ def _lowest_line(log_level: float, low: LogProfile, high: LogProfile, centre: fl
                 return 0.0
         sides.append(step)
     left, right = sides
+    far_right, far_left = (_line(high, log_level, centre + step) - top for step in (right, -left))
+    if max(right, far_right, far_left) > _LARGEST_EXPONENT:
+        return 0.0
     base, slack = math.exp(_line(low, log_level, centre) - top), 2.0 * _rounding(top)
     before, after = -math.expm1(-left), math.expm1(right)
     drops = (
-        before / after * (math.exp(_line(high, log_level, centre + right) - top) - base + slack),
-        after / before * (math.exp(_line(high, log_level, centre - left) - top) - base + slack),
+        before / after * (math.exp(far_right) - base + slack),
+        after / before * (math.exp(far_left) - base + slack),
     )
     return max(0.0, math.exp(top) * (base - slack - max(drops)))
 
@@ -304,8 +310,11 @@ class Cumulants:
 
     def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
         self._phases: list[tuple[Floats, Floats, int]] = []
+        self.largest_loss = 0.0  # of one step, in absolute value
         for part, steps in parts:
-            self._phases.append((*part.table(), steps))
+            losses, logs = part.table()
+            self._phases.append((losses, logs, steps))
+            self.largest_loss = max(self.largest_loss, float(np.abs(losses).max()))
         self._known: dict[float, SaddlePoint] = {}
 
     def points(self, tilts: Floats) -> Floats:

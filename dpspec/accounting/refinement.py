@@ -255,9 +255,13 @@ class GridRefinement:
         wanted, share = self._needs(width)
         truncated = self._truncated(math.log(share))
         self._centre(self._saddle.epsilon)
-        wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
+        # below the resolution of its losses a grid would have equal nodes
+        finest = 4.0 * EPS * max(cumulants.largest_loss for cumulants in self._cumulants)
+        wanted, period, self._last = max(min(0.2 * WIDEST, wanted), finest), self._period, False
         while wanted < WIDEST:
             spacing = self._aligned(wanted) if period else wanted
+            if spacing < finest:
+                period, spacing = 0.0, wanted
             try:
                 self._grid(truncated, spacing, _READ * width)
                 break

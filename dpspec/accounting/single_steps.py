@@ -120,9 +120,9 @@ class SingleSteps:
         log_power = total = 0.0
         for pair, steps in self._closed:
             largest = pair.largest_loss(side)
-            if not 0.0 < largest < math.inf or pair.infinite_mass(side) > 0.0:
-                return
             t = share * largest
+            if not 0.0 < t < largest < math.inf or pair.infinite_mass(side) > 0.0:
+                return
             beyond = _profile(pair, t, side)[0] - math.log(-math.expm1(t - largest)) - _ROUNDING
             log_power += steps * min(0.0, beyond)
             total += steps * t

@@ -247,7 +247,7 @@ def fill(schema: Json, value: Json) -> Json:
 
 
 def cast(schema: Json, value: Json) -> Json:
-    """Convert the numbers of a valid value: 1 for an integer, 1.0 for a number."""
+    """Convert the numbers of a valid value: 1 for an integer, 1.0 for a number, 0.25 for a fraction 1/4."""
     return _resolved(schema, value, casting=True)
 
 
@@ -272,6 +272,8 @@ def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
         kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
         if "number" in kinds and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
+        elif schema.get("format") == "fraction" and isinstance(value, str):
+            value = 1.0 / int(value.removeprefix("1/"))
         elif "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
             value = int(value)
     for part in schema.get("allOf", ()):

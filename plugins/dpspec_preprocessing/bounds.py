@@ -36,8 +36,8 @@ TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
 #: Reason for the group bound over a collection.
 NOT_SMOOTH = "the smoothness of this model's gradients in the records is unknown"
 
-#: Deltas of the curve that attacks are compared with.
-CURVE_DELTAS = (1e-3, 1e-6, 1e-8)
+#: Deltas of the curve that attacks are compared with, and from which reports compute rates.
+CURVE_DELTAS = (*kit.PROFILE_DELTAS, 1e-8)
 
 ASSUMPTIONS = (
     dps.Assumption(

@@ -57,7 +57,11 @@ def prior_finding(leakage: Leakage) -> dps.Finding:
     )
 
 
-def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
+#: Relative width of the epsilons of a profile, from which reports compute rates.
+_PROFILE_WIDTH = 1e-3
+
+
+def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding | dps.Series]:
     directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
     deltas, fprs = kit.claimed_deltas(spec), kit.claimed_fprs(spec.claims) or list(FPRS)
     bounds: list[tuple[dps.Finding, Interval]] = []
@@ -69,6 +73,9 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
     advantage = leakage.advantage()
     bounds.append((certified("advantage", advantage), advantage))
     yield from (finding for finding, _ in bounds)
+    intervals = leakage.epsilons(kit.PROFILE_DELTAS, "both", _PROFILE_WIDTH)
+    rows = [(scope_of().adjacency, 1, e.upper, delta) for e, delta in zip(intervals, kit.PROFILE_DELTAS, strict=True)]
+    yield kit.profile([row for row in rows if math.isfinite(row[2])], rigor="certified", source=_MEMBERSHIP)
     yield from _pure(leakage.phases, directions)
     if iterates_reveal_sums(spec.training.options, spec.steps):
         for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():

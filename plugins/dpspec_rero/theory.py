@@ -91,7 +91,7 @@ class Leakage:
         upper = with_revealed(rest.upper, self._revealed) * (1.0 + _ROUNDING)
         return replace(rest, lower=lower, upper=min(1.0, upper)) if self._revealed > 0.0 else rest
 
-    def epsilons(self, deltas: Sequence[float], direction: str) -> list[Interval]:
+    def epsilons(self, deltas: Sequence[float], direction: str, width: float = WIDTH) -> list[Interval]:
         """Epsilon at each delta in a direction of the spec; the upper end is infinite if a step has no noise."""
         if self._revealed > 0.0:
             # An absent record is never recognized with certainty unless a present record is always revealed.
@@ -99,7 +99,7 @@ class Leakage:
             return [Interval(math.inf if delta < certain else 0.0, math.inf).by(PLAIN) for delta in deltas]
         if not self._noisy:
             return [Interval(0.0, 0.0).by(NOTHING) for _ in deltas]
-        return list(_compose(self._noisy, _DIRECTIONS[direction]).epsilons(deltas, width=WIDTH))
+        return list(_compose(self._noisy, _DIRECTIONS[direction]).epsilons(deltas, width=width))
 
     def prior(self, gamma: float) -> Interval:
         """The kappa at which gamma(kappa) reaches ``gamma``, 0 < gamma < 1: the inverse curve, absent-first."""

@@ -29,7 +29,19 @@ from support.extreme_pairs import (
     questions,
 )
 
-from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, Pair, PrivacyLoss, tradeoff_bounds
+from dpspec.accounting import (
+    DIRECTIONS,
+    Direction,
+    Discrete,
+    Interval,
+    Laplace,
+    Mixture,
+    Pair,
+    PrivacyLoss,
+    TruncatedPoisson,
+    tradeoff_bounds,
+)
+from dpspec.accounting.profiles import bound_power
 
 #: CPU seconds of one answer; most take a few milliseconds.
 _LONGEST = 60.0
@@ -171,3 +183,53 @@ def test_a_level_below_the_smallest_number_is_not_zero() -> None:
     loss = PrivacyLoss.gaussian(0.01)
     assert loss.level(0.5).upper == math.ulp(0.0)
     assert 0.0 < loss.tradeoff(0.5).upper < 1e-15
+
+
+def test_a_rare_case_whose_losses_do_not_differ_needs_no_long_quadrature() -> None:
+    """All outputs of one sigma 1e8 are in one cell; its quadrature used to ask for 1e12 points."""
+    pair = TruncatedPoisson(1, 1e-3, 1, 1, 1e8).above()
+    answer = PrivacyLoss.of(pair).compose(2).advantage(width=1e-2)
+    exact = (
+        math.sqrt(2.0) * (0.999 * 1e-3 + 0.001 * 2e-3) * 1e-8 / math.sqrt(2.0 * math.pi)
+    )  # of almost Gaussian losses
+    assert answer.lower <= exact * (1.0 + 1e-3)
+    assert answer.upper >= exact * (1.0 - 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("others", "level"),
+    [
+        # a period of 1e-164, which no grid of a loss of 1 can have
+        ((Discrete([0.5, 0.3, 0.2], [0.25, 0.5, 0.25]), Laplace(1.0 / 2.8e-8, rate=4e-156)), 1.0 - 1.8e-9),
+        ((Mixture.poisson(1, 1.6e-75, 1.5e-6), Laplace(1.0 / 1.9e-7, rate=2.3e-285)), 0.5),
+    ],
+)
+def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: float) -> None:
+    """Three phases of extreme noise used to end with a floating-point error."""
+    phases = ((others[0], 1), (others[1], 2), (Mixture.poisson(1, 0.01, 1.2), 1))
+    require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
+
+
+def test_an_error_is_at_most_one() -> None:
+    """The power at a level of 1e-313 is rounded down, and 1 - power was one unit above 1."""
+    loss = PrivacyLoss.gaussian(1e4)
+    assert loss.tradeoff(1e-313).upper <= 1.0
+    assert Interval(0.0, 1e-313).mirrored() == Interval(math.nextafter(1.0, 0.0), 1.0)
+
+
+def test_a_rate_below_the_admitted_ones_is_refused() -> None:
+    """q (e^700 - 1) would be below 1: the largest loss would be wrong."""
+    assert Laplace(1e-4, rate=1e-300).largest_loss("present-first") == pytest.approx(1e4 - 300.0 * math.log(10.0))
+    with pytest.raises(ValueError, match="rate must be at least 1e-300, got 1e-305"):
+        Laplace(1e-4, rate=1e-305)
+
+
+def test_a_line_that_rises_too_far_away_bounds_nothing() -> None:
+    """Beyond the largest loss delta is the infinite mass, and the line of a level e^-5000 is flat: it overflowed."""
+
+    def high(epsilon: float) -> float:
+        return -0.1 if epsilon < 50.0 else -0.5
+
+    answer, _ = bound_power(-5000.0, lambda epsilon: high(epsilon) - 1e-12, high, 100.0, 1e3)
+    require_sane(answer, 0.0, 1.0)
+    assert answer.upper >= math.exp(-0.5) > 0.99 * answer.upper

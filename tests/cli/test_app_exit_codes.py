@@ -147,9 +147,17 @@ def test_a_result_that_cannot_be_written_is_an_error():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-@pytest.mark.parametrize(("arguments", "code"), [("explain open", 0), ("explain nothing-at-all", 2), ("--help", 0)])
-def test_a_closed_stream_changes_nothing_about_the_outcome(closed, arguments, code):
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        ("explain open", 0, ">&-"),
+        ("explain open", 0, ">&- 2>&-"),
+        ("explain nothing-at-all", 2, "2>&-"),
+        ("explain nothing-at-all", 2, ">&- 2>&-"),
+        ("--help", 0, ">&-"),
+    ],
+)
+def test_a_closed_stream_changes_nothing_about_the_outcome(arguments, code, closed):
     command = f"{sys.executable} -m dpspec {arguments} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == code

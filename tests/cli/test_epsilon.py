@@ -33,13 +33,13 @@ def test_json_has_unrounded_ends(dpspec):
 
 
 def test_a_target_gives_noise_that_reaches_it(dpspec):
-    arguments = ("--rate", 0.01, "--steps", 1000, "--group-size", "1,8")
+    arguments = ("--rate", 0.1, "--steps", 10, "--group-size", "1,3")
     done = dpspec("epsilon", "--target", 8, *arguments)
     assert max(map(len, done.out.splitlines())) <= 80
     assert len(done.out.splitlines()) <= 12
     groups = json.loads(dpspec("epsilon", "--target", 8, *arguments, "--json").out)["groups"]
     for group in groups:
-        bounds = package.epsilon(noise=group["noise"], rate=0.01, steps=1000, group_size=group["group_size"])
+        bounds = package.epsilon(noise=group["noise"], rate=0.1, steps=10, group_size=group["group_size"])
         assert bounds.lower <= 8
         assert 7.99 < group["epsilon"][1] <= 8
     assert groups[0]["noise"] < groups[1]["noise"]

@@ -134,14 +134,14 @@ threat_model: {adjacency: zero-out}
 claims:
   - {id: one, kind: approx-dp, epsilon: EPSILON, delta: 1e-5}
 """
-ALLOCATED = "{scheme: random-allocation, epoch_steps: 12}"
+ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 
 
 @pytest.mark.parametrize(
     ("sampling", "steps", "epsilon", "vary", "tried"),
     [
-        (ALLOCATED, 12, 3.0, "mechanism.steps", range(1, 85)),
-        (ALLOCATED, 60, 3.0, "mechanism.steps", range(1, 85)),
+        (ALLOCATED, 3, 5.0, "mechanism.steps", range(1, 22)),
+        (ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 22)),
         pytest.param(
             "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
             24,

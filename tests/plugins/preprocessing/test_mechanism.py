@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import specs
 
+from dpspec.accounting import GaussianTradeOff
 from dpspec.contract import FrozenMap, Section, Trial
 from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
@@ -18,6 +19,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
@@ -50,6 +52,18 @@ def audited(tmp_path: Path, *overrides: str, text: str = BASE) -> AuditResult:
 
 def ran(path: Path, tmp_path: Path, *overrides: str) -> AuditResult:
     return specs.audit_of(path, tmp_path / "store", *overrides)
+
+
+def test_rates_of_membership_follow_from_many_deltas(tmp_path: Path) -> None:
+    """For all datasets, at most the power of the composed Gaussian pair, up to the chords of its curve."""
+    text = BASE[: BASE.index("audit:")].replace("eps_noise: 0.3", "eps_noise: 0.0005")
+    result = audited(tmp_path, "claims=[{id: g, kind: gdp, mu: 9}]", text=text)
+    effects = {f.scope.data: f.value for f in result.findings if (f.quantity, f.bound) == ("mu", "upper")}
+    found = rates(result)
+    assert len(found) == len(effects)
+    for rate, mu in zip(found, sorted(effects.values()), strict=True):
+        for fpr, power in zip(FALSE_POSITIVES, rate.powers, strict=True):
+            assert fpr <= power < 1.1 * float(GaussianTradeOff(mu).tpr(fpr))
 
 
 STEP = {

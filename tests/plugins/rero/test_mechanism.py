@@ -13,6 +13,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.approximations import gamma_from_epsilon_delta
@@ -103,6 +104,14 @@ def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
         "too-good": "supported",
     }
     assert "Approximate" in verdicts["too-good"].reason
+
+
+def test_rates_of_membership_follow_from_the_profile(audited: AuditResult) -> None:
+    """Hardly above the exact power, and far below the power that one epsilon allows."""
+    leakage = Leakage((Steps(noise="gaussian", effect=1.0, rate=0.1, count=10),))
+    (rate,) = rates(audited)
+    for power, exact in zip(rate.powers, leakage.tprs(FALSE_POSITIVES, "both"), strict=True):
+        assert exact.upper <= power < 1.1 * exact.upper
 
 
 def test_the_curve_is_monotone_and_says_how_far_approximations_are(audited: AuditResult) -> None:

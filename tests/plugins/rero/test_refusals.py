@@ -35,6 +35,12 @@ def test_the_base_is_fine_with_either_noise(tmp_path: Path) -> None:
     assert diagnostics(tmp_path, *LAPLACE, "mechanism.baselines=[clt]") == []
 
 
+def test_a_baseline_may_be_a_fraction(tmp_path: Path) -> None:
+    fraction, decimal = (specs.spec_of(tmp_path, BASE, f"claims.one.kappa={x}") for x in ("1/256", "0.00390625"))
+    assert fraction.claims[0]["kappa"] == 0.00390625
+    assert fraction.digest == decimal.digest
+
+
 PRIOR, SAMPLES = "threat_model.prior", "mechanism.monte_carlo.samples"
 
 
@@ -44,6 +50,7 @@ PRIOR, SAMPLES = "threat_model.prior", "mechanism.monte_carlo.samples"
         ([f"{PRIOR}.kappa=[0.1, 1.5]"], "out-of-range", f"{PRIOR}.kappa.1"),
         ([f"{PRIOR}.kappa=0"], "out-of-range", f"{PRIOR}.kappa"),
         (["claims.one.kappa=1.2"], "out-of-range", "claims.0.kappa"),
+        (["claims.one.kappa=2/256"], "bad-format", "claims.0.kappa"),
         (["claims.one.gamma=0.05"], "bad-value", "claims.0.gamma"),
         ([f"{PRIOR}={{candidates: 101}}"], "bad-value", f"{PRIOR}.candidates"),
         ([f"{PRIOR}={{candidates: 26, from: same-class}}"], "bad-value", f"{PRIOR}.candidates"),
