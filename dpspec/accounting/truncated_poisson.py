@@ -3,6 +3,7 @@
 ``docs/explanation/proofs/truncated-poisson.md`` has a pair that dominates a step (Theorem 4) and one that is attained
 (Theorem 5). If at most cap - k others enter, no record is displaced, and the sum moves by the j ~ Binomial(k, rate)
 members drawn; if cap or more enter, by at most 2 i for i kept members; between these by at most 2 j.
+Theorem 4a compares displaced records with smaller batches in part; in Theorem 5a others reveal the size of a batch.
 """
 
 import math

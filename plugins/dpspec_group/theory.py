@@ -76,7 +76,7 @@ class _Fixed(SchemeTheory):
 class _Truncated(SchemeTheory):
     """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
-    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025"
+    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorem 4a"
     no_profile = "their profile is an interval"
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
