@@ -1,7 +1,6 @@
 """Records the rounds of a server that averages the updates of clients with noise (DP-FedAvg), and judges one client.
 
-A client is one record of the recording: the claim covers all records of one client together. The guide
-``docs/how-to/audit-federated-rounds.md`` has a complete script.
+A client is one record of the recording, with all its records. Guide: ``docs/how-to/audit-federated-rounds.md``.
 """
 
 from __future__ import annotations
