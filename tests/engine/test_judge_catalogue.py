@@ -311,7 +311,7 @@ def bounds_of(kind: str) -> tuple[Finding, ...]:
         return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
 
 
-@pytest.mark.parametrize("every", [29, on_changes(3), in_full(1)])
+@pytest.mark.parametrize("every", [29, on_changes(7), in_full(1)])
 @pytest.mark.parametrize("kind", sorted({*CATALOG.mechanisms} - {"recorded"}))  # its recording has the bounds
 def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str, every: int) -> None:
     """Values just above and just below each finding's own, of every kind of claim, narrowed in every way.
