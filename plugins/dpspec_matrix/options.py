@@ -216,6 +216,9 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
     if schedule.participation.times:
         message = "the backend takes records in all steps of their slot: it has no limit"
         yield kit.unsupported(message, ("mechanism", "participation", "times"), "leave times out, or audit")
+    if schedule.steps <= MOST_ATTACKED and _grows(schedule.encoder, schedule.steps):
+        message = "C^-1 has entries above 1e6, and its noise would leave float32"
+        yield kit.bad_value(message, ("mechanism", "encoder"), "use coefficients whose inverse stays bounded")
     if spec.training.kind in ("native", "opacus", "recorded"):
         message = f"backend {spec.training.kind!r} has no correlated noise"
         yield kit.unsupported(message, ("training", "backend"), "use backend: matrix")
@@ -223,3 +226,18 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
         if spec.training.get(key) is not None:
             message = f"this attack undoes plain descent at one rate: leave {key} out"
             yield kit.unsupported(message, ("training", key), "without audit the bound alone holds for any")
+
+
+def _grows(encoder: EncoderOptions, steps: int) -> bool:
+    """Whether C^-1 of a declared column has an entry above 1e6."""
+    column = list(encoder.coefficients)
+    if encoder.kind == "buffers":
+        pairs = list(zip(encoder.weights, encoder.decays, strict=False))
+        column = [1.0, *(sum(weight * decay**k for weight, decay in pairs) for k in range(steps - 1))]
+    inverse: list[float] = []
+    for row in range(steps if column and column[0] > 0.0 else 0):
+        earlier = sum(column[lag] * inverse[row - lag] for lag in range(1, min(row + 1, len(column))))
+        inverse.append((float(row == 0) - earlier) / column[0])
+        if abs(inverse[-1]) > 1e6:
+            return True
+    return False

@@ -109,7 +109,7 @@ def test_scores_have_the_distribution_of_the_gaussian_curve() -> None:
 
 def checks(mechanism: dps.FrozenMap, trainer: dps.Trainer) -> dict[str, float]:
     spec = SimpleNamespace(mechanism=SimpleNamespace(options=mechanism))
-    releases = Matrix().release(inputs(mechanism), World(trainer), 0, 1, np.array([0, 1] * 30))  # type: ignore[arg-type]
+    releases = Matrix().release(inputs(mechanism), World(trainer), 0, 1, np.array([0, 1] * 10))  # type: ignore[arg-type]
     outcomes = [*Matrix().further_checks(spec, releases.told)]  # type: ignore[arg-type]
     planned = [*Matrix().further_checks(spec, None)]  # type: ignore[arg-type]
     assert [(c.assumption, c.test) for c in outcomes] == [(c.assumption, c.test) for c in planned]

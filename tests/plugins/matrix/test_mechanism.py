@@ -37,11 +37,12 @@ _USUAL = {
 
 class TestMatrix(MechanismSuite):
     kind = "matrix"
+    overrides = ("audit.releases=16", "mechanism.steps=8", "claims.one-epoch-counted.expect=[refuted, open]")
     monotone = {  # noqa: RUF012
-        "mechanism.noise_multiplier": decreasing(1.0, 2.0, 4.0),
-        "mechanism.steps": increasing(4, 12, 24),
-        "mechanism.encoder.bands": increasing(1, 2, 4, 8),
-        "mechanism.participation.separation": decreasing(1, 2, 4, 12),
+        "mechanism.noise_multiplier": decreasing(1.0, 4.0),
+        "mechanism.steps": increasing(4, 24),
+        "mechanism.encoder.bands": increasing(1, 4, 8),
+        "mechanism.participation.separation": decreasing(1, 4, 12),
     }
 
 
@@ -105,3 +106,14 @@ def test_uncovered_specs_are_located_errors(
     texts = {f"{'.'.join(map(str, problem.path))}: {problem.message} {problem.help}" for problem in problems}
     place = path.replace("[", ".").replace("]", "")
     assert any(text.startswith(place) and message in text for text in texts), texts
+
+
+@pytest.mark.parametrize(
+    "encoder", ["{kind: banded, coefficients: [0.001, -1000]}", "{kind: buffers, weights: [900], decays: [0.9]}"]
+)
+def test_attacked_noise_must_stay_bounded(encoder: str, tmp_path: Path) -> None:
+    path = write(tmp_path, encoder=encoder)
+    text = path.read_text(encoding="utf-8").replace("{kind: declared, records: 100}", "{kind: synthetic, records: 100}")
+    more = "model: {kind: linear}\ntraining: {backend: matrix, learning_rate: 0.5}\naudit: {method: many-run}\n"
+    path.write_text(text + more, encoding="utf-8")
+    assert [".".join(map(str, problem.path)) for problem in specs.diagnosed(path)] == ["mechanism.encoder"]
