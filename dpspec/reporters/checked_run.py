@@ -4,6 +4,7 @@ import math
 
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.recorded.channels import HONEST_SCRIPT, TEXTS, UNTRUSTED
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Recording, Verdict
 from dpspec.reporters import words
@@ -43,6 +44,7 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
         if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
+    page.line(f"Assumed ({HONEST_SCRIPT}): {TEXTS[HONEST_SCRIPT]}. {UNTRUSTED}.", indent=2, hang=2)
 
 
 def _grouped(finding: Finding) -> bool:

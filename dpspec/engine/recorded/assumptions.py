@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
-from dpspec.engine.recorded.channels import TEXTS, stated
+from dpspec.engine.recorded.channels import HONEST_SCRIPT, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -49,7 +48,7 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
         yield stated("precision", text, "unchecked")
     yield stated("noise-law", "" if own else "; it comes from torch's generator, not a cryptographic one, by default")
     yield stated("secret-randomness")
-    yield stated("library-code")
+    yield stated(HONEST_SCRIPT)
     if own:
         why = why_noise_unconfirmed(run)
         text = f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
@@ -295,10 +294,9 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         yield stated("repeated-records", text, "reported" if known else "false")
     if mismatch := reduction_mismatch(run):
         yield stated("loss-reduction", f", but {mismatch}", "unchecked")
-    passes = stated("observed-passes")
     if run.header.model == ARRAYS:
-        passes = replace(passes, text="the loop computes each gradient at the parameters that it reported last")
-    yield passes
+        text = "the loop computes each gradient at the parameters that it reported last"
+        yield Assumption(name="gradient-parameters", status="declared", text=text)
     counts = None if end is None else end.passes
     if run.header.source == "opacus" and counts is not None and counts[3]:
         text = (
