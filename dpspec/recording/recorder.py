@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
+from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.folder.header import table
 from dpspec.recording.folder.place import numbered, remove_recording
 from dpspec.recording.parts import Parts, checked_declaration
@@ -44,6 +45,7 @@ def record(
     loss: Loss | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    audit: float = SHARE,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
 
@@ -79,6 +81,8 @@ def record(
             the clipped sum with and without a record, on a copy of the model.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
+        audit: The probability, in (0, 1], of an audit of each step after the first 50: clipped sums, gradients, updates
+            and parameters in each pass are compared at audited steps. 1 audits all.
 
     Raises:
         UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
@@ -88,7 +92,8 @@ def record(
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
     parts = Parts(model, optimizer, loader, engine, planted, given, loss)
-    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite)
+    AuditedSteps(audit)  # refuses other shares before the block begins
+    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite, audit=audit)
 
 
 class Recorder:
@@ -98,8 +103,11 @@ class Recorder:
     number from the training's generators, and writes to none of its tensors except for gradient canaries.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False, audit: float = SHARE
+    ) -> None:
         self.folder, self._parts, self._resume, self._overwrite = folder, parts, resume, overwrite
+        self._audit = audit
         self._training: WatchedTraining | None = None
         self._scored = False
 
@@ -108,7 +116,7 @@ class Recorder:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
         if self._overwrite:
             remove_recording(self.folder)
-        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume)
+        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
         return self
 
     def epsilon(self, delta: float) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UnobservableError, UsageError
+from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
@@ -37,19 +38,13 @@ from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.optimizer_state import (
-    OptimizerState,
-    RecomputedUpdates,
-    adds_in_place,
-    is_fresh,
-    other_entries,
-)
+from dpspec.recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
-from dpspec.recording.watching.options import OptionWatch
+from dpspec.recording.watching.options import UNKNOWN, OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
-from dpspec.recording.watching.step_hooks import StepHooks
+from dpspec.recording.watching.step_hooks import ScalerWatch, attach_step_hooks
 
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()
@@ -70,12 +65,12 @@ class WatchedTraining:
     recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False) -> None:
+    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
         """Write the header and attach the observers.
 
         Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
         """
-        self.own = PendingStep()
+        self.own, self.audits = PendingStep(), AuditedSteps(audit)
         self.declared = parts.declared
         self.writer: RunWriter | None = None
         self.ended: RunWriter | None = None
@@ -137,14 +132,13 @@ class WatchedTraining:
         self._reported = ReportedGradients(noisy, self._sketch)
         self._noise = NoiseWatch([local(p) for p in noisy])
         self._resumed = inner is not None and not is_fresh(inner)
-        self._state = None if inner is None else OptimizerState(inner)
-        self._updates: RecomputedUpdates | ReportedUpdates | None = None
+        self._updates: AuditedUpdates | ReportedUpdates | None = None
+        self._scaler: ScalerWatch | None = None
         if inner is not None:
-            self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
-        self._entries = {} if inner is None else other_entries(inner)
+            self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
+            self._scaler = ScalerWatch([parts.optimizer, inner], self._undo)
         self._probe: SensitivityProbe | None = None
         self._seeds: SeedWatch | None = None
-        self._hooks: StepHooks | None = None
         if parts.clipping is not None:
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
@@ -154,12 +148,13 @@ class WatchedTraining:
                 parts.hooks or parts.model,
                 self._sketch,
                 self._noise,
+                self.audits,
                 self._entering(),
                 self._probing(),
                 self._rank,
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
-            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
+            opacus.attach(before, after, self.guarded, self._undo)
             whole = group is None and parts.compiled is None and self.gradients is None
             if whole:
                 ghost = parts.clipping == "ghost"
@@ -167,9 +162,8 @@ class WatchedTraining:
                 self._replays.attach(self.guarded, self._undo)
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
-            self._hooks = StepHooks(inner, before, after)
-            self._undo.callback(self._hooks.remove)
-        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self._model_state)
+            attach_step_hooks(inner, before, after, self._undo)
+        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
@@ -179,7 +173,7 @@ class WatchedTraining:
                 inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
             )
         else:
-            self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
+            self._options = OptionWatch(inner, parts.private_options, self.guarded)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
@@ -210,6 +204,7 @@ class WatchedTraining:
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
         writer = self.writer
+        self.audits.include()
         if writer is None or bool(self._watch.moved()):
             return
         self._write_waiting()
@@ -273,18 +268,15 @@ class WatchedTraining:
         self.writer, self.ended = None, self.writer
 
     def _facts(self) -> dict[str, Any]:
-        opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
-        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
-        if self._inner is not None:
-            now = other_entries(self._inner)
-            changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant
         passes = None if self._passes is None else self._passes.found
         if passes is not None and self._rank is not None:
             passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
-            **changed,
-            "meddled": int(opacus.meddled) if opacus is not None else None,
+            **self._model_state.changed(),
+            "audits": self.audits.counts,
+            "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
             "recomputed": opacus.recomputed_sums if opacus is not None else None,
@@ -294,15 +286,13 @@ class WatchedTraining:
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replays": self._replays.counts if self._replays is not None else None,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
-            "replaced": opacus.replaced.found if opacus is not None else None,
             "passes": passes,
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
             "rules": self._rules.facts(),
-            "changed": opacus.changed if opacus is not None else None,
-            "restated": state.restated if state is not None else None,
-            "loss_scaler": hooks is not None and hooks.loss_scaler,
+            "restated": self._updates.restated if self._updates is not None else None,
+            "loss_scaler": self._scaler is not None and self._scaler.used,
             "updates": self._updates.found if self._updates is not None else None,
             "optimizer": self._updates.kind if self._updates is not None else "",
             "norm_type": opacus.norm_type if opacus is not None else "",
@@ -392,7 +382,7 @@ class WatchedTraining:
             return None, notes
         planted = self._parts.planted
         there = None if planted is None else planted.present
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
+        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there, unusual=self.audits.include)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
         self._undo.callback(watch.detach)
@@ -451,9 +441,8 @@ class WatchedTraining:
         self._before_update()
 
     def _after_own(self) -> None:
-        assert self._hooks is not None
         self._after_update()
-        self._reported.after_step(ordered=self._hooks.ordered, added=adds_in_place(self._inner))
+        self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
         self.own.moved = self._watch.advance()
         if self._passes is not None:
@@ -463,15 +452,13 @@ class WatchedTraining:
         if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
-        self._model_state.before_step()
-        if self._state is not None and self._updates is not None:
-            self._state.before_step()
-            self._updates.before_step()
+        self._model_state.compare(audited=self.audits.audited)
+        if self._updates is not None:
+            self._updates.before_step(audited=self.audits.audited)
 
     def _after_update(self) -> None:
-        if self._state is not None and self._updates is not None:
+        if self._updates is not None:
             self._updates.after_step()
-            self._state.after_step()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
         assert self.writer is not None
@@ -484,7 +471,11 @@ class WatchedTraining:
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
         self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
-        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
+        changes = self._options.changes()
+        self.audits.end_step()
+        if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
+            self.audits.include()
+        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, changes, ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count
@@ -498,7 +489,7 @@ class WatchedTraining:
         waiting, self._waiting = self._waiting, []
         self._written = time.monotonic() - self._started
         if self._opacus is not None:
-            self._opacus.read([step for step, _ in waiting])
+            self._opacus.read()
         if waiting and self.writer is not None:
             finished = [finish() for _, finish in waiting]
             self.writer.write(*finished)

@@ -215,8 +215,6 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
     if end is None:
         yield from _doubted("update-rule", doubts, "")
         return
-    if end.changed:
-        doubts.append(f"a hook changed gradients during {end.changed} updates")
     if end.restated:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {end.restated} of its steps")
     if end.loss_scaler:
@@ -226,8 +224,8 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         )
     if end.updates is not None and end.updates[3]:
         doubts.append(
-            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or options or state "
-            "are neither numbers nor tensors"
+            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or an option or "
+            "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
     text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
@@ -243,17 +241,15 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed, unread = ((), ()) if run.end is None else (run.end.attributes, run.end.unread)
+    changed = () if run.end is None else run.end.attributes
     doubts = []
     if run.end is None:
         doubts.append("the recording does not compare the attributes of modules")
     if changed:
         doubts.append(
-            f"attributes of modules or of the optimizer changed during the training: {', '.join(changed[:5])}; "
-            "state_dict() of the model does not hold them, but a model or optimizer that is saved as a whole does"
+            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of the model "
+            "does not hold them, but a model that is saved as a whole does"
         )
-    if unread:
-        doubts.append(f"unreadable or too large values were not compared: {', '.join(unread[:5])}")
     yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
 
 

@@ -32,7 +32,7 @@ KINDS = {
         text="each record changes the sum of a step by at most one clip norm",
         names=(
             *("clipping", "per-record-clipping", "sensitivity", "one-record", "unmixed-batches", "loop-reports"),
-            *("loss-reduction", "repeated-records", "replaced-methods"),
+            *("loss-reduction", "repeated-records"),
         ),
         missing="no contribution was observed",
     ),
