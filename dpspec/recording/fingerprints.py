@@ -93,9 +93,35 @@ class TensorSnapshot:
 
     def _compare(self, fingerprints: list[Any]) -> bool | Tensor:
         before = self._fingerprints
-        if before is None or len(before) != len(fingerprints):
-            return True
-        return any_event(_differ(old, new) for old, new in zip(before, fingerprints, strict=True))
+        return True if before is None or len(before) != len(fingerprints) else differ(before, fingerprints)
+
+
+class ParameterMemory:
+    """A parameter whose fingerprint is read often: its memory is found once, until the parameter gets other memory."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self._parameter, self._address, self._memory, self._kind = parameter, -1, b"", ()
+        if is_dense(parameter):
+            self._address, self._memory = parameter.data_ptr(), memory_of(parameter.detach())
+            *kind, _ = fingerprint(parameter)
+            self._kind = tuple(kind)
+
+    def fingerprint(self) -> Any:
+        """As :func:`fingerprint`."""
+        if self._address < 0 or self._parameter.data_ptr() != self._address:
+            return fingerprint(self._parameter)
+        return *self._kind, xxh3_128_digest(self._memory, _KEY[0])
+
+
+def is_dense(value: Tensor) -> bool:
+    """Whether a tensor is a dense row of numbers in the host's memory."""
+    known = type(local(value)) in (Tensor, torch.nn.Parameter) and local(value) is value and value.is_cpu
+    return known and value.dtype in _DENSE and value.layout == torch.strided and value.is_contiguous()
+
+
+def differ(before: Iterable[Any], now: Iterable[Any]) -> bool | Tensor:
+    """Whether one of equally many fingerprints differs."""
+    return any_event(_differ(old, new) for old, new in zip(before, now, strict=True))
 
 
 def _differ(old: Any, new: Any) -> bool | Tensor:

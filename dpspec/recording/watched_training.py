@@ -55,7 +55,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _PROCESS.__setitem__(0, os.getpid()))
 
 #: Seconds after which steps are written although few wait.
-_SECONDS = 0.5
+_SECONDS = 2.0
 
 
 class WatchedTraining:

@@ -29,6 +29,9 @@ INTERVALS = len(EDGES) + 1
 #: Exponents t over which the bound on repeated values is minimized; each has an equal share of the level.
 _EXPONENTS = np.array([0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0])
 
+#: Probability that a value of full precision ends in six or more zero bits, at most (2^-6, doubled).
+COARSE = 2.0**-5
+
 _Z = float(special.ndtri(POWER))
 
 
@@ -175,6 +178,21 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
     """Test that ``terms`` independent normal values have variance 1; the most surprising of ``tried`` such tests."""
     found = noise_tests.two_sided(squares, terms)
     return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
+
+
+def coarse(count: int, values: int, test: str) -> Measurement:
+    """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits."""
+    share = max(count / values, COARSE)
+    divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
+    needed = math.log(1.0 / LEVEL)
+    seen = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
+    return Measurement(
+        test=test,
+        declared=COARSE,
+        measured=count / values,
+        p_value=_bounded(-values * divergence),
+        detectable=seen if seen <= 1.0 else None,
+    )
 
 
 def _bounded(log_p: float) -> float:

@@ -37,6 +37,7 @@ SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
 NORMS = "variance of the squared norms"
 ALONG = "noise of each step along its sum"
+COARSE = "values rounded more coarsely than their type"
 SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
 PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
 
@@ -48,6 +49,7 @@ ADVICE = dict.fromkeys((REPEATED, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTA
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."
+ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
 ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
 ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
 
@@ -141,6 +143,10 @@ def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[st
         if name == "norms" and successive is not None and 1.0 <= successive[0] < int(given[0]):
             made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
         yield name, worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
+    given = numbers(found.get("coarse"), 2)
+    if given is not None and given[0] <= given[1] and given[1] >= 1.0:
+        measured = gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE)
+        yield "coarse", measured.check("noise-law", "reported", "sampled values")
     given = numbers(found.get("along_sums"), 3)
     if given is not None and given[0] >= 1.0 and given[2] <= given[1]:
         made = [

@@ -9,6 +9,7 @@ from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.results.decimals import nearest
+from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 
 
@@ -71,7 +72,19 @@ def executed_sentence(run: RecordedRun) -> str:
     optimizer = header.inner or header.optimizer or "no optimizer"
     batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
     of = f" of {header.records:,} records" if header.records else ""
-    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}"
+    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}{_audits(run)}"
+
+
+def _audits(run: RecordedRun) -> str:
+    """The number of audited steps, and the number of faulty ones that audits find (:func:`found_faults`)."""
+    if run.end is None:
+        return ""
+    steps, audited, share = run.end.audits
+    if audited == steps:
+        return f"; all {steps:,} steps audited"
+    faulty = found_faults(steps, share)
+    power = f"{faulty:,} faulty ones ({nearest(100.0 * faulty / steps, digits=2)}%) with probability {POWER:g}"
+    return f"; {audited:,} of {steps:,} steps audited, which finds {power}"
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:

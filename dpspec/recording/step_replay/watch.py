@@ -91,14 +91,15 @@ class ReplayedSteps:
             return
         if not torch.is_grad_enabled() or not self._model.training:
             return
+        self._chosen = self._choose() if self._chosen is None else self._chosen
+        if not self._chosen:
+            return
         inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
         if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
             return
-        self._chosen = self._choose()
-        if self._chosen:
-            self._trace = StepTrace()
-            self._trace.paused = self._pauses > 0
-            self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+        self._trace = StepTrace()
+        self._trace.paused = self._pauses > 0
+        self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
 
     def _choose(self) -> bool:
         number = self._steps + 1

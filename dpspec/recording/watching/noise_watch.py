@@ -47,6 +47,9 @@ _ROUNDING = 0.01
 #: value (up to the sum of four values of eight standard deviations each).
 _APART, _ERROR = 96.0, 80.0
 
+#: Values with this many trailing zero bits more than the resolution explains are coarse.
+_COARSE_BITS = 6
+
 #: Sampled steps: all of the first few, then pairs of successive steps that begin at step n with probability rate / n.
 _FIRST, _RATE = 4, 2.0
 
@@ -143,7 +146,7 @@ class NoiseWatch:
         self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
         self._worst: tuple[float, list[int]] = (1.0, [])
         self._tested = self._room = 0.0
-        self._sampled = 0
+        self._sampled = self._coarse = self._checked = 0
         self._repeats: list[float] = [0, 0.0, 0]
         self._shift: tuple[float, list[float]] = (1.0, [])
         self._pooled: tuple[Array, Array] | None = None
@@ -260,6 +263,8 @@ class NoiseWatch:
             count, expected = gaussian_noise.small_gaps(largest, _APART * unit, (_APART + 2.0 * _ERROR) * unit)
             more = count, expected, max(0, len(largest) - 1)
             self._repeats = [one + another for one, another in zip(self._repeats, more, strict=True)]
+            where = self._coordinates.every(_VALUES)
+            self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
             squares, degrees = gaussian_noise.dependence(_array(noise[block.to(noise.device)]) / std)
@@ -267,6 +272,16 @@ class NoiseWatch:
             log_p = gaussian_noise.log_chi_square(squares, degrees)
             if log_p < self._block[0]:
                 self._block = log_p, [layer, squares, degrees]
+
+    def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
+        values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
+        values, total = values[values != 0.0], total[values != 0.0]
+        mantissa, exponent = np.frexp(np.abs(values))
+        bits = np.ldexp(mantissa, 53).astype(np.int64)
+        last = np.ldexp((bits & -bits).astype(np.float64), exponent - 53)
+        explained = 2.0 * unit * (np.abs(values) + np.abs(total) + 8.0 * std)
+        self._coarse += int((last > 2.0**_COARSE_BITS * explained).sum())
+        self._checked += len(values)
 
     def _add_products(self, values: Array) -> None:
         """Sums of products of coordinates at each distance."""
@@ -309,6 +324,7 @@ class NoiseWatch:
             "room": self._room,
             "sampled": self._sampled,
             "quietest": quietest,
+            "coarse": [self._coarse, self._checked],
             "repeats": self._repeats,
             "shift": self._shift[1],
             "pooled_shift": pooled,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.audited_steps import AuditedSteps
-from dpspec.recording.fingerprints import Tally, TensorSnapshot
+from dpspec.recording.fingerprints import ParameterMemory, Tally, differ
 from dpspec.recording.model_hook import ModelHook
 
 _Guarded = Callable[[Callable[[], None]], None]
@@ -17,15 +17,16 @@ _Guarded = Callable[[Callable[[], None]], None]
 
 class ParameterWatch:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters, self._last = list(parameters), TensorSnapshot()
-        self._last.keep(self._parameters)
+        self._memories = list(map(ParameterMemory, parameters))
+        self._last = [memory.fingerprint() for memory in self._memories]
 
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
-        return self._last.differ(self._parameters)
+        return differ(self._last, [memory.fingerprint() for memory in self._memories])
 
     def advance(self) -> bool | Tensor:
-        return self._last.replace(self._parameters)
+        before, self._last = self._last, [memory.fingerprint() for memory in self._memories]
+        return differ(before, self._last)
 
 
 class GradientParameters:
