@@ -83,9 +83,9 @@ KINDS = {
 
 #: The statements of assumptions, by name; a run adds what its recording shows.
 TEXTS: Mapping[str, str] = {
-    "data-independent-hyperparameters": "rate, divisor, clip norm, noise multiplier, learning rate and number of "
-    "steps, how and when their schedulers change them, and the initial model (parameters, buffers and attributes) do "
-    "not depend on the records",
+    "data-independent-hyperparameters": "rate and number of records of the sampler, divisor, clip norm, noise "
+    "multiplier, learning rate and number of steps, how and when their schedulers change them, and the initial model "
+    "(parameters, buffers and attributes) do not depend on the records",
     "sampling": "each record enters each batch independently",
     "unused-batches": "drawn batches are unused only at the ends of passes over the loader, independently of their "
     "records",
@@ -104,8 +104,9 @@ TEXTS: Mapping[str, str] = {
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
     "and arrays of parameters are the update as rounding leaves it, with nothing written into their last bits",
-    "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
-    "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
+    "released-model": "only the values of the parameters and buffers in state_dict() at the end of the recording are "
+    "released, not storages, metadata or further entries, the module object (with its class, attributes, hooks and "
+    "per-sample gradients) or the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
     "the best of several checkpoints are such choices",
     "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "

@@ -39,7 +39,7 @@ class ModelState:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._attributes = dict(self._held_attributes())
         self._versions: dict[str, tuple[Any, ...]] = {}
-        self._changed: set[str] = set()
+        self._changed, self._replaced = set[str](), set[str]()
 
     def digest(self) -> str:
         """Of buffers and frozen parameters at the beginning."""
@@ -47,6 +47,8 @@ class ModelState:
 
     def compare(self, *, audited: bool) -> None:
         """Compare buffers and frozen parameters that torch counts as written; if ``audited`` also others by value."""
+        if audited:
+            self._compare_names()
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._changed or not isinstance(tensor, Tensor):
@@ -69,15 +71,19 @@ class ModelState:
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
         changed, attributes = _different(digests, self._digests) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
-        parameters = dict(self._model.named_parameters(remove_duplicate=False))
-        both = self._parameters.keys() | parameters.keys()
-        replaced = {name for name in both if parameters.get(name) is not self._parameters.get(name)}
+        self._compare_names()
         names = {
             "buffers": changed - unsaved,
-            "state": replaced,
+            "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
         }
         return {kind: sorted(name[:100] for name in every)[:_MOST_NAMES] for kind, every in names.items()}
+
+    def _compare_names(self) -> None:
+        """Compare the parameter of each name: the order of equal layers may depend on a record."""
+        parameters = dict(self._model.named_parameters(remove_duplicate=False))
+        both = self._parameters.keys() | parameters.keys()
+        self._replaced |= {name for name in both if parameters.get(name) is not self._parameters.get(name)}
 
     def _named_tensors(self) -> Iterator[tuple[str, tuple[dict[str, Any], str], Tensor]]:
         """Buffers, and parameters that are not trained: the name, where the module holds it, and the tensor."""
