@@ -79,18 +79,6 @@ def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
     del training.private.zero_grad
 
 
-def one_tensor_for_two(training: Training, x: Tensor, y: Tensor) -> None:
-    """Two parameters add their gradients into one tensor at one late step."""
-    weight, bias, *_ = training.private.params
-    training.batches = getattr(training, "batches", 0) + 1
-    if training.batches == 15:
-        shared = torch.zeros(weight.numel())
-        training.private.zero_grad = lambda: [p.grad.zero_() for p in training.private.params if p.grad is not None]
-        weight.grad, bias.grad = shared.view_as(weight), shared[: len(bias)]
-    training.criterion(training.model(x), y).backward()
-    vars(training.private).pop("zero_grad", None)
-
-
 def shorter_first_pass(training: Training, x: Tensor, y: Tensor) -> None:
     loss, calls = training.criterion(training.model(x), y), list[int]()
 
@@ -148,7 +136,6 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(scaled), {checks.ADDED}),
     (looped(term_beside), {checks.ADDED}),
     (looped(cleared_before), {checks.ADDED}),
-    (looped(one_tensor_for_two), {checks.ADDED}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
     (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),

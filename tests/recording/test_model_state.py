@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import opacus
 import pytest
 import torch
 from support import opacus_training
@@ -11,7 +12,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec.recording.watching.model_state import ModelState
+from dpspec.recording.watching.model_state import OF_OPACUS, ModelState
 
 Script = Callable[[Training, Any], None]
 
@@ -156,6 +157,11 @@ def test_other_parameters_are_named(exchange: Callable[[Any], None], names: list
     exchange(made)
     assert set(names) <= set(watch.changed()["state"] + watch.changed()["buffers"])
     assert bool(names) is bool(watch.changed()["state"])
+
+
+def test_opacus_keeps_batches_under_these_names() -> None:
+    sources = "".join(path.read_text() for path in Path(opacus.__file__).parent.rglob("*.py"))
+    assert all(f".{name} = " in sources for name in OF_OPACUS)
 
 
 def test_running_averages_are_named() -> None:

@@ -36,6 +36,7 @@ MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
 UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
+DIVISOR = "divisor of the gradient"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling; the loader's batches are"
 
@@ -65,6 +66,8 @@ _ADVICE = {
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
     "records: if it reads no record, keep it outside the recorded model; else remove it.",
+    DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
+    "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
     noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
@@ -349,5 +352,5 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         at = int(np.argmax(difference))
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
         right, values = bool(difference[at] <= precision), (float(declared[both][at]), float(measured[both][at]))
-        name, test, note = "data-independent-hyperparameters", "divisor of the gradient", "the configured divisor"
+        name, test, note = "data-independent-hyperparameters", DIVISOR, "the configured divisor"
         yield exactly(test, right, *values, precision).check(name, "reported", note)

@@ -107,9 +107,14 @@ class RecomputedSums:
         exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
         norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
         with torch.autocast(gradients[0].device.type, enabled=False):
-            factors = clip_factors(optimizer, self._clipping, norms)
+            # Opacus computes the norms of gradients in half precision in that precision.
+            rounded = [
+                torch.linalg.vector_norm(g, dim=1) if g.dtype in HALVES else norm
+                for g, norm in zip(gradients, norms, strict=True)
+            ]
+            factors = clip_factors(optimizer, self._clipping, rounded)
             for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
-                total = torch.mv(g.to(norm.dtype).t(), factor)
+                total = torch.mv(g.to(norm.dtype).t(), factor.to(norm.dtype))
                 room = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
                 before = p.summed_grad
                 if before is not None:

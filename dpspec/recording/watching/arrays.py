@@ -7,6 +7,8 @@ repeats each update from the reported gradients, with its own copy of the optimi
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
+
+#: The packages of the functions of an optimizer of optax.
+_LIBRARIES = ("optax", "jax", "jaxlib", "builtins")
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
 _ROUNDINGS = 64.0
@@ -128,5 +133,19 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
 
 
 def _kind(rule: Any) -> str:
-    """The class of a rule whose update is not one of optax; otherwise empty."""
-    return "" if str(getattr(rule.update, "__module__", "")).partition(".")[0] == "optax" else type(rule).__name__
+    """The class of a rule with functions of the script, whose updates are not repeated; otherwise empty."""
+    waiting, seen = [rule.init, rule.update], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen or not (callable(part) or isinstance(part, tuple)):
+            continue
+        seen.add(id(part))
+        if isinstance(part, tuple):
+            waiting += part
+        elif isinstance(part, partial):
+            waiting += [part.func, *part.args, *part.keywords.values()]
+        elif str(getattr(part, "__module__", "")).partition(".")[0] not in _LIBRARIES:
+            return type(rule).__name__
+        else:
+            waiting += [cell.cell_contents for cell in getattr(part, "__closure__", None) or () if cell != CellType()]
+    return ""

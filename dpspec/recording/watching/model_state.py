@@ -18,7 +18,10 @@ from dpspec.recording.ranks.shards import local
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_forward_hooks_with_kwargs"}
 
 #: Packages whose modules keep no records in attributes.
-_LIBRARIES = ("torch", "opacus", "dpspec")
+_LIBRARIES = ("torch", "opacus", "builtins", "abc", "typing")
+
+#: Attributes in which Opacus keeps the last batch of any layer.
+OF_OPACUS = frozenset(("activations", "max_batch_len", "norm_sample"))
 
 #: Types of attributes that are compared.
 _VALUES = (Tensor, int, float, list, dict)
@@ -104,10 +107,10 @@ class ModelState:
     def _held_attributes(self) -> Iterator[tuple[str, str]]:
         """Digests of the attributes of modules whose class is the script's own, by name."""
         for prefix, module in self._model.named_modules():
-            if type(module).__module__.partition(".")[0] in _LIBRARIES:
+            if all(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__):
                 continue
             for key, value in vars(module).items():
-                if key not in _OF_EVERY_MODULE and isinstance(value, _VALUES):
+                if key not in _OF_EVERY_MODULE | OF_OPACUS and isinstance(value, _VALUES):
                     yield f"{prefix}.{key}" if prefix else key, readable_digest(value)
 
 

@@ -123,8 +123,9 @@ class SteppedGradients:
         for got, wanted in rows:
             rest += (measured.to(got.device) * got.double() - wanted).square().sum().to(rest)
         room = max(_DIVIDED, *(8.0 * torch.finfo(got.dtype).eps for got, _ in rows))
-        self.changed.add(rest > (room * measured).square() * products[1])
-        step.divided = fitted, 1.0
+        other = rest > (room * measured).square() * products[1]
+        self.changed.add(other)
+        step.divided = torch.where(other, torch.nan, fitted), 1.0
         self.keep_divided()
 
     def keep_divided(self) -> None:

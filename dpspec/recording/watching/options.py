@@ -60,7 +60,7 @@ class OptionWatch:
 
     def read(self) -> None:
         raw = self._raw_values()
-        if raw == self._raw:
+        if raw is not None and raw == self._raw:
             return
         now = self._read()
         if self._last is None:
