@@ -97,6 +97,9 @@ _SCALED = (
     noise_checks.ALONG,
 )
 
+#: Tests of products of steps that also reject if all noise is larger than declared.
+_LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES, noise_checks.EARLIER)
+
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
 
 
@@ -119,7 +122,7 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
                     f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check "
                     "the noise multiplier, and that the clip norm multiplies it once."
                 )
-            if found.test.startswith(_SCALED):
+            if found.test.startswith(_SCALED) or (scale.measured > 1.0 and found.test.startswith(_LARGER)):
                 return ""
     if found.test.startswith("variance of batch sizes") and found.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
