@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.api import calibrate, check, load, run
-    from dpspec.contract import Claim, Diagnostic, Finding, Spec
+    from dpspec.contract import Claim, Diagnostic, Finding, Spec, backend, canary, dataset, model, reporter, score
     from dpspec.engine.results.codec import dump
     from dpspec.engine.results.diff import diff
     from dpspec.engine.results.result import Result, Verdict
@@ -47,18 +47,24 @@ _HOME = {
     "Spec": "dpspec.contract",
     "Store": "dpspec.engine.storage.trial_store",
     "Verdict": "dpspec.engine.results.result",
+    "backend": "dpspec.contract",
     "calibrate": "dpspec.api",
+    "canary": "dpspec.contract",
     "check": "dpspec.api",
+    "dataset": "dpspec.contract",
     "diff": "dpspec.engine.results.diff",
     "dump": "dpspec.engine.results.codec",
     "epsilon": "dpspec.engine.schedule_privacy",
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.language.load",
+    "model": "dpspec.contract",
     "plant": "dpspec.recording.planting.planted",
     "record": "dpspec.recording.recorder",
     "replay": "dpspec.recording.replay",
+    "reporter": "dpspec.contract",
     "run": "dpspec.api",
+    "score": "dpspec.contract",
     "verify": "dpspec.engine.verify",
 }
 
@@ -72,18 +78,24 @@ __all__ = [
     "Store",
     "Verdict",
     "__version__",
+    "backend",
     "calibrate",
+    "canary",
     "check",
+    "dataset",
     "diff",
     "dump",
     "epsilon",
     "load",
     "load_catalog",
     "load_specs",
+    "model",
     "plant",
     "record",
     "replay",
+    "reporter",
     "run",
+    "score",
     "verify",
 ]
 

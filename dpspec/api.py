@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.text import shortened
@@ -34,6 +34,7 @@ def run(
     executor: str | None = None,
     workers: int | None = None,
     address: str | None = None,
+    plugins: Sequence[File] = (),
 ) -> Result:
     """Audit specs like ``dpspec run``; the confidence is family-wise over the claims of all specs.
 
@@ -46,6 +47,7 @@ def run(
         executor: Where trials run: None for this process, or ``local``, ``ray``, ... (see ``dpspec plugins``).
         workers: Number of parallel trials.
         address: Address of the cluster.
+        plugins: Python files with decorated functions, in addition to the list in ``pyproject.toml``.
 
     Returns:
         The result, as ``dpspec run`` shows it.
@@ -59,10 +61,10 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.registry.loader import load_catalog
 
     _check_arguments(overrides, store, device, workers)
-    catalog = load_catalog()
+    specs = _items(specs)
+    catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
         options = RunOptions(executor=executor, workers=workers, address=address, device=device)
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
@@ -76,6 +78,7 @@ def calibrate(
     overrides: Sequence[str] = (),
     precision: float = 1e-3,
     internal: bool = False,
+    plugins: Sequence[File] = (),
 ) -> tuple[Calibration, ...]:
     """Find the minimum noise, the maximum steps, ... for which claims are proved, like ``dpspec calibrate``.
 
@@ -86,6 +89,7 @@ def calibrate(
         overrides: ``path=value`` strings, as for ``--set``.
         precision: Maximum relative distance to the nearest failing value.
         internal: Allow data-dependent bounds to decide the value.
+        plugins: As for :func:`run`.
 
     Returns:
         One calibration per spec and cell of a matrix. ``proved.value`` is the calibrated value, and ``proved`` None
@@ -97,25 +101,40 @@ def calibrate(
         UsageError: An argument is invalid, or the value would depend on the data.
     """
     from dpspec.engine.calibration import calibrate_specs
-    from dpspec.registry.loader import load_catalog
 
     _check_arguments(overrides)
     if not 0.0 < precision < 1.0:
         raise UsageError(f"precision must be above 0 and below 1, not {precision!r}")
-    catalog = load_catalog()
+    specs = _items(specs)
+    catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
         return calibrate_specs(loaded.specs, catalog, vary=vary, claims=claims, relative=precision, internal=internal)
 
 
+def _items(specs: SpecLike | Iterable[SpecLike]) -> list[Any]:
+    single = isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable)
+    return [specs] if single else list(cast("Iterable[Any]", specs))
+
+
+def project_catalog(specs: Sequence[SpecLike], plugins: Sequence[File]) -> Catalog:
+    """The providers of installed plugins and of the project of the specs."""
+    from dpspec.registry import loader
+    from dpspec.registry.project import project_files
+
+    if isinstance(plugins, str | bytes) or not all(isinstance(path, str | PathLike) for path in plugins):
+        raise UsageError('plugins must be a list of Python files, such as ["dp/parts.py"]')
+    paths = [Path(spec) for spec in specs if isinstance(spec, str | PathLike) and isinstance(fspath(spec), str)]
+    loader.use_project(project_files(paths, [Path(path) for path in plugins]))
+    return loader.load_catalog()
+
+
 @contextmanager
-def _loaded(specs: SpecLike | Iterable[SpecLike], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
+def _loaded(specs: Sequence[SpecLike], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
     """Valid specs. Errors of loading and of the body carry notes with the lines."""
     from dpspec.language.load import load_specs
 
-    single = isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable)
-    items: Any = [specs] if single else specs
     paths, documents = [], []
-    for spec in items:
+    for spec in specs:
         if isinstance(spec, Mapping):
             documents.append(spec)
         elif isinstance(spec, str | PathLike) and not isinstance(fspath(spec), bytes):

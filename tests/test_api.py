@@ -16,16 +16,20 @@ from support.specs import BOUNDS
 import dpspec
 import dpspec.errors
 from dpspec.contract import FrozenMap
-from dpspec.reporters.read_results import extract, is_page
+from dpspec.reporters.page import render
+from dpspec.reporters.read_results import is_page
 
 
-def test_a_notebook_shows_the_report_in_a_frame_of_its_own() -> None:
+def test_a_notebook_shows_the_first_screen_of_the_page_without_scripts() -> None:
     shown = factory.result()._repr_html_()
-    assert shown.startswith('<iframe sandbox="allow-scripts"')
+    assert shown.startswith('<iframe sandbox style="')
     assert "<!doctype" not in shown
     page = html.unescape(shown.split('srcdoc="', 1)[1].rsplit('"', 1)[0])
     assert is_page(page)
-    assert '"name": "demo"' in extract(page) or '"name":"demo"' in extract(page)
+    assert "<script" not in page
+    screen = page[page.index('<p class="brand">') : page.index("</main>")]
+    assert screen in render(factory.result())
+    assert "The privacy claim is proved" in screen
 
 
 def test_claims_as_a_data_frame() -> None:

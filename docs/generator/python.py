@@ -25,6 +25,9 @@ _PLUGIN = (
     ("", ("MissingArrayError", "Executor", "DpspecHooks")),
 )
 
+#: Decorators of functions of a project, which the page of ``dpspec`` describes.
+_DECORATORS = ("backend", "canary", "dataset", "model", "reporter", "score")
+
 #: Further modules for plugins that are not mechanisms: use and module.
 _FURTHER = (
     ("the arguments of `dpspec_event`", events),
@@ -50,7 +53,7 @@ def public_page() -> str:
     for name in sorted(dpspec.__all__, key=lambda name: (name.startswith("_"), name[0].isupper(), name)):
         if name == "__version__":
             lines += ["## `__version__`\n", "The version of the distribution, a string.\n"]
-        elif name in contract.__all__:
+        elif name in contract.__all__ and name not in _DECORATORS:
             lines += [f"## `{name}`\n", f"See [the plugin contract](plugins.md#{name.lower()}).\n"]
         else:
             lines += described(name, getattr(dpspec, name), members=name != "Store")
@@ -72,11 +75,13 @@ def plugin_page() -> str:
         if name.startswith("dpspec_"):
             lines += [f"### `{name}`\n", f"```python\n{_hook(name, hook)}\n```\n", *prose(hook.__doc__)]
     placed = {name for _, names in _PLUGIN for name in names}
-    rest = tuple(sorted(set(contract.__all__) - placed))
+    rest = tuple(sorted(set(contract.__all__) - placed - {*_DECORATORS}))
     for heading, names in (*_PLUGIN, *([("Further names", rest)] if rest else [])):
         lines += [f"## {heading}\n"] if heading else []
         for name in names:
             lines += _named(name, contract) if name in contract.__all__ else []
+    decorators = ", ".join(f"[`{name}`](python.md#{name})" for name in _DECORATORS)
+    lines += ["## Decorators\n", f"For functions of [a project's file](../how-to/own-model.md): {decorators}.\n"]
     lines += [f"## Attacks: `{attacks.__name__}`\n", "The types that `dpspec_attacks` yields and receives.\n"]
     for name in attacks.__all__:
         lines += _named(name, attacks)

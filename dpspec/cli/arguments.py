@@ -83,7 +83,26 @@ Verbose: TypeAlias = Annotated[
     typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits."),
 ]
 
+Plugins: TypeAlias = Annotated[
+    list[Path],
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Also use the decorated functions of a Python file, like [tool.dpspec] plugins of pyproject.toml; "
+        "repeatable.",
+    ),
+]
+
 DEFAULT_STORE = ".dpspec/store"
+
+
+def load_project(specs: Sequence[Path] = (), plugins: Sequence[Path] = ()) -> Catalog:
+    """The providers of installed plugins and of the specs' project; without specs of the current folder's."""
+    from dpspec.registry import loader
+    from dpspec.registry.project import project_files
+
+    loader.use_project(project_files(specs, plugins))
+    return loader.load_catalog()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpspec.cli.arguments import load_project
 from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import close_matches, joined, plain, quoted
@@ -171,10 +172,9 @@ def explain(
     """Explain a diagnostic code, a key or kind of a spec, or a name in a report."""
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters.names import printed_names
 
-    catalog = load_catalog()
+    catalog = load_project()
     known = keys(reference(catalog))
     pairs = list(_pairs(catalog, known))
     if what not in CODES and "." not in what:  # importing the checks takes longest

@@ -1,4 +1,4 @@
-"""``dpspec new``: a spec or a plugin to start from.
+"""``dpspec new``: a spec, a plugin, or a part of a project to start from.
 
 A spec starts from the example of a mechanism, or from a recorded run with its proved epsilon.
 """
@@ -6,10 +6,12 @@ A spec starts from the example of a mechanism, or from a recorded run with its p
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import re
 import shlex
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -17,10 +19,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpspec.cli.arguments import Plugins, load_project
 from dpspec.cli.output import emit, require_known
 from dpspec.contract import Json
-from dpspec.contract.catalog import Catalog
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.phase import poisson_sampling
+from dpspec.data.source import COMMON
 from dpspec.errors import ExitCode, PluginError, UsageError
 from dpspec.text import quoted
 
@@ -33,16 +37,46 @@ _NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 _SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name: str) -> str:
-    """The example of ``mechanism`` (the first installed one if None) under another name."""
+def starter_spec(
+    catalog: Catalog,
+    mechanism: str | None,
+    *,
+    schema: Path,
+    name: str,
+    model: str | None = None,
+    data: str | None = None,
+) -> str:
+    """The example of ``mechanism`` (None: the first that trains a model) under another name, with a model and data."""
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
-    kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
+    training = [kind for kind, one in catalog.mechanisms.items() if "\nmodel:" in str(one.provider.example)]
+    kind = mechanism or min(training or catalog.mechanisms)
     require_known("mechanism", kind, sorted(catalog.mechanisms), "installed")
     example = str(catalog.mechanisms[kind].provider.example).strip("\n")
     lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
-    body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1)
-    return f"{MODELINE}{schema.as_posix()}\n{body}\n"
+    body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1) + "\n"
+    for block, chosen, offers in (("model", model, catalog.models), ("data", data, catalog.datasets)):
+        if chosen is not None:
+            body = _with_kind(body, block, chosen, offers)
+    return f"{MODELINE}{schema.as_posix()}\n{body}"
+
+
+def _with_kind(body: str, block: str, kind: str, offers: Mapping[str, Offered]) -> str:
+    """Replace a block of a spec by one of ``kind`` with its own required keys, and defaults of a project's function."""
+    require_known(block, kind, sorted(offers), "installed")
+    offered = offers[kind]
+    keys: dict[str, Json] = {"kind": kind}
+    if offered.code:
+        common = COMMON.keys() | {"public"}
+        own = {key: value for key, value in offered.provider.schema["properties"].items() if key not in common}
+        keys |= {key: value["default"] for key, value in own.items() if "default" in value}
+    pattern = re.compile(rf"^{block}:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
+    if not pattern.search(body):
+        raise UsageError(f"the mechanism's example has no {block}: choose another --mechanism")
+    flow = ", ".join(
+        f"{key}: {json.dumps(value)}" if key != "kind" else f"kind: {value}" for key, value in keys.items()
+    )
+    return pattern.sub(lambda _: f"{block}: {{{flow}}}\n", body, count=1)
 
 
 _MOST_PHASES = 50
@@ -187,7 +221,7 @@ def write_new(path: Path, text: str) -> None:
     emit(f"wrote {path}")
 
 
-app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_help=True)
+app = typer.Typer(help="Write a spec, a plugin, or a part of a project to start from.", no_args_is_help=True)
 
 
 @app.command("spec", short_help="Write a spec that runs, to change.")
@@ -201,10 +235,12 @@ def new_spec(
         Path | None,
         typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare."),
     ] = None,
+    model: Annotated[str | None, typer.Option(metavar="KIND", help="The model instead of the example's.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="KIND", help="The dataset instead of the example's.")] = None,
+    plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Write NAME.yaml from a mechanism's example or a recorded run, and the schema for editors."""
     from dpspec.cli.specs import spec_schema
-    from dpspec.registry.loader import load_catalog
 
     if not _SPEC_NAME.fullmatch(name):
         raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
@@ -214,14 +250,15 @@ def new_spec(
     here = folder.resolve()
     root = next((parent for parent in (here, *here.parents) if (parent / SCHEMA).is_file()), here)
     schema = Path(os.path.relpath(root / SCHEMA, here))
-    if run is not None and mechanism is not None:
-        raise UsageError("--from determines the mechanism: remove --mechanism")
+    if run is not None and (mechanism, model, data) != (None, None, None):
+        raise UsageError("--from determines mechanism, model and data: remove --mechanism, --model and --data")
+    catalog = load_project([place], plugins)
     if run is not None:
         text = spec_of_run(run, schema=schema, name=name, place=folder)
     else:
-        text = starter_spec(load_catalog(), mechanism, schema=schema, name=name)
+        text = starter_spec(catalog, mechanism, schema=schema, name=name, model=model, data=data)
     if not (root / SCHEMA).is_file():
-        write_new(root / SCHEMA, spec_schema())
+        write_new(root / SCHEMA, spec_schema(catalog))
         write_new(root / SCHEMA.parent / ".gitignore", _IGNORED)
     write_new(place, text)
     emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}")
@@ -244,3 +281,62 @@ def new_plugin(
         f"  dpspec run {example}"
     )
     return ExitCode.OK
+
+
+#: The suite of each part, its further lines, and the next command.
+_PARTS = {
+    "model": ("ModelSuite", "", "dpspec new spec audit --model $kind"),
+    "dataset": ("DatasetSuite", "", "dpspec new spec audit --data $kind"),
+    "backend": (
+        "BackendSuite",
+        '\n    schemes = frozenset({"poisson"})',
+        "dpspec run SPEC --set training.backend=$kind",
+    ),
+    "report": ("ReporterSuite", "", "dpspec run SPEC --report $kind=FILE"),
+}
+
+
+def write_part(part: str, kind: str, folder: Path) -> str:
+    """Write ``dp/NAME.py`` and its tests, add it to ``pyproject.toml``, and return the next command."""
+    from dpspec.registry.project import PYPROJECT, table_of
+
+    if not _PLUGIN_NAME.fullmatch(kind) or len(kind) > _LONGEST_NAME:
+        raise UsageError(f"invalid name {quoted(kind)}: use lower case letters, digits and single hyphens")
+    suite, extra, command = _PARTS[part]
+    name = kind.replace("-", "_")
+    title = "".join(word.capitalize() for word in kind.split("-"))
+    words = {"kind": kind, "name": name, "suite": suite, "title": title, "extra": extra}
+    file = f"dp/{name}.py"
+    if (folder / file).exists():
+        raise UsageError(f"{folder / file} already exists; choose another name")
+    templates = files("dpspec.cli") / "part_template"
+    for template, path in ((f"{part}.py.tmpl", file), ("test.py.tmpl", f"tests/test_{name}.py")):
+        write_new(folder / path, Template((templates / template).read_text("utf-8")).substitute(words))
+    configuration, table = folder / PYPROJECT, table_of(folder.resolve())
+    if table is not None and table[0] == folder.resolve():
+        listed = json.dumps([*table[1], file])
+        emit(f"\nSet in {configuration}, table tool.dpspec:\n  plugins = {listed}")
+    elif configuration.exists():
+        with configuration.open("a", encoding="utf-8") as out:
+            out.write(f'\n[tool.dpspec]\nplugins = ["{file}"]\n')
+        emit(f"added [tool.dpspec] to {configuration}")
+    else:
+        write_new(configuration, f'[tool.dpspec]\nplugins = ["{file}"]\n')
+    return Template(command).substitute(words)
+
+
+def _command(part: str) -> Callable[..., int]:
+    def new_part(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="The kind in specs; the file is dp/NAME.py.")],
+        folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the project.")] = Path(),
+    ) -> int:
+        following = write_part(part, name, folder)
+        emit(f"\nNext:\n  python -m pytest {folder / 'tests'}\n  {following}")
+        return ExitCode.OK
+
+    new_part.__doc__ = f"""Write dp/NAME.py, a {part} that works, with its tests, and name it in pyproject.toml."""
+    return new_part
+
+
+for _part in _PARTS:
+    app.command(_part, short_help=f"Write a {_part} of this project, to change.")(_command(_part))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dpspec.cli.arguments import Plugins, load_project
 from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
 from dpspec.registry.loader import FAMILIES
@@ -17,14 +18,14 @@ def plugins(
         str | None,
         typer.Option(metavar="NAME", help="Test the contract of a plugin; a mechanism's example runs three times."),
     ] = None,
+    plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """List the providers of installed plugins, and broken plugins with the reason; or test a plugin."""
+    catalog = load_project(plugins=plugins)
     if check is not None:
         return _check(check)
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import text_table
 
-    catalog = load_catalog()
     tables = {
         family.field: [
             (name, one.provider.summary, f"{one.distribution} {one.version}")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey
+from dpspec.cli.arguments import (
+    DEFAULT_STORE,
+    AllowChangedClaims,
+    Internal,
+    Plugins,
+    ResultFile,
+    StoreKey,
+    load_project,
+)
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -29,16 +37,30 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to a file instead of stdout.")
     ] = None,
+    series: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write this series of all audits as CSV, such as trade-off.")
+    ] = None,
     internal: Internal = False,
 ) -> int:
     """Show a result or convert it to another format, without recomputation."""
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import read_result
 
     if output is not None and os.path.realpath(result) == os.path.realpath(output):
         raise UsageError(f"--output {output} would replace the result; choose another path")
-    render = find_format(format_ or "text", load_catalog())
     stored = read_result(result)
+    if series is not None:
+        from dpspec.engine.redact import redact
+        from dpspec.reporters.data_files import render_series
+
+        if format_ not in (None, "csv"):
+            raise UsageError(f"--series writes csv, not {format_}")
+        text = render_series((stored if internal else redact(stored)).series(series))
+        if output is None:
+            emit(text)
+        else:
+            write_file(output, text)
+        return ExitCode.OK
+    render = find_format(format_ or "text", load_project())
     if output is not None:
         write_file(output, render(stored, internal=internal))
     elif format_ is None:
@@ -90,6 +112,7 @@ def verify(
             help="The base folder of relative data files; by default the folder of the result's spec.",
         ),
     ] = None,
+    plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Recompute bounds, conclusions and verdicts of a result from its evidence and compare, without training.
 
@@ -100,13 +123,12 @@ def verify(
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verify import verify as recompute
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import page_at, read_result
     from dpspec.reporters.words import place
 
     stored = read_result(result)
     page = page_at(result)
-    catalog = load_catalog()
+    catalog = load_project(plugins=plugins)
     trial_store = Store(store or DEFAULT_STORE, read_key(store_key), only_read=True)
     held = trial_store if trial_store.exists() else None
     folder = None if directory is None else str(directory)

@@ -17,11 +17,13 @@ from dpspec.cli.arguments import (
     AllowChangedClaims,
     Internal,
     Overrides,
+    Plugins,
     Reports,
     SpecFiles,
     StoreKey,
     StorePlace,
     Verbose,
+    load_project,
     loaded_specs,
 )
 from dpspec.cli.output import emit, failures_in_reports, note, parse_reports, show_on_terminal, write_reports
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 def run(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
+    plugins: Plugins = [],  # noqa: B006
     store: StorePlace = DEFAULT_STORE,
     store_key: StoreKey = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -80,12 +83,12 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import DEVICE, RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
-    from dpspec.registry.loader import load_catalog, notify
+    from dpspec.registry.loader import notify
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    catalog = load_catalog()
+    catalog = load_project(specs, plugins)
     report_files = parse_reports(reports, catalog)
     with failures_in_reports(report_files):
         earlier = None if baseline is None else read_result(baseline)
@@ -130,6 +133,7 @@ def run(
             )
     # The options that numbers depend on.
     command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
+    command += [part for path in plugins for part in ("--plugin", str(path))]
     command += ["--device", device] if device != "auto" else []
     command += ["--threads", str(threads)] if threads is not None else []
     command += ["--bounds-only"] if bounds_only else []
@@ -216,7 +220,8 @@ def check(
     assume: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
+            metavar="NAME",
+            help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
         ),
     ] = [],  # noqa: B006
     accept: Annotated[
@@ -240,7 +245,6 @@ def check(
     changed. `dpspec run` of a spec that names the folder gives the same verdict.
     """
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
-    from dpspec.registry.loader import load_catalog
 
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     claim = RunClaim(
@@ -255,7 +259,7 @@ def check(
         ignore=tuple(dict.fromkeys(ignore)),
     )
     require_claim(claim)
-    catalog = load_catalog()
+    catalog = load_project()
     report_files = parse_reports(reports, catalog)
     with failures_in_reports(report_files):
         result = check_run(run, claim, catalog)

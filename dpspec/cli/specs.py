@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
+from dpspec.cli.arguments import Overrides, Plugins, SpecFiles, load_project, loaded_specs, report_skipped_files
 from dpspec.cli.output import emit, note, page_width, wants_color, write_file
 from dpspec.contract import Diagnostic
+from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, SpecError, UsageError, has_errors
 from dpspec.text import json_text
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def validate(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
+    plugins: Plugins = [],  # noqa: B006
     internal: Annotated[
         bool, typer.Option("--internal", help="Show the values of data files that errors are about.")
     ] = False,
@@ -30,9 +32,8 @@ def validate(
     """Check specs and show every problem at its place, without training or reading rows."""
     from dpspec.engine.preparing.prepare import check
     from dpspec.language.load import load_specs
-    from dpspec.registry.loader import load_catalog
 
-    catalog = load_catalog()
+    catalog = load_project(specs, plugins)
     loaded = load_specs(specs, catalog, overrides)
     report_skipped_files(loaded)
     problems: list[Diagnostic] = [*loaded.diagnostics]
@@ -54,12 +55,12 @@ def validate(
 def show(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
+    plugins: Plugins = [],  # noqa: B006
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
     from dpspec.language.yaml_source import to_yaml
-    from dpspec.registry.loader import load_catalog
 
-    with loaded_specs(specs, load_catalog(), overrides) as loaded:
+    with loaded_specs(specs, load_project(specs, plugins), overrides) as loaded:
         documents = [to_yaml(spec.to_json()) for spec in loaded.specs]
         emit("---\n".join(documents))
     return ExitCode.OK
@@ -67,35 +68,35 @@ def show(
 
 def schema(
     result: Annotated[bool, typer.Option("--result", help="The schema of results instead of specs.")] = False,
+    plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Print the JSON Schema of specs with all installed plugins, for editors."""
     from dpspec.engine.results.codec import result_schema
 
-    emit(json.dumps(result_schema(), indent=2) if result else spec_schema())
+    emit(json.dumps(result_schema(), indent=2) if result else spec_schema(load_project(plugins=plugins)))
     return ExitCode.OK
 
 
-def spec_schema() -> str:
+def spec_schema(catalog: Catalog) -> str:
     from dpspec.language.blocks import bundle
-    from dpspec.registry.loader import load_catalog
 
-    return json_text(json.dumps(bundle(load_catalog()), indent=2)) + "\n"
+    return json_text(json.dumps(bundle(catalog), indent=2)) + "\n"
 
 
 def plan(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
+    plugins: Plugins = [],  # noqa: B006
 ) -> int:
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.results import decimals
     from dpspec.engine.running.train import format_time_range
     from dpspec.executors.processes import PROCESS_BYTES
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters import words
     from dpspec.reporters.layout import Page
 
-    catalog = load_catalog()
+    catalog = load_project(specs, plugins)
     page = Page(page_width())
     with loaded_specs(specs, catalog, overrides) as loaded:
         prepared = [prepare(spec, catalog) for spec in loaded.specs]
@@ -141,6 +142,7 @@ def calibrate(
         ),
     ] = [],  # noqa: B006 - typer copies it
     overrides: Overrides = [],  # noqa: B006
+    plugins: Plugins = [],  # noqa: B006
     precision: Annotated[
         float, typer.Option(metavar="P", help="The maximum relative distance to the nearest failing value.")
     ] = 1e-3,
@@ -159,7 +161,6 @@ def calibrate(
     from dpspec.cli.progress import Progress
     from dpspec.engine.calibration import calibrate_specs
     from dpspec.json_records import write
-    from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import Page
 
     if not 0.0 < precision < 1.0:
@@ -167,7 +168,7 @@ def calibrate(
     targets = [report.removeprefix("json=") for report in reports]
     if any(not report.startswith("json=") or report == "json=" for report in reports):
         raise UsageError("--report must be json=PATH: calibrate writes no other format")
-    catalog = load_catalog()
+    catalog = load_project(specs, plugins)
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
         calibrations = calibrate_specs(
             loaded.specs,

@@ -16,6 +16,7 @@ from dpspec.contract.findings import (
 )
 from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
+from dpspec.contract.parts import backend, canary, dataset, model, reporter, score
 from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import (
     CAPABILITIES,
@@ -92,6 +93,9 @@ __all__ = [
     "Trainer",
     "TrainingJob",
     "Trial",
+    "backend",
+    "canary",
+    "dataset",
     "expected_batch_size",
     "format_path",
     "freeze",
@@ -99,8 +103,11 @@ __all__ = [
     "hookspec",
     "in_phase",
     "is_privacy_quantity",
+    "model",
     "other_adjacencies",
     "phases_of",
+    "reporter",
+    "score",
     "thaw",
     "untrainable",
 ]

@@ -11,12 +11,17 @@ __all__ = ["BrokenPlugin", "Catalog", "Offered"]
 
 @dataclass(frozen=True, kw_only=True)
 class Offered:
-    """A provider with the distribution that offers it."""
+    """A provider with the distribution that offers it.
+
+    For a provider of a project's file ``plugin`` and ``distribution`` are the path of the file, and ``code`` is the
+    SHA-256 of its code; otherwise it is empty.
+    """
 
     provider: Any
     plugin: str
     distribution: str
     version: str
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

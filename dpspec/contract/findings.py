@@ -155,9 +155,10 @@ class Series:
     Attributes:
         plot: How to draw it; empty for a table only. ``x``: a column; ``y``: columns, one line each; ``by``: one set of
             lines per value of this column; ``log``: logarithmic axes (``x``, ``y``). ``kind``: ``lines``, or ``sorted``
-            (no ``x``: ascending values of ``y``, of all rows and per value of ``by``), or ``constants`` (a table; brief
-            reports list the names in ``x`` with the values in ``y``). A certified or theorem series of ``delta``
-            against ``epsilon`` holds upper bounds on the declared mechanism in its findings' directions.
+            (no ``x``: a histogram of ``y``, with the largest value and constant upper bounds as lines), or
+            ``constants`` (a table; brief reports list the names in ``x`` with the values in ``y``). A certified or
+            theorem series of ``delta`` against ``epsilon`` holds upper bounds on the declared mechanism in its
+            findings' directions.
         bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
     """
 

@@ -1,7 +1,7 @@
 """Comparison of a result with its recomputation, leaf by leaf.
 
 Differences of another version's result come from a rule or an edit; a changed verdict matters in either case.
-``verify`` lists the values that follow from nothing. Only the store detects invented measurements of trials.
+``verify`` lists the values that cannot be derived from evidence. Only the store detects invented measurements.
 """
 
 import re

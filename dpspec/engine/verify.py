@@ -29,6 +29,7 @@ from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
 from dpspec.engine.results.result import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.running.conclude import conclude
+from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment
 from dpspec.engine.storage.trial_store import Store, StoredTrial
@@ -62,7 +63,7 @@ def verify(
 ) -> tuple[Mismatch, ...]:
     """All values that do not follow, and all that could not be recomputed.
 
-    Values that follow from nothing are not verified (``dpspec.engine.differences``).
+    Values that cannot be derived from evidence are skipped (``dpspec.engine.differences``).
 
     Args:
         result: The result.
@@ -136,9 +137,23 @@ def verify(
                 if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
                     mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
                 mismatches.append(mismatch)
+        mismatches.extend(_of_remedies(old, again.trained.prepared.spec, catalog))
     for what in ("confidence", "notes"):
         mismatches.extend(compare("", what, getattr(result, what), getattr(recomputed, what)))
     return tuple(mismatches)
+
+
+def _of_remedies(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
+    """Remedies that prove nothing. Others of the same number may have been found: the search is limited in time."""
+    for number, remedy in enumerate(audit.remedies):
+        try:
+            proved = proves(spec, catalog, remedy)
+        except DpspecError as error:
+            yield Mismatch(audit.name, f"remedies[{number}]", remedy.place, str(error))
+            continue
+        if not proved:
+            text = f"{remedy.place} {remedy.value:g}"
+            yield Mismatch(audit.name, f"remedies[{number}].value", text, "the claims are not proved with it")
 
 
 def stored_trials(result: Result, store: Store) -> tuple[int, int]:

@@ -42,9 +42,11 @@ class _MarkedSpecs:
     def load(self) -> list[tuple[int, str, str]]:
         """Of each claim the place of its spec, the spec's name and the claim's id, empty for a spec without a claim."""
         import dpspec
+        from dpspec.api import project_catalog
         from dpspec.language.diagnostics import render
 
-        loaded = dpspec.load_specs(self._paths, dpspec.load_catalog(), self._options.get("overrides", ()))
+        catalog = project_catalog(self._paths, ())
+        loaded = dpspec.load_specs(self._paths, catalog, self._options.get("overrides", ()))
         if not loaded.ok:
             raise pytest.Collector.CollectError(render(loaded.diagnostics, sources=loaded.sources))
         return [

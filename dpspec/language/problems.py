@@ -180,7 +180,8 @@ def _wrong_type(p: _Problem) -> Diagnostic:
     elif "string" in kinds and isinstance(value, bool | int | float):
         hint = "write it in quotes"
     elif "array" in kinds:
-        hint = "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
+        key = "" if " " in p.name else f"{p.name}: "
+        hint = f"write {key}[{'{...}' if isinstance(value, dict) else shown(value)}]"
     types = " or ".join(_TYPE_NAMES[k] for k in kinds)
     return p.tell("wrong-type", f"{p.name} must be {types}, got {shown(value)}", hint or p.about)
 

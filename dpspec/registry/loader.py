@@ -31,7 +31,8 @@ from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.contract.rules import Rule
-from dpspec.errors import PluginError
+from dpspec.errors import PluginError, UsageError
+from dpspec.registry.project import ProjectFile, load_file
 from dpspec.text import plain, shortened
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -217,12 +218,16 @@ _OURS = "dpspec"
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Candidate:
-    """An entry point: ``value`` names a module, or ``module:attribute``. Candidates sort by distribution, then name."""
+    """An entry point: ``value`` names a module, or ``module:attribute``. Candidates sort by distribution, then name.
+
+    A file of a project has the digest of its ``code``, and its path instead of a distribution and a plugin.
+    """
 
     distribution: str
     version: str
     plugin: str
     value: str
+    code: str = ""
 
     @property
     def id(self) -> str:
@@ -276,13 +281,46 @@ class Registry:
         return self.manager.get_plugin(f"{canonicalize_name(distribution)}:{plugin}")
 
 
-@functools.cache
+#: The files of the project that this process uses.
+_project: tuple[ProjectFile, ...] = ()
+
+
+def use_project(files: tuple[ProjectFile, ...]) -> None:
+    """Offer the providers of these files, and of no other project, in addition to installed plugins.
+
+    Raises:
+        UsageError: A file cannot be imported, offers an invalid provider, or a kind that is already taken.
+    """
+    global _project
+    _registry(files)
+    _project = files
+
+
+def used_project() -> tuple[ProjectFile, ...]:
+    return _project
+
+
 def load_registry() -> Registry:
-    return build(*discover())
+    return _registry(_project)
+
+
+@functools.cache
+def _registry(files: tuple[ProjectFile, ...]) -> Registry:
+    installed, broken = discover()
+    own = [
+        Candidate(distribution=f.name, version=f.digest[:12], plugin=f.name, value=load_file(f), code=f.digest)
+        for f in files
+    ]
+    registry = build([*installed, *own], broken)
+    names = {file.name: file for file in files}
+    for plugin in registry.catalog.broken:
+        if plugin.distribution in names:
+            raise UsageError(f"{names[plugin.distribution].path}: {plugin.reason}")
+    return registry
 
 
 def load_catalog() -> Catalog:
-    """The catalog of all installed plugins, computed once per process."""
+    """The catalog of all installed plugins and of the used project, computed once per process and project."""
     return load_registry().catalog
 
 
@@ -376,7 +414,9 @@ def _table(
         ours = [claim for claim in claims if canonicalize_name(claim[0].distribution) == _OURS]
         holders = claims if len(claims) == 1 else ours if len(ours) == 1 else []
         for c, provider in holders:
-            table[kind] = Offered(provider=provider, plugin=c.plugin, distribution=c.distribution, version=c.version)
+            table[kind] = Offered(
+                provider=provider, plugin=c.plugin, distribution=c.distribution, version=c.version, code=c.code
+            )
         held = [candidate for candidate, _ in holders]
         for candidate, _ in claims:
             if candidate not in held:
@@ -405,12 +445,14 @@ def raised_by(error: BaseException) -> str:
     """The distribution of the plugin whose code raised an error; empty for dpspec's own code."""
     if marked := error.__dict__.get(_MARK):
         return str(marked)
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    packages = [str(name).partition(".")[0] for name in modules]
     catalog, offering = load_catalog(), {"dpspec": "dpspec"}
     for family in FAMILIES:
         for offered in getattr(catalog, family.field).values():
             reference = getattr(offered.provider, family.code)
             offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
-    deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
-    return "" if deepest == "dpspec" else deepest
+    for frame in reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)]):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        own = (file.name for file in _project if file.includes(frame.f_code.co_filename))
+        if distribution := offering.get(package) or next(own, ""):
+            return "" if distribution == "dpspec" else distribution
+    return ""

@@ -1,10 +1,9 @@
-"""Charts of the page: lines on two axes as inline SVG in the colors of its style sheet, and the bar of an interval."""
+"""Charts of the page as inline SVG in the colors of its style sheet: lines on two axes, an interval, 100 people."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from types import SimpleNamespace
 
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import Verdict
@@ -31,7 +30,7 @@ _TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 30.0
 _TEXT, _DIGIT = 10.0, 7.0
 
 #: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
-_LABEL, _TICKS, _SPACING = 200, 8, 0.5
+_LABEL, _TICKS, _SPACING = 200, 8, 1.0
 
 
 @dataclass(frozen=True)
@@ -199,40 +198,121 @@ def _label(text: str) -> str:
     return shortened(plain(text), _LABEL)
 
 
-#: The ratio of the bar's end to the largest number on it. Numbers with a larger ratio than the second are on a
+#: The ratio of the axis' end to the largest number on it. Numbers with a larger ratio than the second are on a
 #: logarithmic scale.
 _ROOM, _SPREAD = 1.12, 40.0
 
+#: The size of the interval's drawing, and the width of a character of its labels.
+_BAR_WIDTH, _BAR_HEIGHT, _CHARACTER = 400.0, 84.0, 6.2
 
-def interval_bar(verdict: Verdict) -> SimpleNamespace | None:
-    """Places in percent of the width; None without a positive finite number."""
-    lower, upper, claimed = (
-        number if number is not None and math.isfinite(number) else None
-        for number in (verdict.lower, verdict.upper, verdict.claimed)
+
+def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
+    """Draw the bounds, the claim and the attack's lower bound on one axis, each with its number.
+
+    Args:
+        verdict: The verdict with its bounds.
+        bounds: The bounds in words.
+        attack: The lower bound that an attack shows; None without one.
+
+    Returns:
+        An SVG element; empty without a bound or a positive finite number.
+    """
+    from markupsafe import escape
+
+    lower, upper, claimed, shown = (
+        number if number is not None and math.isfinite(number) and number >= 0.0 else None
+        for number in (verdict.lower, verdict.upper, verdict.claimed, attack)
     )
-    ends = [number for number in (lower, upper, claimed) if number is not None and number >= 0.0]
-    largest = max(ends, default=0.0)
-    if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
-        return None
-    least, most = 0.0, largest * _ROOM
-    smallest = min(number for number in ends if number > 0.0)
-    axis = Axis(least, most, log=False)
+    numbers = [number for number in (lower, upper, claimed, shown) if number is not None]
+    largest = max(numbers, default=0.0)
+    if largest <= 0.0 or (lower is None and upper is None):
+        return ""
+    smallest = min(number for number in numbers if number > 0.0)
+    axis = Axis(0.0, largest * _ROOM, log=False)
+    least = 0.0
     if largest / smallest > _SPREAD:
         least = smallest / _ROOM**4
-        axis = Axis(math.log10(least), math.log10(most), log=True)
-    low, high, place = (
-        None if number is None else 100.0 * min(1.0, max(0.0, axis.share(max(number, least))))
-        for number in (lower, upper, claimed)
+        axis = Axis(math.log10(least), math.log10(largest * _ROOM), log=True)
+
+    def place(number: float) -> float:
+        return 6.0 + (_BAR_WIDTH - 12.0) * min(1.0, max(0.0, axis.share(max(number, least))))
+
+    def label(at: float, y: float, text: str) -> str:
+        half = 0.5 * _CHARACTER * len(text)
+        return _text(min(max(at, half), max(_BAR_WIDTH - half, half)), y, text)
+
+    low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
+    crossed = lower is not None and upper is not None and lower > upper
+    low, high = min(low, high), max(low, high)
+    color = "var(--bad)" if crossed else "var(--series-0)"
+    title = bounds if bounds.startswith("about") else f"bounds: {bounds}"  # an estimate is never called a bound
+    faded = ' opacity="0.45"' if lower is None or upper is None else ""
+    parts = [
+        f'<path d="M 6 32 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
+        f'<rect x="{_n(low - 1.5)}" y="26" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',
+        *(
+            f'<rect x="{_n(place(end) - 1.5)}" y="24" width="3" height="16" fill="{color}"/>'
+            for end in (lower, upper)
+            if end is not None
+        ),
+        f'<g text-anchor="middle" font-size="11.5">{label(0.5 * (low + high), 15.0, title)}',
+    ]
+    marks = [f"{verdict.quantity} {bounds}"]
+    if claimed is not None:
+        at, text = place(claimed), f"claimed {decimals.exact(claimed)}"
+        parts.append(f'<path d="M {_n(at)} 20 V 68" stroke="currentColor" stroke-width="2"/>{label(at, 80.0, text)}')
+        marks.append(text)
+    if shown is not None:
+        at, text = place(shown), f"attack: at least {decimals.lower(shown)}"
+        parts.append(f'<circle cx="{_n(at)}" cy="32" r="5.5" fill="var(--series-1)"/>{label(at, 56.0, text)}')
+        marks.append(text)
+    scale = [(6.0, decimals.nearest(least, digits=2), "start")]
+    end = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
+    scale.append((_BAR_WIDTH - 6.0, end, "end"))
+    parts.append("</g>")
+    parts += [
+        f'<g text-anchor="{anchor}" font-size="9" opacity="0.7">{_text(x, 48.0, t)}</g>' for x, t, anchor in scale
+    ]
+    size = f'viewBox="0 0 {_n(_BAR_WIDTH)} {_n(_BAR_HEIGHT)}"'
+    return (
+        f'<svg class="interval" {size} role="img" aria-label="{escape(plain(", ".join(marks)))}">{"".join(parts)}</svg>'
     )
-    low, high = low or 0.0, 100.0 if high is None else high
-    return SimpleNamespace(
-        low=min(low, high),
-        width=max(abs(high - low), 0.6),
-        claimed=place,
-        open_below=lower is None,
-        open_above=upper is None,
-        crossed=low > high,
-        logarithmic=axis.log,
-        least=decimals.nearest(least, digits=2),
-        most=decimals.nearest(most, digits=2),
+
+
+#: The distance of two people, their number in a row, and the height of a row.
+_STEP, _ROW, _LINE = 15, 25, 18
+
+
+def people(identified: int, guessed: int) -> str:
+    """Draw 100 people: those that guessing identifies, those that an attacker identifies at most, and the others.
+
+    Args:
+        identified: The maximum number of identified people, 0 to 100.
+        guessed: The number that guessing identifies.
+
+    Returns:
+        An SVG element.
+    """
+    kinds = ((guessed, "var(--quiet)"), (max(identified, guessed), "var(--bad)"), (100, "var(--line)"))
+    parts, first = [], 0
+    for last, color in kinds:
+        heads, bodies = [], []
+        while first < last:
+            row, column = divmod(first, _ROW)
+            number = min(last - first, _ROW - column)
+            x, y = 9 + _STEP * column, 8 + _LINE * row
+            # Dashes of length 0 with round ends are circles.
+            heads.append(f"M{x} {y - 3}h{_STEP * (number - 1)}.1")
+            bodies.append(f"M{x - 1} {y + 5}h{_STEP * (number - 1) + 2}.1")
+            first += number
+        if heads:
+            parts.append(
+                f'<path d="{"".join(heads)}" stroke="{color}" stroke-width="6.4" stroke-dasharray="0 {_STEP}"/>'
+            )
+            dashes = f"2 {_STEP - 2}"
+            parts.append(f'<path d="{"".join(bodies)}" stroke="{color}" stroke-width="7" stroke-dasharray="{dashes}"/>')
+    label = f"{max(identified, guessed)} of 100 people identified at most, {guessed} by guessing"
+    return (
+        f'<svg class="people" viewBox="0 0 {_STEP * _ROW + 3} {_LINE * 4}" role="img" aria-label="{label}" fill="none" '
+        f'stroke-linecap="round">{"".join(parts)}</svg>'
     )

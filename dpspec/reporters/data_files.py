@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from dpspec.contract import Series
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.diff import Change
@@ -46,6 +47,17 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
             row += ["" if number is None else repr(float(number)) for number in numbers]
             row += [audit.conformance.status, _text(verdict.reason), _text(place["file"]), str(place["line"])]
             writer.writerow(row)
+    return out.getvalue()
+
+
+def render_series(series: Series) -> str:
+    """The columns of a series in full precision: ``inf`` for no bound, an empty cell for no value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(_text, series.columns))
+    for row in zip(*series.columns.values(), strict=True):
+        cells = ("" if cell is None else cell for cell in row)
+        writer.writerow(repr(cell) if isinstance(cell, float) else _text(str(cell)) for cell in cells)
     return out.getvalue()
 
 

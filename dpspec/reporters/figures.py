@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpspec.contract import Evidence, Json, Series
-from dpspec.engine.judging.evidence_weight import group_size, is_profile, polygon, proven_curves
+from dpspec.engine.judging.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
 from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
@@ -17,10 +17,10 @@ from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
-MOST_ROWS = 500
+MOST_ROWS = 30
 
-#: The false-positive rates of drawn curves, 16 per decade, and of the table.
-_RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
+#: The false-positive rates of drawn curves, 8 per decade, and of the table.
+_RATES = tuple(10.0 ** (-6 + i / 8) for i in range(49))
 _SHOWN = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 
 #: Epsilons with a larger ratio are on a logarithmic axis.
@@ -29,9 +29,14 @@ _FAR = 200.0
 #: A curve above this at all rates is vacuous.
 _VACUOUS = 0.99
 
-#: The maximum number of points of sorted values.
-_RANKS = 201
+#: The maximum number of bins of a histogram.
+_BINS = 40
 
+#: Follows the label of a line without a guarantee, in a series with bounds.
+_UNBOUNDED = " (no bound)"
+
+_POWER = "Maximum power of membership inference against its false-positive rate"
+_RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = (
     "No test exceeds a bound if the mechanism is as declared. Claims are dashed. Attacks are dotted: their observed "
     "rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
@@ -54,9 +59,65 @@ class Figure:
 def figures(audit: AuditResult) -> Iterator[Figure]:
     if (figure := power(audit)) is not None:
         yield figure
-    if not any(is_profile(series) for series in audit.series) and (figure := profile(audit)) is not None:
-        yield figure
-    yield from map(_of_series, audit.series)
+    if not any(is_profile(series) for series in audit.series) and (curve := profile(audit)) is not None:
+        yield curve
+    for series in audit.series:
+        if series.name != TRADE_OFF or figure is None:  # else drawn above, with claims and attacks
+            yield _of_series(series)
+
+
+#: The maximum number of lines of a cell, and of all cells, in one chart of a matrix.
+_MOST_OF_CELL, _MOST_LINES = 3, 24
+
+
+def overlaid(parts: Sequence[tuple[str, Chart | None]]) -> Chart | None:
+    """One chart of the same figure of several cells: a color for each cell, a pattern for each of its lines.
+
+    Args:
+        parts: The name of each cell and its chart.
+
+    Returns:
+        None for fewer than two charts, or too many lines. Of many lines in a cell only bounds are drawn.
+    """
+    charts = [
+        (name, chart if len(chart.lines) <= _MOST_OF_CELL else _bounding(chart)) for name, chart in parts if chart
+    ]
+    most = max((len(chart.lines) for _, chart in charts), default=0)
+    if len({x for _, chart in charts for line in chart.lines for x in line.x}) < 2:  # a point for each cell
+        return None
+    if len(charts) < 2 or most > _MOST_OF_CELL or most * len(charts) > _MOST_LINES:
+        return None
+    lines = [
+        replace(line, label=f"{name}: {line.label}" if len(chart.lines) > 1 else name, color=color, dash=dash)
+        for color, (name, chart) in enumerate(charts)
+        for dash, line in enumerate(chart.lines)
+    ]
+    heights = [y for line in lines for y in line.y if math.isfinite(y)]
+    far = min(heights, default=0.0) > 0.0 and max(heights) > _FAR * min(heights)
+    return replace(charts[0][1], lines=lines, log_y=charts[0][1].log_y or far)
+
+
+def _bounding(chart: Chart) -> Chart:
+    return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
+
+
+def power_of_cells(parts: Sequence[tuple[str, AuditResult]]) -> Figure | None:
+    """The maximum power of membership tests on the smallest group of each cell, in one chart."""
+    charts: list[tuple[str, Chart | None]] = []
+    rows: list[tuple[str, ...]] = []
+    for name, audit in parts:
+        bounds = proven_curves(audit)[:1]
+        for curve in bounds:
+            rates = list(map(float, curve.polygon.tpr(np.array(_RATES))))
+            charts.append((name, Chart(_POWER, [Line("", _RATES, rates)], *_RATE_AXES, log_x=True, log_y=True)))
+            rows.append((name, *(decimals.upper(float(curve.polygon.tpr(rate))) for rate in _SHOWN)))
+    chart = overlaid(charts)
+    if chart is None:
+        return None
+    guessing = Line("guessing", _RATES, _RATES, color=4, dash=2)
+    return Figure(
+        _POWER, "", replace(chart, lines=[*chart.lines, guessing]), ("cell", *map(decimals.exact, _SHOWN)), tuple(rows)
+    )
 
 
 def power(audit: AuditResult) -> Figure | None:
@@ -82,15 +143,14 @@ def power(audit: AuditResult) -> Figure | None:
             lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
-    title = "Maximum power of membership inference against its false-positive rate"
     lines.append(Line("guessing", _RATES, _RATES, color=4, dash=2))
     rows = tuple(
         (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for _, curve in curves)) for rate in _SHOWN
     )
     return Figure(
-        title,
+        _POWER,
         _CAPTION,
-        Chart(title, lines, "false-positive rate", "true-positive rate", log_x=True, log_y=True),
+        Chart(_POWER, lines, *_RATE_AXES, log_x=True, log_y=True),
         ("false-positive rate", *(name for name, _ in curves)),
         rows,
     )
@@ -158,30 +218,57 @@ def series_chart(series: Series) -> Chart | None:
         return None
     if kind == "lines" and not x:
         return None
+    if kind == "sorted":
+        return _histogram(series, ys)
     groups = _groups(series)
-    if kind == "sorted" and len(groups) > 1:
-        groups = [("all rows", list(range(len(series.columns[ys[0]])))), *groups]
     lines = []
     for j, y in enumerate(ys):
-        unbounded = " (no bound)" if series.bounds and not {x, y} & set(series.bounds) and x else ""
+        unbounded = _UNBOUNDED if series.bounds and not {x, y} & set(series.bounds) else ""
         for i, (group, rows) in enumerate(groups):
             text = ", ".join(map(_spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
-            xs, values = _values(series, x, rows) if x else [], _values(series, y, rows)
-            if not x:
-                values = sorted(filter(math.isfinite, values))
-                last = max(len(values) - 1, 0)
-                ranks = sorted({round(last * k / (_RANKS - 1)) for k in range(_RANKS)}) if values else []
-                xs, values = [rank / last if last else 0.5 for rank in ranks], [values[rank] for rank in ranks]
             color = i if len(groups) > 1 else j
-            lines.append(Line(f"{text}{unbounded}", xs, values, color, dash=j if len(groups) > 1 else 0))
+            dash = j if len(groups) > 1 else 0
+            xs, values = _values(series, x, rows), _values(series, y, rows)
+            lines.append(Line(f"{text}{unbounded}", xs, values, color, dash))
     return Chart(
         series.title,
         lines,
-        x=_axis(series, x) if x else "share of the rows, in ascending order",
+        x=_axis(series, x),
         y=_axis(series, ys[0]) if len(ys) == 1 else "",
         log_x="x" in log,
         log_y="y" in log,
     )
+
+
+def _histogram(series: Series, columns: Sequence[str]) -> Chart | None:
+    """The number of rows by value, as steps, with the largest value and constant upper bounds as vertical lines."""
+    rows = range(len(series.columns[columns[0]]))
+    log = "y" in _names(series.plot.get("log"))
+    lines: list[Line] = []
+    for color, column in enumerate(columns):
+        values = np.array([v for v in _values(series, column, rows) if math.isfinite(v) and (v > 0.0 or not log)])
+        if not values.size:
+            continue
+        edges = np.histogram_bin_edges(np.log10(values) if log else values, bins=min(_BINS, values.size))
+        counts, _ = np.histogram(np.log10(values) if log else values, bins=edges)
+        if log:
+            edges = 10.0**edges
+        xs = [float(edge) for edge in edges for _ in range(2)]
+        heights = [0.0, *(float(count) for count in counts for _ in range(2)), 0.0]
+        worst = float(values.max())
+        label = f"worst {_spaced(column)}: {series_cell(series, column, worst)}"
+        lines.append(Line(_spaced(column), xs, heights, color))
+        lines.append(Line(label, [worst, worst], [0.0, float(counts.max())], color, dash=1))
+    if not lines:
+        return None
+    highest = max(height for line in lines for height in line.y)
+    for name in (column for column, side in series.bounds.items() if side == "upper"):
+        bounds = {value for value in _values(series, name, rows) if math.isfinite(value)}
+        if len(bounds) == 1:  # the same for all rows: the worst case
+            (bound,) = bounds
+            label = f"{_spaced(name)}: {series_cell(series, name, bound)}"
+            lines.append(Line(label, [bound, bound], [0.0, highest], len(lines), dash=1))
+    return Chart(series.title, lines, x=_axis(series, columns[0]), y="rows", log_x=log)
 
 
 def _groups(series: Series) -> list[tuple[str, list[int]]]:

@@ -18,7 +18,7 @@ ALWAYS = (
 _DIGEST = 16
 
 #: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "mechanisms")
+_NO_VERSIONS = ("command", "plugins", "mechanisms", "project")
 
 
 def limits(result: Result) -> tuple[str, ...]:
@@ -106,9 +106,12 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
     if versions:
         yield "versions", words.conditions(versions)
-    plugins = result.environment.get("plugins")
-    if isinstance(plugins, Mapping) and plugins:
-        yield "plugins", words.conditions(plugins)
+    plugins, project = (result.environment.get(key) for key in ("plugins", "project"))
+    if isinstance(project, Mapping) and project:
+        yield "code of the project", words.conditions(project)
+    installed = {name: at for name, at in plugins.items() if name not in (project or {})} if plugins else {}
+    if installed:
+        yield "plugins", words.conditions(installed)
 
 
 def _audit_facts(audit: AuditResult) -> Iterator[str]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 from dpspec.contract import Json
+from dpspec.engine.judging.evidence_weight import TRADE_OFF
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
-from dpspec.reporters.figures import MOST_ROWS, Figure
+from dpspec.reporters.figures import MOST_ROWS, Figure, overlaid, power_of_cells, series_chart
 from dpspec.reporters.layout import series_cell
 from dpspec.text import shortened
 
@@ -70,15 +71,18 @@ def view(matrix: Matrix, ids: Sequence[str]) -> SimpleNamespace:
             (ids[index], audit.as_expected, row)
             for index, audit, row in zip(matrix.numbers, matrix.audits, rows, strict=True)
         ),
-        series=tuple(_series(matrix)),
+        series=tuple(_figures(matrix)),
     )
 
 
-def _series(matrix: Matrix) -> Iterator[Figure]:
-    """Series of several cells, with the axes as columns."""
+def _figures(matrix: Matrix) -> Iterator[Figure]:
+    """One picture for the cells: the power of attacks, and each series of several cells with the axes as columns."""
+    names = [cell_title(matrix, audit) for audit in matrix.audits]
+    if (power := power_of_cells(list(zip(names, matrix.audits, strict=True)))) is not None:
+        yield power
     held = [series for audit in matrix.audits for series in audit.series]
     for name in dict.fromkeys(series.name for series in held):
-        if sum(series.name == name for series in held) < 2:
+        if sum(series.name == name for series in held) < 2 or (name == TRADE_OFF and power is not None):
             continue
         joined = joined_series(matrix.audits, [matrix], name)
         axes = set(matrix.axes.values())
@@ -91,4 +95,10 @@ def _series(matrix: Matrix) -> Iterator[Figure]:
             )
             for row in rows[:MOST_ROWS]
         )
-        yield Figure(joined.title, joined.source, None, head, texts, max(0, len(rows) - MOST_ROWS))
+        charts = [
+            (title, series_chart(series))
+            for title, audit in zip(names, matrix.audits, strict=True)
+            for series in audit.series
+            if series.name == name
+        ]
+        yield Figure(joined.title, joined.source, overlaid(charts), head, texts, max(0, len(rows) - MOST_ROWS))

@@ -26,7 +26,7 @@ CHECKED = {
     "gap": "gap between the mixed models",
     "mixing-weights": "weights of the mixture",
     "hidden-weights": "weights that stay secret",
-    "one-hot-worst": "worst case is known",
+    "one-hot-worst": "no test can check this assumption",
     "constants": "constants of the proof",
     "collection": "data within the declared limits",
     "released": "published values",
@@ -56,7 +56,7 @@ _MODULES = (
     "dpspec.kit.findings",
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
-    "dpspec.engine.running.conclude",
+    "dpspec.engine.preparing.assumptions",
     "dpspec.engine.selection",
 )
 

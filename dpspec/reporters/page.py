@@ -10,6 +10,8 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -21,12 +23,12 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import matrices, words
-from dpspec.reporters.charts import interval_bar
+from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
-from dpspec.reporters.risk import risk
-from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
+from dpspec.reporters.risk import highest_rate, risk
+from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do
 
 #: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
 MOST_DRAWN, MOST_CELLS = 24, 8
+
+#: Of more claims than this the expected ones are folded.
+_MOST_CLAIMS = 8
 
 #: The maximum number of named controls.
 _MOST_CONTROLS = 3
@@ -57,8 +62,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     }
     names = [f"a{i}" for i in range(len(result.audits))]
     families, drawn = words.families(result), _drawn(result)
+    answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
-        _audit(audit, names[i], families[i], cells.get(i, ""), i in drawn) for i, audit in enumerate(result.audits)
+        _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
+        for i, audit in enumerate(result.audits)
     )
     command, facts = recipe(result)
     text: str = (
@@ -68,15 +75,14 @@ def render(result: Result, *, internal: bool = False) -> str:
             result=result,
             audits=audits,
             matrices=tuple(matrices.view(matrix, names) for matrix in result.matrices),
-            verdict=verdict_sentence(result),
+            screen=_screen(result),
             tally=tally(result),
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
-            failed=failed(result),
-            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in result.matrices),
-            summary=summary(result),
-            risk_label=RISK,
-            not_tested=NOT_TESTED,
+            claims=sorted(
+                ((view, claim) for view in audits for claim in view.claims), key=lambda pair: pair[1].verdict.expected
+            ),
+            most_claims=_MOST_CLAIMS,
             limits=(*result.notes, *limits(result)),
             command=shlex.join(map(plain, command)),
             facts=facts,
@@ -93,6 +99,51 @@ def render(result: Result, *, internal: bool = False) -> str:
         )
     )
     return text
+
+
+def first_screen(result: Result) -> str:
+    """The top of the page without scripts and without the embedded result, for notebooks."""
+    result = reread(redact(result))
+    screen = _environment().get_template("screen.html").render(screen=_screen(result), internal=False)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><style>{_asset("page.css")}</style><main>{screen}</main>'
+    )
+
+
+def _screen(result: Result) -> SimpleNamespace:
+    """The answer, the risk, the deciding claim and untested properties."""
+    audits, titles = result.audits, matrices.titles(result)
+    decisive, highest = principal(audits), highest_rate(audits, titles)
+    names = dict.fromkeys([matrix.name for matrix in result.matrices] or [audit.name for audit in audits])
+    claim, chart = None, ""
+    if decisive is not None:
+        audit, verdict = decisive
+        claim = verdict.text if len(audits) == 1 else f"{_title(titles, audits, audit)}: {verdict.text}"
+        chart = _chart(audit, verdict)
+    return SimpleNamespace(
+        name=", ".join(names) if len(names) <= 2 else f"{len(audits)} audits",
+        date=result.created[:10],
+        description=str(audits[0].document.get("description") or "") if len(names) == 1 else "",
+        answer=answer(result),
+        audited=tuple(audited(result, titles)),
+        highest=highest,
+        people="" if highest.rate is None else people(highest.rate.identified, 1),
+        claim=claim,
+        chart=chart,
+        epsilon=decisive is not None and decisive[1].quantity == "epsilon",
+        attacked="attack:" in chart,
+        bounded="bounds:" in chart,
+        confidence=decimals.exact(result.confidence),
+        upper=decisive is not None and decisive[1].upper is not None,
+        remedies=() if decisive is None else tuple(remedies(decisive[0])),
+        cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
+        confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
+        untested=tuple(untested(audits)) if audits else (),
+    )
+
+
+def _title(titles: Sequence[str], audits: Sequence[AuditResult], audit: AuditResult) -> str:
+    return titles[next(i for i, each in enumerate(audits) if each is audit)]
 
 
 def _drawn(result: Result) -> set[int]:
@@ -142,7 +193,7 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", words.is_control(one)))
@@ -150,9 +201,9 @@ def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -
         audit=audit,
         name=name,
         description=str(audit.document.get("description") or ""),
-        outcomes=tuple(outcomes([audit], [audit.name])),
+        answer=of_audit,
         risk=risk(audit),
-        claims=tuple(_claim(audit, verdict) for verdict in ordered),
+        claims=tuple(_claim(audit, verdict, number) for number, verdict in enumerate(ordered)),
         tests=words.count(len(audit.checks), "test"),
         checks=tuple((bad, _check(check)) for check, bad in words.ranked(audit.checks, family)),
         made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
@@ -164,20 +215,36 @@ def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -
     )
 
 
-def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
+def _claim(audit: AuditResult, verdict: Verdict, number: int) -> SimpleNamespace:
     label = words.verdict_label(audit, verdict)
     return SimpleNamespace(
         verdict=verdict,
+        number=number,
         label=label,
         given=words.headline(audit, verdict).removeprefix(label).removeprefix(", "),
         style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
-        interval=words.interval(audit, verdict),
+        bounds=words.bounds(audit, verdict),
         claimed=words.claimed(verdict),
-        value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
         outcome=words.outcome(audit, verdict),
         control=words.is_control(verdict) and verdict.expected,
-        bar=interval_bar(verdict),
+        chart=_chart(audit, verdict),
     )
+
+
+def _chart(audit: AuditResult, verdict: Verdict) -> str:
+    """The claim's interval with the largest lower bound that an attack shows for the same quantity."""
+    index = verdict.lower_finding if verdict.upper_finding is None else verdict.upper_finding
+    bound = None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
+    access = words.claimed_access(audit, verdict)
+    attacks = [
+        one.value
+        for one in (audit.findings if bound is not None else ())
+        if bound is not None
+        and (one.quantity, one.bound, one.rigor, one.at) == (verdict.quantity, "lower", "statistical", bound.at)
+        and (one.scope.adjacency, one.scope.unit, one.scope.access) == (bound.scope.adjacency, bound.scope.unit, access)
+    ]
+    bounds = words.bounds(audit, verdict).removeprefix(f"{verdict.quantity} ")
+    return interval_chart(verdict, bounds, max(attacks, default=None))
 
 
 def _check(check: Check) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ ELEMENT = "dpspec-result"
 _BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 
 #: The beginning of an element with zlib's compression in base64, and the minimum length of its JSON.
-_BEGIN_COMPRESSED, _LARGE = f'<script type="application/zlib" id="{ELEMENT}">', 1 << 20
+_BEGIN_COMPRESSED, _LARGE = f'<script type="application/zlib" id="{ELEMENT}">', 1 << 14
 
 #: Escapes in the JSON, so that no text ends the element or begins a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -3,10 +3,11 @@
 Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.evidence_weight import ProvenCurve, proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import words
@@ -14,8 +15,16 @@ from dpspec.reporters import words
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
 
-#: From bounds at smaller deltas alone no rate at ``FALSE_POSITIVES`` is computed.
-_LARGE = 0.1
+#: The scale of docs/explanation/strength.md: the maximum true-positive rate at a false-positive rate of 1%, the word
+#: for the risk, and the protection.
+SCALE = (
+    (0.02, "very small", "nearly as good as no participation"),
+    (0.05, "small", "strong protection"),
+    (0.2, "moderate", "some protection"),
+    (0.5, "large", "weak protection"),
+    (0.9, "very large", "little protection"),
+    (1.0, "extreme", "practically no protection"),
+)
 
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
@@ -42,6 +51,35 @@ class Rate:
     members: str
     powers: tuple[float, ...]
     group_size: int
+
+    @property
+    def identified(self) -> int:
+        """The maximum expected number among 100, rounded up, at the first false-positive rate."""
+        return min(100, math.ceil(100.0 * self.powers[0] - 1e-9))
+
+    @property
+    def strength(self) -> tuple[str, str]:
+        """The word for the risk, and the protection, on :data:`SCALE`."""
+        return next((risk, protection) for most, risk, protection in SCALE if self.powers[0] <= most)
+
+    def of_hundred(self) -> str:
+        """The rate as a number of people, for readers who know no rates."""
+        before = f"{self.scope}: " if self.scope else ""
+        members = self.members.replace("members", "people in the data, with one record each", 1)
+        if self.group_size > 1:
+            members = self.members.replace("members", "people in the data")
+        most = "up to all" if self.identified == 100 else f"at most {self.identified} on average"
+        return words.sentence(
+            f"{before}of 100 {members}, an attacker who falsely accuses 1 of 100 outsiders identifies {most}. "
+            "Guessing identifies 1."
+        )
+
+    @property
+    def short(self) -> str:
+        """For a group size after the first."""
+        most = "up to all" if self.identified == 100 else f"at most {self.identified}"
+        groups = " groups" if self.group_size > 1 else ""
+        return words.sentence(f"{self.members}: {most} of 100{groups} ({self.strength[1]}).")
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
@@ -82,7 +120,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     (epsilon, delta) also allows mechanisms with far higher rates.
     """
     found = []
-    for curve in () if _deviates(audit) else filter(_is_whole, proven_curves(audit)):
+    for curve in () if _deviates(audit) else (curve for curve in proven_curves(audit) if curve.is_whole):
         of, size = curve.scope, curve.group_size
         scope = words.curve(curve).removeprefix(words.groups(size, of.unit)).removeprefix(", ")
         if "access" not in curve.varying and of.access != "all-iterates":
@@ -96,12 +134,6 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     return tuple(found)
 
 
-def _is_whole(curve: ProvenCurve) -> bool:
-    """Whether all bounds are pure DP, or there are several and one has a large delta or epsilon 0."""
-    epsilon, delta = curve.pairs[0]
-    return epsilon == 0.0 or (delta >= _LARGE if len(curve.pairs) > 1 else delta == 0.0)
-
-
 def _deviates(audit: AuditResult) -> bool:
     return audit.conformance.status == "deviates"
 
@@ -110,19 +142,47 @@ def _contradicted(audit: AuditResult) -> bool:
     return any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
 
 
-def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
+@dataclass(frozen=True)
+class HighestRate:
+    """The highest rate of the smallest groups, rates of larger groups, and the limits of both.
+
+    Attributes:
+        title: The audit with the highest rate, of several.
+        rate: None without a rate.
+        larger: The rates of the next and of the largest group size of the same audit.
+        caveats: Reasons for a missing rate, or not to rely on one.
+    """
+
+    title: str
+    rate: Rate | None
+    larger: tuple[Rate, ...]
+    caveats: tuple[str, ...]
+
+
+def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> HighestRate:
     """The highest rate of the audits, each by its smallest groups."""
+    if len(audits) == 1 and not rates(audits[0]):
+        return HighestRate("", None, (), risk(audits[0]))
+    caveats = []
     if any(map(_deviates, audits)):
-        yield "No bound applies to a run that deviates from its declaration."
-    found = []
-    for audit, title in zip(audits, titles, strict=True):
-        all_rates = () if _contradicted(audit) else rates(audit)
-        smallest = [rate for rate in all_rates if rate.group_size == all_rates[0].group_size]
-        found += [(max(smallest, key=lambda rate: rate.powers[0]), title)] if smallest else []
-    if not found:
-        yield "No attacker's rate follows from the proved bounds; the reasons are below."
-        return
-    rate, title = max(found, key=lambda one: one[0].powers[0])
-    yield f"Highest in {title}. {rate} The rates of each audit are below."
-    if len(found) < len(audits):
-        yield f"No rate follows for {words.count(len(audits) - len(found), 'audit')}."
+        caveats.append("No bound applies to a run that deviates from its declaration.")
+    if any(map(_contradicted, audits)):
+        caveats.append(_CONTRADICTED)
+    by_audit = [
+        (title, () if _contradicted(audit) and len(audits) > 1 else rates(audit))
+        for audit, title in zip(audits, titles, strict=True)
+    ]
+    rated = [
+        (rate, title, tuple(larger for larger in of_audit if larger.group_size > rate.group_size))
+        for title, of_audit in by_audit
+        for rate in of_audit
+        if rate.group_size == of_audit[0].group_size
+    ]
+    if not rated:
+        caveats.append("No attacker's rate follows from the proved bounds; the reasons are below.")
+        return HighestRate("", None, (), tuple(caveats))
+    rate, title, larger = max(rated, key=lambda each: each[0].powers[0])
+    without = sum(not of_audit for _, of_audit in by_audit)
+    if without:
+        caveats.append(f"No rate follows for {words.count(without, 'audit')}.")
+    return HighestRate(title if len(audits) > 1 else "", rate, (*larger[:1], *larger[1:][-1:]), tuple(caveats))

@@ -135,11 +135,17 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
     declared = words.conditions(values)
+    if audit.recording is not None:
+        executed = "; ".join(words.phases(audit.recording))
+        declared = f"{words.sentence(audit.recording.ran)}. Executed: {executed}" if executed else audit.recording.ran
     compared = {
         "no-deviation-found": "was compared with this",
         "deviates": "deviates from this",
         "checks-missing": "was not tested as planned",
     }
+    if audit.recording is not None:
+        compared["no-deviation-found"] = "was tested at each recorded step"
+        compared["deviates"] = "is not what its accounting assumes"
     status, reason = audit.conformance.status, audit.conformance.reason
     if status not in compared:
         return "declared", f"{declared}. The executed run was not compared with this"

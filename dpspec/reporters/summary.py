@@ -3,16 +3,17 @@
 Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
-from dpspec.reporters.risk import compared, risk
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -35,9 +36,6 @@ _HELD = {
 
 _ALWAYS = "Floating-point noise, timing and other side channels, and other releases from the same data."
 
-#: The labels of two parts, which the page marks.
-RISK, NOT_TESTED = "Risk for one person", "Not tested"
-
 #: Predicates of verdicts, the worst first; ``{is}`` is the verb.
 _PREDICATES = {
     "contradicted": "{is} contradicted by an attack: theory, code or attack is wrong",
@@ -48,20 +46,95 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
-_NOT_PROVED = "Not proved: "
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a result: the first line in a terminal and the tile of a page.
+
+    Attributes:
+        tone: ``good`` if everything is proved or as expected, ``bad`` for a failure, ``open`` otherwise.
+        headline: One sentence without a full stop.
+        detail: Sentences on the executed run and on controls.
+    """
+
+    tone: str
+    headline: str
+    detail: str
 
 
-def summary(result: Result) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Pairs of a label and sentences, without the verdict sentence."""
-    audits, titles = result.audits, matrices.titles(result)
-    if not audits:
-        return ()
-    headline = verdict_sentence(result)
-    return (
-        ("Result", tuple(sentence for sentence in outcomes(audits, titles) if sentence != headline)),
-        ("Audited", tuple(_audited(result, titles))),
-        (RISK, risk(audits[0]) if len(audits) == 1 else tuple(compared(audits, titles))),
-        (NOT_TESTED, tuple(_untested(audits))),
+def answer(result: Result) -> Answer:
+    """The decisive fact, with its number."""
+    audits = result.audits
+    detail = " ".join(_execution(audits))
+    every = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
+    wrong = [pair for pair in every if _wrong(*pair)]
+    deviating = [audit for audit in audits if words.wrong_conformance(audit)]
+    cautions = [name for audit in audits for name in words.cautioned(audit)]
+    sentence = verdict_sentence(result).rstrip(".")
+    broken = [verdict for _, verdict in wrong if verdict.verdict == "contradicted"]
+    if broken:
+        return Answer("bad", "An attack contradicts a proof: the theory, the code or the attack is wrong", detail)
+    if deviating:
+        named = _named([audit.name for audit in deviating])
+        texts = {"deviates": sentence, "checks-missing": f"Planned checks of the executed run are missing: {named}"}
+        return Answer(
+            "bad", texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}"), detail
+        )
+    if len(wrong) == 1:
+        return Answer("bad", _failure(*wrong[0], alone=len(every) == 1), detail)
+    if wrong:
+        claims = words.count(len(every), "claim")
+        return Answer("bad", f"{len(wrong)} of {claims} failed: {_named(_names(result, _wrong))}", detail)
+    if not result.complete:
+        return Answer("open", "Not finished: trials are missing", detail)
+    if cautions:
+        return Answer("open", f"{sentence}, with {words.count(len(cautions), 'caution')}", detail)
+    if not every:
+        bounds = [finding for audit in audits for finding in words.main_bounds(audit)][:1]
+        number = "".join(
+            f": {words.statement(one)}{f' at {words.conditions(one.at)}' if one.at else ''}" for one in bounds
+        )
+        return Answer("open", f"Nothing is claimed{number if len(audits) == 1 else ''}", detail)
+    proved = all(words.verdict_label(*pair) == "proved" for pair in _claims(audits)[0])
+    return Answer("good" if proved else "open", sentence, detail)
+
+
+def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
+    """An unexpected verdict with the number that decides it."""
+    name = "The claim" if alone else f"The claim {verdict.claim}"
+    if words.is_control(verdict):
+        return f"The control {verdict.claim} was not refuted: the audit does not detect such violations"
+    label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
+    if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
+        label = "is not proved"
+    known = words.bounds(audit, verdict)
+    claimed = "" if verdict.claimed is None else f", claimed {decimals.exact(verdict.claimed)}"
+    return f"{name} {label}: {known}{claimed}"
+
+
+def remedies(audit: AuditResult) -> Iterator[str]:
+    """Changes that would prove the failed claims, each alone, with the present values."""
+    for remedy in audit.remedies:
+        now = "" if remedy.now is None else f" (now {decimals.exact(remedy.now)})"
+        yield f"{remedy.place}: {decimals.exact(remedy.value)}{now}"
+    failed = [v for v in audit.verdicts if _wrong(audit, v) and "proved" in v.expect and v.quantity == "epsilon"]
+    provable = [
+        f"{decimals.upper(v.provable, digits=3)}{'' if len(failed) == 1 else f' for {v.claim}'}"
+        for v in failed
+        if v.provable is not None and math.isfinite(v.provable) and v.verdict in ("open", "refuted")
+    ]
+    if provable and len(provable) == len(failed):
+        yield f"claim epsilon {joined(provable)} instead, which the present values prove"
+
+
+def principal(audits: Sequence[AuditResult]) -> tuple[AuditResult, Verdict] | None:
+    """The privacy claim that decides: an unexpected one first, then the weakest verdict."""
+    private, _, controls = _claims(audits)
+    order = list(_PREDICATES)
+    return min(
+        private or controls,
+        key=lambda pair: (pair[1].expected, order.index(words.verdict_label(*pair))),
+        default=None,
     )
 
 
@@ -86,8 +159,8 @@ def verdict_sentence(result: Result) -> str:
     return next(_controls(controls), "No claim was made.")
 
 
-def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """The most important claim first, then counts."""
+def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
+    """Sentences on the executed run, its tests and the controls."""
     one = len(audits) == 1
     deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
@@ -99,25 +172,6 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         )
     elif any(audit.conformance.status == "checks-missing" for audit in audits):
         yield "Planned checks of the executed run are missing: its conformance is unknown."
-    private, metrics, controls = _claims(audits)
-    if private:
-        order = list(_PREDICATES)
-        audit, worst = min(private, key=lambda pair: (pair[1].expected, order.index(words.verdict_label(*pair))))
-        of = "" if one else f" in {titles[next(i for i, each in enumerate(audits) if each is audit)]}"
-        verb = _PREDICATES[words.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
-        reason = worst.reason.rstrip(".")
-        if worst.verdict == "refuted":  # without the sentence about the attack
-            reason = re.split(r"\. (?=[A-Z])", reason, maxsplit=1)[0]
-        if reason.startswith(_NOT_PROVED):
-            verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
-        reason = f": {reason[:1].lower()}{reason[1:]}" if reason else ""
-        subject = "The claim" if worst.claim == "claim" else f'The claim "{worst.claim}"'
-        yield f"{subject} ({worst.text}){of} {verb}{reason}."
-    if len(private) > 1:
-        yield _counted("privacy claim", private)
-    if metrics:
-        yield _counted("utility claim", metrics)
-    yield from _controls(controls)
     bare = [audit for audit in audits if _untrained(audit)]
     if bare:
         of = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
@@ -130,6 +184,7 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         yield f"{words.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
     if any(audit.conformance.status == "not-run" and not _untrained(audit) for audit in audits):
         yield "The conformance of the executed run was not tested."
+    yield from _controls(_claims(audits)[2])
 
 
 def _counted(noun: str, claims: _Claims) -> str:
@@ -170,7 +225,7 @@ def _is_recorded(audit: AuditResult) -> bool:
     return audit.recording is not None and _kind(audit.document.get("mechanism")) == "recorded"
 
 
-def _audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
+def audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
     """Each mechanism, model and data with the titles of its audits."""
     held = result.environment.get("mechanisms")
     described = held if isinstance(held, Mapping) else {}
@@ -204,14 +259,14 @@ def _kind(block: object) -> str:
     return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
 
 
-def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
+def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
     held = [one for audit in audits for one in words.assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, (label, with_test) in _HELD.items():
-        if status == "declared" and all(map(_is_recorded, audits)):
-            label = "Assumed, not visible in a recording"
+        if status == "declared" and all(audit.recording is not None and audit.recording.confirm for audit in audits):
+            continue  # the report lists them as sentences to confirm
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
         if texts:
             named = list(texts.values())

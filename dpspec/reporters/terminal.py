@@ -4,6 +4,7 @@ The brief report has a line for each expected claim, and unexpected claims and d
 """
 
 import math
+from collections.abc import Sequence
 
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
@@ -14,7 +15,7 @@ from dpspec.reporters import matrices, words
 from dpspec.reporters.checked_run import checked_run
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
-from dpspec.reporters.summary import tally
+from dpspec.reporters.summary import answer, remedies, tally
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -34,6 +35,9 @@ _STYLE = {
 #: The width of the column of verdicts; ``contradicted`` is the longest.
 _VERDICT_WIDTH = 12
 
+#: The style of the answer by its tone.
+_TONES = {"good": "bold green", "bad": "bold red", "open": "bold yellow"}
+
 _MORE = "-v shows findings, checks, assumptions and limits; it trains nothing again."
 
 _MORE_ON_RUN = (
@@ -46,6 +50,8 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
     result = result if internal else redact(result)
     page = Page(width, color=color)
+    found = answer(result)
+    page.line((f"{found.headline}.", _TONES[found.tone]))
     _alarm(page, result)
     page.heading("Claims")
     for audit in result.audits:
@@ -87,8 +93,11 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
     result = result if internal else redact(result)
     page = Page(width, color=color)
-    _alarm(page, result)
     several = len(result.audits) > 1
+    if any(audit.recording is None for audit in result.audits):  # a recorded run begins with its own answer
+        found = answer(result)
+        page.line((f"{found.headline}.", _TONES[found.tone]))
+    _alarm(page, result)
     cells = {id(one): matrix for matrix in result.matrices for one in matrix.audits}
     for audit in result.audits:
         matrix = cells.get(id(audit))
@@ -99,8 +108,9 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
             head, rows = matrices.table(matrix)
             lines = text_table([head, *rows])
             if max(map(len, lines)) > page.width - 2:  # a line for each cell instead of a table
+                first = len(matrix.axes)
                 lines = tuple(
-                    f"{matrices.cell_title(matrix, one)}: {'; '.join(filter(None, row[len(matrix.axes) :]))}"
+                    f"{matrices.cell_title(matrix, one)}: {_named_cells(head[first:], row[first:])}"
                     for one, row in zip(matrix.audits, rows, strict=True)
                 )
             for line in lines:
@@ -130,13 +140,11 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 _claim(page, audit, verdict)
             if deviating:
                 _deviation(page, audit)
-    if any(
-        "proved" in verdict.expect and not verdict.expected and verdict.provable is not None
-        for audit in result.audits
-        if audit.recording is None
-        for verdict in audit.verdicts
-    ):
-        page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
+            changes = list(remedies(audit))
+            if changes:
+                page.item(f"One of these meets the claims: {'; '.join(changes)}.")
+            elif any("proved" in verdict.expect and verdict.provable is not None for verdict in wrong):
+                page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
     untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
     if untrained:
         of = f" for {words.count(len(untrained), 'audit')}" if several else ""
@@ -150,6 +158,11 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     else:
         page.line(_MORE)
     return page.text()
+
+
+def _named_cells(names: Sequence[str], cells: Sequence[str]) -> str:
+    """``epsilon-2: proved [1, 2]; conformance: not tested``"""
+    return "; ".join(f"{name}: {cell}" for name, cell in zip(names, cells, strict=True) if cell)
 
 
 def _alarm(page: Page, result: Result) -> None:

@@ -173,7 +173,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
     if low or high:
         one, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
         return f"{verdict.quantity} {side}{one}"
-    return "bounds omitted" if verdict.reason == LEFT_OUT_REASON else "no bound"
+    return "hidden: depends on the data; --internal shows it" if verdict.reason == LEFT_OUT_REASON else "no bound"
 
 
 def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
@@ -217,9 +217,15 @@ def access(audit: AuditResult, verdict: Verdict) -> str:
     """Empty for every iterate and for metrics."""
     if verdict.kind == "metric":
         return ""
+    view = claimed_access(audit, verdict)
+    return "" if view == "all-iterates" else scope_part("access", view)
+
+
+def claimed_access(audit: AuditResult, verdict: Verdict) -> str:
+    """The access of the adversary that a claim is about."""
     threat = audit.document.get("threat_model")
     view = claim_block(audit, verdict).get("access") or (threat.get("access") if isinstance(threat, Mapping) else None)
-    return "" if view in (None, "all-iterates") else scope_part("access", str(view))
+    return str(view or "all-iterates")
 
 
 def statement(finding: Finding) -> str:
@@ -321,6 +327,21 @@ def omitted(audit: AuditResult) -> str:
     return f"Omitted: {counts} value{plural}; --internal includes them in a report for internal use."
 
 
+#: A symbol for each status of a channel or an assumption, so that the color is not the only difference.
+SYMBOLS = {
+    "verified": "\u2713",
+    "by-construction": "\u2713",
+    "tested": "\u25c9",
+    "not-rejected": "\u25c9",
+    "reported": "\u25cb",
+    "declared": "\u270e",
+    "assumed": "\u270e",
+    "open": "?",
+    "unchecked": "?",
+    "violated": "\u2717",
+    "false": "\u2717",
+}
+
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
 
@@ -378,7 +399,7 @@ def foreseen(of: Check) -> str:
 def detectable(deviation: float) -> str:
     """Rounded up."""
     if deviation == 0:
-        return "smallest detectable deviation: any"
+        return "detects any deviation"
     return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
 
 
@@ -469,7 +490,12 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    shown = list(recording.setup)
+    return [*recording.setup, *phases(recording)]
+
+
+def phases(recording: Recording) -> list[str]:
+    """The executed schedule: ``steps 1 to 100: rate 0.05, noise multiplier 1.1, clip norm 1``."""
+    shown: list[str] = []
     for phase in recording.phases[:_MOST_PHASES]:
         last = phase.first + phase.steps - 1
         steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, thaw
+from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelError, ModelFactory, thaw
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
 from dpspec.contract.phase import poisson_sampling
 from dpspec.testing.backend import CLASSES, FEATURES, parameters, small_job
@@ -169,45 +169,27 @@ class ModelSuite(ProviderSuite):
 
         Clipping assumes this. Batch normalisation breaks it.
         """
-        import torch
-
-        module = self.factory().build(0).train()
-        batch, others = self._records(0), self._records(1)
-        others[0] = batch[0]
-        outputs = []
-        for records in (batch, others):
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                torch.manual_seed(0)  # dropout, where there is some, drops the same
-                outputs.append(module(records)[0])
-        same = torch.allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
-        require(same, "the output of one record depends on the other records of its batch")
+        first, second = self._records(0), self._records(1)
+        second[0] = first[0]
+        self._require("require_separate_records", first, second)
 
     def test_nothing_but_parameters_remembers_records(self) -> None:
         """A forward pass in training mode changes no buffer: running statistics leak records without noise."""
-        import torch
-
-        module = self.factory().build(0).train()
-        before = {name: b.clone() for name, b in module.named_buffers()}
-        module(self._records(0))
-        changed = [name for name, b in module.named_buffers() if not torch.equal(b, before[name])]
-        require(not changed, f"a forward pass changes the buffers {', '.join(changed)}")
+        self._require("require_constant_buffers", self._records(0))
 
     def test_per_example_gradients_are_those_of_each_record_alone(self) -> None:
         """The vectorized per-example gradients equal one backward pass per record."""
         import torch
 
-        from dpspec.training.gradients.persample import per_example_gradients
+        self._require("require_own_gradients", self._records(0), torch.arange(_BATCH) % self.facts.classes)
 
-        module = self.factory().build(0)
-        x = self._records(0)
-        y = torch.arange(_BATCH) % self.facts.classes
-        rows = per_example_gradients(module, x, y)
-        for i in range(_BATCH):
-            loss = torch.nn.functional.cross_entropy(module(x[i : i + 1]), y[i : i + 1])
-            trained = [p for p in module.parameters() if p.requires_grad]
-            alone = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trained)])
-            close = torch.allclose(rows[i], alone, rtol=1e-3, atol=1e-5)
-            require(close, f"the gradient of record {i} differs from its own backward pass")
+    def _require(self, check: str, *batches: torch.Tensor) -> None:
+        from dpspec.training import function_model
+
+        try:
+            getattr(function_model, check)(self.factory().build(0).train(), *batches)
+        except ModelError as error:
+            raise AssertionError(str(error)) from None
 
     def _records(self, seed: int) -> torch.Tensor:
         import torch

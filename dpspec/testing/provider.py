@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import random
 import subprocess
 import sys
 import textwrap
 import threading
+import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from dpspec.contract import FrozenMap, Json, thaw
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.language.problems import cast, fill
-from dpspec.registry.loader import FAMILIES, Registry, fragments, load_registry, resolve
+from dpspec.registry.loader import FAMILIES, Registry, fragments, load_registry, resolve, use_project, used_project
+from dpspec.registry.project import MODULE_PREFIX, project_files
 
 T = TypeVar("T")
 
@@ -87,9 +91,16 @@ def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
     return found.split()
 
 
+def skip_project_file(module: str) -> None:
+    """Skip a test of light imports for a file of a project, which may import torch."""
+    if module.startswith(MODULE_PREFIX):
+        raise unittest.SkipTest("a file of a project may import torch")
+
+
 def require_light(reference: str, call: str, modules: Sequence[str], advice: str) -> None:
     """Fail if ``call``, an expression in ``found``, the object at ``reference``, imports one of the modules."""
     module, _, name = reference.partition(":")
+    skip_project_file(module)
     heavy = imported_by(
         f"""
         import importlib
@@ -113,6 +124,12 @@ def require(ok: object, message: str) -> None:
         raise AssertionError(message)
 
 
+@cache
+def _use_project_of(path: Path) -> None:
+    """Load the plugins of the project of a test file, once: later calls touch no file."""
+    use_project(project_files([path]))
+
+
 class ProviderSuite:
     """The common part of all suites. Set ``kind`` to the name of the provider."""
 
@@ -121,7 +138,9 @@ class ProviderSuite:
 
     @classmethod
     def registry(cls) -> Registry:
-        """All installed plugins. Override it to test others."""
+        """All installed plugins, and the plugins of the project of the test file. Override it to test others."""
+        if not used_project():
+            _use_project_of(Path(inspect.getfile(cls)))
         return load_registry()
 
     @classmethod
@@ -164,6 +183,7 @@ class ProviderSuite:
         plugin = self.registry().module(offered.distribution, offered.plugin)
         require(plugin is not None, f"{offered.distribution}:{offered.plugin} is not among the registry's plugins")
         module = plugin.__name__ if hasattr(plugin, "__file__") else type(plugin).__module__
+        skip_project_file(module)
         statements = f"""
             import importlib
             from dpspec.registry.loader import FAMILIES

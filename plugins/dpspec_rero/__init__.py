@@ -168,8 +168,9 @@ class ReroAudit(dps.Audit):
             seconds=seconds,
             memory_bytes=3 * together * row_bytes * facts.records + (1 << 29),
             notes=(
-                f"{runs} trials that all name the target show gamma >= "
-                f"{round_down(binomial.lower(runs, runs, spec.audit.confidence), 3):g} at kappa {candidates.kappa:.3g}",
+                "At most this attack could show gamma >= "
+                f"{round_down(binomial.lower(runs, runs, spec.audit.confidence), 3):g} at kappa "
+                f"{candidates.kappa:.3g}, if all {runs} trials named the target",
                 *kit.shard_notes(runs, len(chunks), seconds),
             ),
             checks=tuple(foreseen_checks(spec, facts)),

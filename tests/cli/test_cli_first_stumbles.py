@@ -89,7 +89,7 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
     if codes == ["missing-key"]:
         assert "mechanism.pipeline[0] needs one of impute, deduplicate, quantise, pca, scale" in ended.out
     if codes == ["wrong-type"]:
-        assert "write it in brackets: [{...}]" in ended.out
+        assert "write pipeline: [{...}]" in ended.out
 
 
 def test_arithmetic_that_fails_is_an_error_of_the_spec(

@@ -21,7 +21,7 @@ from dpspec.registry import loader
 def test_claims_as_expected(dpspec, counting):
     ended = dpspec("run", counting)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("  PROVED        held")
+    assert ended.out.startswith("The privacy claim is proved.\n  PROVED        held")
     assert "REFUTED       broken" in ended.out
     assert ended.out.splitlines()[-1] == "1 audit, 2 claims: all as expected"
     assert "5 of 5 trials to train" in ended.err
@@ -272,7 +272,7 @@ def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
     assert "verdict proved -> refuted" in lines[0]
     (cause,) = [line for line in lines if "mechanism.noise_multiplier" in line]
     assert cause.endswith("mechanism.noise_multiplier 1.0 -> 0.5")
-    assert re.search(r"The certified lower bound [\d.]+ \(.*\) exceeds the claimed [\d.]+\.", ended.err)
+    assert re.search(r"Certified: epsilon >= [\d.]+, above the claimed [\d.]+, by datasets that attain it\.", ended.err)
     assert any(line.startswith("- mine / ") and ": upper " in line for line in lines)
     assert lines[-1] == "Worse than the earlier result."
 

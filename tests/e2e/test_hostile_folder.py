@@ -104,6 +104,7 @@ def test_a_module(checkout: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_action(checkout: Path, program: Path) -> None:
+    (checkout / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["evil.py"]\n')
     path = f"{program.parent}:{os.environ['PATH']}"
     run(checkout, "bash", ACTION, PATH=path, DPSPEC_SPECS="a.yaml", DPSPEC_BOUNDS_ONLY="true")
 

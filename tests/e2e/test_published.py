@@ -12,9 +12,16 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = sorted((ROOT / "specs" / "published").glob("*.yaml"))
+SHUFFLED = ROOT / "specs" / "published" / "shuffled.yaml"
+PUBLISHED = sorted(path for path in (ROOT / "specs" / "published").glob("*.yaml") if path != SHUFFLED)
+PAGE = ROOT / "docs" / "explanation" / "published-claims.md"
 ROW = re.compile(
     r"\| ([\d.]+), ([\d,/.]+), ([\d,]+) \| ([\d.e-]+) \| ([\d.]+) \| \[([\d.]+), ([\d.]+)\] \| \**(\w+)\** \|"
+)
+#: A row of ``SHUFFLED``: noise multiplier, steps, delta, epsilon, interval and verdict.
+SHUFFLED_ROW = re.compile(
+    r"\| ([\d.]+), (?:batches of [\d,]+ of [\d,]+, )?([\d,]+)(?: steps)? \| ([\d.e-]+) \| ([\d.]+) "
+    r"\| \[([\d.]+), ([\d.]+)\] \| \*\*(\w+)\*\* \|"
 )
 
 #: The spec that takes longer than the others together: with --run-slow.
@@ -42,8 +49,7 @@ def _key(document: Mapping[str, Any]) -> tuple[float, int, float]:
 
 @pytest.mark.ci
 def test_the_table_is_what_was_judged(judged: dict[tuple[float, int, float], tuple[str, float, float]]) -> None:
-    page = (ROOT / "docs" / "explanation" / "published-claims.md").read_text(encoding="utf-8")
-    rows = ROW.findall(page)
+    rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
     published = {(float(row[0]), int(row[2].replace(",", "")), float(row[4])): row[5:] for row in rows}
     assert len(published) == len(rows)
     assert published.keys() == {_key(spec.document) for spec in load_specs(PUBLISHED, load_catalog()).specs}
@@ -52,6 +58,19 @@ def test_the_table_is_what_was_judged(judged: dict[tuple[float, int, float], tup
         assert name == verdict
         assert float(low) <= lower <= upper <= float(high)
         assert float(high) - float(low) <= 2.5e-3
+
+
+@pytest.mark.ci
+def test_the_table_of_shuffled_programs_is_what_was_judged() -> None:
+    rows = SHUFFLED_ROW.findall(PAGE.read_text(encoding="utf-8"))
+    published = {(float(row[0]), int(row[1].replace(",", "")), float(row[3])): row[4:] for row in rows}
+    audits = dpspec.run(SHUFFLED).audits
+    assert len(rows) == len(published) == len(audits) == 4
+    for audit in audits:
+        (verdict,) = audit.verdicts
+        low, high, name = published[_key(audit.document)]
+        assert name == verdict.verdict == "refuted"
+        assert float(low) <= verdict.lower <= verdict.upper <= float(high)
 
 
 def test_a_claim_by_the_central_limit_theorem_is_refuted_by_another_accountant_too() -> None:

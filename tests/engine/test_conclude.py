@@ -25,10 +25,11 @@ from dpspec.contract import (
 )
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.calibration import calibrate_spec
+from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import CONSTANTS as NAME
 from dpspec.engine.preparing.prepare import Prepared, constants_of
 from dpspec.engine.results.result import AuditResult
-from dpspec.engine.running.conclude import conclude, with_assumptions, with_data_size
+from dpspec.engine.running.conclude import conclude, with_data_size
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
@@ -171,7 +172,7 @@ def test_what_is_sound_is_kept() -> None:
     assert [e.statistics for e in concluded(note).evidence] == [note.statistics]
     placed = dataclasses.replace(EVIDENCE.scope, min_records=99, neighbours="same-missing-values")
     assert found.evidence == (dataclasses.replace(EVIDENCE, scope=placed),)
-    assert (found.findings, found.series) == ((FINDING,), (series,))
+    assert (found.findings, found.series[0]) == ((FINDING,), series)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """Claims about accuracy: of the pipeline, whose runs are the sample, and of one model, whose test records are."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
 from dpspec.contract.frozen import FrozenMap
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall, trade_off
 from dpspec.stats import utility
 
 
@@ -132,3 +133,39 @@ def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:
     mixed = [*trials([80], 100), *trials([800], 1000, first=1)]
     found = list(utility.accuracies(audits.spec(PIPELINE), mixed))
     assert [type(o).__name__ for o in found] == ["Finding"]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 2.0, 20.0])
+def test_the_trade_off_of_pure_dp_is_that_of_randomized_response(value: float) -> None:
+    """Oracle: the power at rate a is at most min(e^eps a, 1 - e^-eps (1 - a))."""
+    pure = Finding(quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s",
+                   at=FrozenMap({"delta": 0.0}))  # fmt: skip
+    series = trade_off([pure], [])
+    assert series is not None
+    rates, powers = series.columns["false_positive_rate"], series.columns["true_positive_rate"]
+    assert (rates[0], rates[-1], len(rates)) == (pytest.approx(1e-6), 1.0, 25)
+    for rate, power in zip(rates, powers, strict=True):
+        assert power == pytest.approx(min(math.exp(value) * rate, 1.0 - math.exp(-value) * (1.0 - rate)), rel=1e-9)
+
+
+def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictest_privacy() -> None:
+    """Oracle: Phi(mu + Phi^-1(a)); the tangents of the curve are above it by less than 4 %."""
+    mu = {1: 0.5, 3: 1.5}
+    bounds = [
+        Finding(quantity="mu", value=value, bound="upper", rigor="theorem", method="m", source="s",
+                at=FrozenMap({"group_size": size}), privacy="public" if size == 1 else "data-dependent")
+        for size, value in mu.items()
+    ]  # fmt: skip
+    series = trade_off(bounds, [])
+    assert series is not None
+    assert series.privacy == "data-dependent"
+    for size, rate, power in zip(*series.columns.values(), strict=True):
+        exact = float(special.ndtr(mu[size] + special.ndtri(rate)))
+        assert exact * (1.0 - 1e-12) <= power <= min(1.0, 1.04 * exact)
+
+
+def test_small_deltas_alone_have_no_trade_off() -> None:
+    one = Finding(quantity="epsilon", value=1.0, bound="upper", rigor="theorem", method="m", source="s",
+                  at=FrozenMap({"delta": 1e-6}))  # fmt: skip
+    assert trade_off([one], []) is None
+    assert trade_off([], []) is None

@@ -62,12 +62,15 @@ def test_which_verdict_comes_first(claimed: float, outcomes: tuple[Any, ...], ex
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rigor": "statistical", "confidence": 0.99}, "statistical, at confidence 0.99"),
-        ({"rigor": "approximate"}, "the approximate value 2.5 (an accountant) is within the claim; it carries no"),
-        ({"bound": "estimate"}, "approximate value"),
+        ({"rigor": "statistical", "confidence": 0.99}, "Statistical: epsilon <= 2.5 at confidence 0.99, within"),
+        ({"rigor": "approximate"}, "Approximate: epsilon is about 2.5, within the claim, without a guarantee"),
+        ({"bound": "estimate"}, "Approximate: epsilon is about"),
         ({"assumptions": (Assumption(name="convex", status="unchecked"),)}, "under unchecked assumptions (convex)"),
         ({"scope": Scope(data="collection")}, "only for the declared collection of datasets"),
-        ({"scope": Scope(data="this")}, "only for this dataset. Set over: this in the claim."),
+        (
+            {"scope": Scope(data="this")},
+            "Proved only for this dataset: epsilon <= 2.5, within the claim. Set over: this in",
+        ),
     ],
 )
 def test_supported_by_anything_weaker(changes: dict[str, object], words: str) -> None:
@@ -108,7 +111,7 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     found = verdict(approx(3.0), weak, near, bound(1.0, scope=Scope(access="final-model"), rigor="approximate"))
     assert found.verdict == "open"
     assert found.reason == (
-        "Not proved: no proved upper bound applies to this claim (an accountant: its access is "
+        "Not proved: no proved upper bound applies to this claim (the nearest: its access is "
         "'final-model', and the claim's 'all-iterates'). Not refuted: no attack tested it."
     )
 
@@ -428,11 +431,12 @@ def test_a_claim_refuted_by_an_attack_shows_the_bound_of_the_attack() -> None:
     outcomes = (bound(29.3), theory, dataclasses.replace(shown, scope=HERE), CLEAR)
     found = verdict(stated, *outcomes)
     assert (found.verdict, found.lower, found.upper, found.lower_finding) == ("refuted", 5.19, 29.3, 2)
-    assert found.reason.endswith("family-wise at confidence 0.95. It shows epsilon >= 5.19 at confidence 0.95.")
+    assert found.reason.startswith("Shown: epsilon >= 5.19 at confidence 0.95. The attack (")
+    assert found.reason.endswith("family-wise at confidence 0.95.")
     # Without refuted_by the interval is the tightest one, and the reason names both.
     found = verdict(approx(1.0), *outcomes)
     assert (found.verdict, found.lower) == ("refuted", 29.2)
-    assert "It shows epsilon >= 5.19" in found.reason
+    assert "Shown: epsilon >= 5.19" in found.reason
     found = verdict(approx(10.0), *outcomes)
-    assert found.reason.startswith("The certified lower bound 29.2 (an accountant) exceeds the claimed 10. The attack")
+    assert found.reason.startswith("Certified: epsilon >= 29.2, above the claimed 10, an accountant. The attack")
     assert "is weaker and does not reject it, p = 1." in found.reason

@@ -69,7 +69,7 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
     assert (finding.bound, finding.rigor, finding.scope) == ("upper", "certified", Scope())
     assert verdict.verdict == "proved"
     assert (verdict.lower, verdict.refutable) == (None, None)
-    assert "all 3 cells composed" in verdict.reason
+    assert "all 3 cells composed" in finding.method
     assert ("compared-on-releases", "declared") in [(a.name, a.status) for a in finding.assumptions]
     assert result.exit_code is ExitCode.OK
     (below,) = audited(SPEC.replace("epsilon: 3.0", "epsilon: 0.01")).audits

@@ -98,3 +98,15 @@ print(sorted(set(sys.modules) - before))
 def test_the_distribution_registers_the_plugin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"dpspec": PLUGIN}
+
+
+@pytest.mark.ci
+def test_a_spec_may_use_the_plugins_of_its_project(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["parts.py"]\n')
+    part = '@dpspec.model("own-net")\ndef net(facts): return torch.nn.Linear(facts.features, facts.classes)\n'
+    (tmp_path / "parts.py").write_text(f"import dpspec\nimport torch\n\n\n{part}")
+    (tmp_path / "a.yaml").write_text(f"{SPEC}\nmodel: {{kind: own-net}}\n", encoding="utf-8")
+    test = MARKED.format(arguments='"a.yaml", train=False')
+    assert "PASSED" in outcome(tmp_path, test)
+    (tmp_path / "parts.py").write_text("1 / 0\n")
+    assert "parts.py:1: ZeroDivisionError: division by zero (plugin named by pyproject.toml)" in outcome(tmp_path, test)

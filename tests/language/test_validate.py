@@ -390,7 +390,7 @@ def test_patterns_end_where_the_text_ends() -> None:
 
 
 def test_help_for_lists_and_texts() -> None:
-    assert [d.help for d in problems({"type": "array"}, 3)] == ["write it in brackets: [...]"]
+    assert [d.help for d in problems({"type": "array"}, 3)] == ["write [3]"]
     assert [d.help for d in problems({"type": "string"}, True)] == ["write it in quotes"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import results as factory
 
-from dpspec.reporters.charts import Axis, Chart, Line, interval_bar
+from dpspec.reporters.charts import Axis, Chart, Line, interval_chart, people
 
 #: All that a chart may be given.
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.just(0.0)
@@ -89,7 +89,7 @@ def test_a_dense_line_keeps_its_ends_and_its_shape() -> None:
     (points,) = lines(drawn)
     assert len(points) < 2500
     assert points[-1][0] == pytest.approx(texts(drawn.split('text-anchor="end"')[0])[20.0][0], abs=0.02)
-    assert max(math.dist(a, b) for a, b in pairwise(points)) < 1.0
+    assert max(math.dist(a, b) for a, b in pairwise(points)) < 2.0
 
 
 def test_no_label_is_longer_than_a_chart_has_room_for() -> None:
@@ -101,20 +101,51 @@ def test_no_label_is_longer_than_a_chart_has_room_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "claimed", "logarithmic"),
-    [(0.5, 2.0, 3.0, False), (None, 2.0, 3.0, False), (0.5, math.inf, 3.0, False), (0.01, 50.0, 3.0, True)],
+    ("lower", "upper", "claimed", "attack"),
+    [
+        (0.5, 2.0, 3.0, 0.25),
+        (None, 2.0, 3.0, None),
+        (0.5, math.inf, 3.0, 0.5),
+        (0.01, 50.0, 3.0, 0.01),
+        (1.0, 4.0, 3.0, 2.0),
+    ],
 )
-def test_bars_keep_the_order_of_the_numbers(
-    lower: float | None, upper: float, claimed: float, logarithmic: bool
+def test_intervals_keep_the_order_of_the_numbers_and_show_each(
+    lower: float | None, upper: float, claimed: float, attack: float | None
 ) -> None:
-    found = interval_bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
-    assert found is not None
-    assert found.claimed is not None
-    found_ends = found.open_below, found.open_above, found.logarithmic
-    assert found_ends == (lower is None, math.isinf(upper), logarithmic)
-    assert 0.0 <= found.low < found.low + found.width <= 100.0
-    assert (found.claimed > found.low + found.width) == (claimed > upper)
-    assert not found.crossed
-    contradicted = interval_bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
-    assert contradicted is not None
-    assert contradicted.crossed
+    drawn = interval_chart(factory.verdict(lower=lower, upper=upper, claimed=claimed), "0.5 to 2", attack)
+    places = [float(x) + 1.5 for x in re.findall(r'<rect x="([0-9.]+)" y="24"', drawn)]
+    (line,) = map(float, re.findall(r"M ([0-9.]+) 20 V", drawn))
+    circles = list(map(float, re.findall(r'cx="([0-9.]+)"', drawn)))
+    values = [value for value in (lower, upper) if value is not None and math.isfinite(value)]
+    ordered = [
+        *zip(values, places, strict=True),
+        (claimed, line),
+        *zip([attack] if attack else [], circles, strict=True),
+    ]
+    assert sorted(ordered) == sorted(ordered, key=lambda pair: pair[1])
+    assert "bounds: 0.5 to 2" in drawn
+    assert "claimed 3" in drawn
+    assert ("attack: at least" in drawn) == (attack is not None)
+    assert ("logarithmic" in drawn) == (lower == 0.01)
+    for x, text in re.findall(r'<text x="([0-9.]+)" y="[0-9]+">((?:bounds|claimed|attack)[^<]*)', drawn):
+        assert 3.1 * len(text) - 0.01 <= float(x) <= 400.0 - 3.1 * len(text) + 0.01
+
+
+def test_an_empty_interval_has_the_color_of_a_contradiction() -> None:
+    assert "var(--bad)" in interval_chart(factory.verdict(lower=4.0, upper=2.0, claimed=3.0), "x", None)
+    assert interval_chart(factory.verdict(lower=None, upper=None, claimed=3.0), "x", None) == ""
+    assert interval_chart(factory.verdict(lower=None, upper=0.0, claimed=None), "x", None) == ""
+
+
+@pytest.mark.parametrize("identified", [0, 1, 4, 25, 26, 99, 100])
+def test_each_person_is_drawn_once(identified: int) -> None:
+    drawn = people(identified, 1)
+    heads = {
+        color: sum(1 + int(length) // 15 for length in re.findall(r"h(\d+)\.1", path))
+        for path, color in re.findall(r'd="([^"]+)" stroke="([^"]+)" stroke-width="6.4"', drawn)
+    }
+    shown = max(identified, 1)
+    expected = {"var(--quiet)": 1, "var(--bad)": shown - 1, "var(--line)": 100 - shown}
+    assert heads == {color: number for color, number in expected.items() if number}
+    assert f"{shown} of 100 people identified at most, 1 by guessing" in drawn

@@ -37,11 +37,30 @@ def upper(epsilon: float, delta: float, **changes: Any) -> Finding:
     return dataclasses.replace(base, **changes)
 
 
-def test_sorted_values_of_all_rows_and_of_every_group() -> None:
+def test_sorted_values_are_a_histogram_with_the_worst_row_as_a_line() -> None:
+    """Oracle: counting by hand; the steps enclose one row each."""
     found = drawn({"kind": "sorted", "y": ["e"], "by": "g"}, {"g": [2, 1, 2, 1], "e": [4.0, 1.0, 2.0, None]})
-    assert [line.label for line in found.lines] == ["all rows", "g 1", "g 2"]
-    assert [list(line.y) for line in found.lines] == [[1.0, 2.0, 4.0], [1.0], [2.0, 4.0]]
-    assert [list(line.x) for line in found.lines] == [[0.0, 0.5, 1.0], [0.5], [0.0, 1.0]]
+    steps, worst = found.lines
+    assert list(steps.x) == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+    assert list(steps.y) == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
+    assert (worst.label, list(worst.x)) == ("worst e: 4", [4.0, 4.0])
+    assert found.y == "rows"
+
+
+def test_a_histogram_counts_each_row_once_on_either_axis() -> None:
+    values = [10.0 ** (i / 50) for i in range(200)]
+    for log in ([], ["y"]):
+        steps, worst = drawn({"kind": "sorted", "y": ["e"], "log": log}, {"e": [*values, math.inf, None]}).lines
+        assert sum(steps.y[1:-1:2]) == 200
+        assert worst.x[0] == max(values)
+    assert series_chart(series({"kind": "sorted", "y": ["e"]}, {"e": [None, math.nan]})) is None
+    bounded = series({"kind": "sorted", "y": ["e"]}, {"e": [1.0, 2.0], "worst_case": [5.0, 5.0], "own": [3.0, 4.0]},
+                     bounds=FrozenMap({"worst_case": "upper", "own": "upper"}))  # fmt: skip
+    chart = series_chart(bounded)
+    assert chart is not None
+    assert [(line.label, line.x[0]) for line in chart.lines[1:]] == [("worst e: 2", 2.0), ("worst case: 5", 5.0)]
+    (one, _) = drawn({"kind": "sorted", "y": ["e"]}, {"e": [2.0, 2.0]}).lines
+    assert sum(one.y[1:-1:2]) == 2
 
 
 @pytest.mark.parametrize("log", [None, 3, "y", {}])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters.risk import compared, rates, risk
+from dpspec.reporters.risk import FALSE_POSITIVES, SCALE, highest_rate, rates, risk
 
 
 def audit(name: str = "demo", **changes: object) -> AuditResult:
@@ -57,8 +58,9 @@ def test_no_rate_follows_from_small_deltas_or_from_one(deltas: tuple[float, ...]
     assert rates(alone) == ()
     (reason,) = risk(alone)
     assert reason.startswith("Bounds at small deltas alone would overstate an attacker's success, so no rate is stated")
-    (sentence,) = compared([alone], ["demo"])
-    assert sentence.startswith("No attacker's rate follows")
+    found = highest_rate([alone, alone], ["one", "two"])
+    assert found.rate is None
+    assert found.caveats[0].startswith("No attacker's rate follows")
 
 
 def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() -> None:
@@ -79,8 +81,9 @@ def test_a_bound_on_the_final_model_says_so() -> None:
     both = rates(audit(findings=(final, every), series=()))
     assert sorted(str(one).lower().count("seeing") for one in both) == [1, 1]
     one, other = audit("last", findings=(final,)), audit("every", findings=(every,))
-    (sentence,) = compared([one, other], ["last", "every"])
-    assert sentence.startswith("Highest in every. At a 1% false-positive rate an attacker identifies at most")
+    found = highest_rate([one, other], ["last", "every"])
+    assert (found.title, found.caveats) == ("every", ())
+    assert found.rate == rates(other)[0]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,52 @@ def test_a_bound_on_the_final_model_says_so() -> None:
 )
 def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> None:
     audits = [audit("bad", findings=(_bound(0.1),), **changes), audit("good", findings=(_bound(2.0),))]
-    text = " ".join(compared(audits, ["bad", "good"]))
-    assert "bad" not in text
-    assert "Highest in good. At a 1% false-positive rate" in text
-    assert "No rate follows for 1 audit." in text
+    found = highest_rate(audits, ["bad", "good"])
+    assert found.title == "good"
+    assert found.rate is not None
+    assert found.rate.identified == 38  # Phi(2 + Phi^-1(0.01)) = 0.3722, and the proved curve is a little above
+    assert found.caveats[-1] == "No rate follows for 1 audit."
+
+
+@pytest.mark.parametrize(
+    ("mu", "identified", "risk_in_words"),
+    [(0.0, 1, "very small"), (0.2, 2, "very small"), (0.5, 4, "small"), (1.0, 10, "moderate"), (2.0, 38, "large"),
+     (3.0, 76, "very large"), (6.0, 100, "extreme")],
+)  # fmt: skip
+def test_the_scale_counts_people(mu: float, identified: int, risk_in_words: str) -> None:
+    """Oracle: 100 Phi(mu + Phi^-1(0.01)), rounded up."""
+    (rate,) = rates(audit(findings=(_bound(mu),), series=()))
+    assert abs(identified - math.ceil(100.0 * special.ndtr(mu + special.ndtri(0.01)) - 1e-9)) <= 1
+    assert (rate.identified, rate.strength[0]) == (identified, risk_in_words)
+    text = rate.of_hundred()
+    assert text.startswith("Of 100 people in the data, with one record each, an attacker who falsely accuses 1 of 100")
+    assert (f"at most {identified} on average" in text) == (identified < 100)
+
+
+def test_the_scale_ascends_and_ends_at_certainty() -> None:
+    limits = [most for most, _, _ in SCALE]
+    assert limits == sorted(limits)
+    assert limits[0] > FALSE_POSITIVES[0]
+    assert limits[-1] == 1.0
+
+
+def test_larger_groups_are_named_after_the_first() -> None:
+    sizes = [dataclasses.replace(_bound(0.5 * size), at=FrozenMap({"group_size": size})) for size in (1, 2, 4, 8)]
+    found = highest_rate([audit(findings=tuple(sizes), series=())], ["demo"])
+    assert [rate.group_size for rate in found.larger] == [2, 8]
+    assert found.larger[1].short.startswith("Groups of 8 members: at most 96 of 100 groups (practically no protection)")
+
+
+def test_the_documented_scale_is_the_one_of_reports() -> None:
+    """Oracle for the last column: the closed form of the Gaussian mechanism's delta, solved for epsilon."""
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "strength.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([a-z ]+) \| ([a-z ]+) \| ([0-9.]*) ?\|$", page, re.MULTILINE)
+    assert [(int(most), risk_in_words, text) for most, risk_in_words, text, _ in rows] == [
+        (round(100 * most), risk_in_words, text) for most, risk_in_words, text in SCALE
+    ]
+    for most, _, _, epsilon in rows[:-1]:
+        mu = special.ndtri(int(most) / 100) - special.ndtri(0.01)
+        for shift, sign in ((0.0, 1.0), (0.1, -1.0)):  # rounded down to a tenth
+            e = float(epsilon) + shift
+            delta = special.ndtr(mu / 2 - e / mu) - math.exp(e) * special.ndtr(-mu / 2 - e / mu)
+            assert sign * (delta - 1e-5) > 0.0

@@ -9,11 +9,23 @@ from support import results as factory
 
 from dpspec.contract import Assumption, FrozenMap
 from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Conformance, Remedy, Result, Verdict
 from dpspec.reporters import ci, markdown, terminal
 from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
-from dpspec.reporters.summary import details, outcomes, summary, tally, verdict_sentence
+from dpspec.reporters.matrices import titles
+from dpspec.reporters.risk import highest_rate
+from dpspec.reporters.summary import (
+    Answer,
+    answer,
+    audited,
+    details,
+    principal,
+    remedies,
+    tally,
+    untested,
+    verdict_sentence,
+)
 
 DOCUMENT = {
     "dpspec": 1,
@@ -35,7 +47,7 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
 
 
 def said(*audits: AuditResult) -> str:
-    return " ".join(outcomes(audits, [one.name for one in audits]))
+    return answer(factory.result(*audits)).detail
 
 
 def test_details_of_an_audit() -> None:
@@ -71,24 +83,16 @@ def test_details_of_an_audit() -> None:
 def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
     one = factory.verdict("c", verdict=verdict, expected=verdict == "proved", reason="The bound 2.5 is known.")
     assert verdict_sentence(factory.result(audit(verdicts=(one,)))) == sentence
-    first = next(outcomes([audit(verdicts=(one,))], ["demo"]))
-    assert first.startswith('The claim "c" (epsilon <= 3 at delta = 1e-06) is ')
-    assert first.endswith(": the bound 2.5 is known.")
-    unproved = dataclasses.replace(
-        one, verdict="open", reason="Not proved: the certified bound 3.4 exceeds the claimed 3."
-    )
-    assert said(audit(verdicts=(unproved,))).startswith(
-        'The claim "c" (epsilon <= 3 at delta = 1e-06) is not proved: the certified bound 3.4 exceeds the claimed 3.'
-    )
 
 
 def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     accuracy = factory.verdict("useful", kind="metric", verdict="open", expected=False)
     proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)
-    text = said(audit(verdicts=(accuracy, proved, open_)))
-    assert text.startswith('The claim "weak" (')
-    assert "1 of 2 privacy claims is neither proved nor refuted and 1 is proved." in text
-    assert "The utility claim is neither proved nor refuted." in text
+    found = factory.result(audit(verdicts=(accuracy, proved, open_)))
+    assert verdict_sentence(found) == "1 of 2 privacy claims is neither proved nor refuted and 1 is proved."
+    decisive = principal(found.audits)
+    assert decisive is not None
+    assert decisive[1].claim == "weak"
     result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
     assert verdict_sentence(result) == "Both privacy claims are proved."
     assert verdict_sentence(factory.result(audit(verdicts=()))) == "No claim was made."
@@ -143,15 +147,63 @@ def test_the_executed_run_has_a_sentence() -> None:
     assert said(audit()).endswith("The conformance of the executed run was not tested.")
 
 
-def test_four_parts_of_one_audit_and_of_several() -> None:
-    one = factory.result(audit())
-    two = factory.result(audit(), audit("other", conformance=factory.conformance("deviates")))
-    for result in (one, two):
-        answers = dict(summary(result))
-        assert list(answers) == ["Result", "Audited", "Risk for one person", "Not tested"]
-        assert all(answers.values())
-    assert "The executed run deviates from its declaration in other" in answers["Result"][0]
-    assert summary(dataclasses.replace(one, audits=())) == ()
+@pytest.mark.parametrize(
+    ("verdicts", "tone", "headline"),
+    [
+        ((factory.verdict("one"),), "good", "The privacy claim is proved"),
+        (
+            (factory.verdict("one", verdict="refuted", expected=False, lower=4.2929, upper=4.2936),),
+            "bad",
+            "The claim is not met: epsilon 4.292 to 4.294, claimed 3",
+        ),
+        (
+            (factory.verdict("one"), factory.verdict("two", verdict="open", expected=False, lower=None, upper=3.2)),
+            "bad",
+            "The claim two is not proved: epsilon at most 3.2, claimed 3",
+        ),
+        (
+            tuple(factory.verdict(name, verdict="open", expected=False) for name in "ab"),
+            "bad",
+            "2 of 2 claims failed: demo.a and demo.b",
+        ),
+        ((factory.verdict("one"), MISSED), "bad", "The control high was not refuted: the audit does not detect"),
+        (
+            (factory.verdict("one", verdict="open", expect=("open",)),),
+            "open",
+            "The privacy claim is neither proved nor",
+        ),
+        ((factory.verdict("one", verdict="contradicted", expected=False),), "bad", "An attack contradicts a proof"),
+        ((), "open", "Nothing is claimed: epsilon <= 2.5 at delta 1e-6"),
+    ],
+)
+def test_the_answer_is_one_sentence_with_its_number(verdicts: tuple[Verdict, ...], tone: str, headline: str) -> None:
+    found = answer(factory.result(audit(verdicts=verdicts)))
+    assert found.tone == tone
+    assert found.headline.startswith(headline)
+    assert not found.headline.endswith(".")
+
+
+def test_the_answer_of_a_run_that_deviates_is_the_deviation() -> None:
+    bad = audit(conformance=factory.conformance("deviates", expected=False))
+    assert answer(factory.result(bad)).headline == "The executed run deviates from its declaration: demo"
+    missing = audit(conformance=factory.conformance("checks-missing", expected=False))
+    assert answer(factory.result(missing)).headline == "Planned checks of the executed run are missing: demo"
+    waiting = factory.result(audit(planned_trials=9))
+    assert answer(waiting) == Answer("open", "Not finished: trials are missing", answer(waiting).detail)
+
+
+def test_remedies_are_values_with_the_present_ones() -> None:
+    failed = factory.verdict("one", verdict="refuted", expected=False, provable=4.2936)
+    changes = (
+        Remedy(place="mechanism.noise_multiplier", now=0.8, value=0.935),
+        Remedy(place="mechanism.steps", now=None, value=895.0),
+    )
+    assert list(remedies(audit(verdicts=(failed,), remedies=changes))) == [
+        "mechanism.noise_multiplier: 0.935 (now 0.8)",
+        "mechanism.steps: 895",
+        "claim epsilon 4.3 instead, which the present values prove",
+    ]
+    assert list(remedies(audit())) == []
 
 
 def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
@@ -164,15 +216,14 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
     finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
     environment = FrozenMap({"mechanisms": {"group": "training with noise"}})
     one = factory.result(audit(findings=(finding,), planned_trials=1), environment=environment)
-    answers = dict(summary(one))
-    assert answers["Audited"][0].endswith("by training with noise (mechanism group).")
-    text = " ".join(answers["Not tested"])
+    assert next(audited(one, ["demo"])).endswith("by training with noise (mechanism group).")
+    text = " ".join(untested(one.audits))
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
     assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
     strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
-    assert "by the mechanism theirs." in dict(summary(factory.result(strange)))["Audited"][0]
+    assert "by the mechanism theirs." in next(audited(factory.result(strange), ["demo"]))
 
 
 def test_cells_are_named_by_their_values_in_the_risk() -> None:
@@ -185,15 +236,9 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
         )
         for noise, mu in ((4.0, 0.5), (1.0, 2.0))
     ]
-    text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
-    assert text.startswith("Highest in sweep (noise_multiplier=1). At a 1% false-positive rate")
-
-
-def test_the_summary_of_a_refuted_claim_is_the_bound_that_refutes_it() -> None:
-    reason = "The certified lower bound 2.4 (x) exceeds the claimed 2. The attack (y) does not reject it, p = 1."
-    text = said(audit(verdicts=(factory.verdict("low", verdict="refuted", expected=False, reason=reason),)))
-    assert "is refuted: the certified lower bound 2.4 (x) exceeds the claimed 2." in text
-    assert "p = 1" not in text
+    result = factory.result(*matrix)
+    assert highest_rate(result.audits, titles(result)).title == "sweep (noise_multiplier=1)"
+    assert "Highest in sweep (noise_multiplier=1). Of 100 people" in " ".join(html.render(result).split())
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

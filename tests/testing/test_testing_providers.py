@@ -164,7 +164,7 @@ class Scores(Net):
         (Uncounted, "test_parameters_are_those_of_the_built_module", r"says 7, the module has \d+"),
         (Double, "test_parameters_are_those_of_the_built_module", "torch.float64"),
         (Normalised, "test_records_do_not_see_each_other", "depends on the other records"),
-        (Normalised, "test_nothing_but_parameters_remembers_records", "changes the buffers 1.running_mean"),
+        (Normalised, "test_nothing_but_parameters_remembers_records", "changes the buffer '1.running_mean'"),
         (Scores, "test_outputs_are_one_score_per_class", r"not \(4, 10\)"),
         (Normalised, "test_per_example_gradients_are_those_of_each_record_alone", "no per-example gradients"),
     ],

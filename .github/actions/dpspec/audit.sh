@@ -22,6 +22,8 @@ for name in BASELINE ALLOW_CHANGED_CLAIMS DEVICE BOUNDS_ONLY MAX_MINUTES REPORTS
   # A line end in one of them would write another line to the files that the runner obeys.
   if [[ "${!variable:-}" == *[$'\001'-$'\037'$'\177']* ]]; then fail "the input ${name,,} holds a control character"; fi
 done
+case "${DPSPEC_PROJECT:-off}" in on | off) ;; *) fail "the input project must be on or off" ;; esac
+export DPSPEC_PROJECT="${DPSPEC_PROJECT:-off}"
 for name in ALLOW_CHANGED_CLAIMS BOUNDS_ONLY; do
   variable="DPSPEC_$name"
   case "${!variable:-false}" in true | false) ;; *) fail "the input ${name,,} must be true or false" ;; esac

@@ -167,9 +167,11 @@ def _limits(checks: Iterable[Check]) -> str:
     seen = []
     for name, values in detectable.items():
         if values:
-            ends = (f"{upper(100.0 * v, digits=2)}%" if v > 0.0 else "any" for v in (min(values), max(values)))
-            seen.append(f"{name} {' to '.join(dict.fromkeys(ends))}")
-    text = f"No check is rejected. Smallest detectable deviations: {', '.join(seen)}." if seen else ""
+            ends = (
+                f"{upper(100.0 * v, digits=2)}%" if v > 0.0 else "any deviation" for v in (min(values), max(values))
+            )
+            seen.append(f"{name}: {' to '.join(dict.fromkeys(ends))}")
+    text = f"No check is rejected. Smallest detectable deviations: {'; '.join(seen)}." if seen else ""
     if blind := [name for name, values in detectable.items() if not values]:
         names = ", ".join(blind)
         text += f"{' ' if text else ''}The checks of {names} are not rejected, but no deviation could have failed them."

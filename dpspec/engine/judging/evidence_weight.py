@@ -8,7 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dpspec.contract import Assumption, Claim, Evidence, Finding, Json, Scope, Series, Spec, is_privacy_quantity
+from dpspec.contract import (
+    Assumption,
+    Claim,
+    Evidence,
+    Finding,
+    FrozenMap,
+    Json,
+    Scope,
+    Series,
+    Spec,
+    is_privacy_quantity,
+)
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.result import AuditResult
 
@@ -160,9 +171,9 @@ def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]
     """Why the proof that is nearest to a claim's scope does not cover it; empty without one."""
     if scope is None:
         return "" if is_metric(part.quantity, findings) else f"{part.quantity} is not a metric: it has a scope"
-    short = [(f.method, shortfall(f.scope, scope)) for f in _bounds_on(part, findings) if proven_bound(f)]
-    method, reasons = min((each for each in short if each[1]), key=lambda each: len(each[1]), default=("", []))
-    return f"{method}: {'; '.join(reasons)}" if reasons else ""
+    short = [shortfall(f.scope, scope) for f in _bounds_on(part, findings) if proven_bound(f)]
+    reasons = min(filter(None, short), key=len, default=[])
+    return f"the nearest: {'; '.join(reasons)}" if reasons else ""
 
 
 def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> int | None:
@@ -186,7 +197,7 @@ def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> s
     for f in _bounds_on(part, findings):
         false = [a for a in f.assumptions if a.status == "false"]
         if false and covers(f.scope, scope) and part.within(f.value):
-            return f"{f.method}: {false[0].name} is false: {false[0].text}"
+            return f"{false[0].name} is false: {false[0].text}"
     return ""
 
 
@@ -223,6 +234,11 @@ def _strength(finding: Finding, scope: Scope | None) -> Strength | None:
 
 Pair = tuple[float, float]
 
+#: The series of membership inference, its false-positive rates, and the smallest delta that makes a curve whole.
+TRADE_OFF = "trade-off"
+_RATES = tuple(10.0 ** (-6 + i / 4) for i in range(25))
+_LARGE_DELTA = 0.1
+
 
 @dataclass(frozen=True)
 class ProvenCurve:
@@ -237,23 +253,68 @@ class ProvenCurve:
     def polygon(self) -> Polygon:
         return polygon(self.pairs)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bounds are pure DP, or there are several and one has a large delta or epsilon 0.
+
+        Bounds at small deltas alone allow far higher rates of membership inference than the mechanism.
+        """
+        epsilon, delta = self.pairs[0]
+        return epsilon == 0.0 or (delta >= _LARGE_DELTA if len(self.pairs) > 1 else delta == 0.0)
+
 
 def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
+    return curves_of(audit.findings, audit.series)
+
+
+def trade_off(findings: Sequence[Finding], series: Sequence[Series]) -> Series | None:
+    """The maximum true-positive rate of membership inference at each false-positive rate, for each whole curve.
+
+    It is 1 - f, with f the trade-off function that the proved (epsilon, delta) imply (Dong, Roth and Su 2022).
+    """
+    curves = [curve for curve in curves_of(findings, series) if curve.is_whole]
+    if not curves:
+        return None
+    bounds = [finding for finding in findings if finding.bound == "upper" and curve_points(finding)]
+    keys = ("group_size", *curves[0].varying)
+    columns: dict[str, list[Json]] = {name: [] for name in (*keys, "false_positive_rate", "true_positive_rate")}
+    for curve in curves:
+        for rate in _RATES:
+            values = (curve.group_size, *(getattr(curve.scope, key) for key in curve.varying))
+            power = min(1.0, float(curve.polygon.tpr(rate)))
+            for name, value in zip(columns, (*values, rate, power), strict=True):
+                columns[name].append(value)
+    return Series(
+        name=TRADE_OFF,
+        title="Maximum power of membership inference against its false-positive rate",
+        columns=FrozenMap(columns),
+        units=FrozenMap(dict.fromkeys(columns, "")),
+        rigor="theorem",
+        source="Dong, Roth and Su 2022",
+        privacy=max((finding.privacy for finding in bounds), key=("public", "data-dependent", "per-record").index),
+        plot=FrozenMap(
+            {"x": "false_positive_rate", "y": ["true_positive_rate"], "by": "group_size", "log": ["x", "y"]}
+        ),
+        bounds=FrozenMap({"true_positive_rate": "upper"}),
+    )
+
+
+def curves_of(findings: Sequence[Finding], series: Sequence[Series]) -> list[ProvenCurve]:
     """All curves of proven upper bounds in both directions for all records, by ascending group size.
 
     A bound counts if a verdict may depend on it (``proven_bound``). A certified or theorem series of delta over epsilon
     adds its points if the bounds for its group size, and for its adjacency if it has that column, have one scope only.
     """
     pairs: dict[tuple[int, Scope], list[Pair]] = {}
-    for finding in audit.findings:
+    for finding in findings:
         everywhere = (finding.scope.direction, finding.scope.record) == ("both", "all")
         if everywhere and finding.bound == "upper" and proven_bound(finding):
             of_curve = [pair for pair in curve_points(finding) if math.isfinite(pair[0])]
             if of_curve:
                 pairs.setdefault((group_size(finding), finding.scope), []).extend(of_curve)
-    for series in audit.series:
-        if is_profile(series) and series.rigor in ("certified", "theorem"):
-            for adjacency, size, pair in _points(series):
+    for one in series:
+        if is_profile(one) and one.rigor in ("certified", "theorem"):
+            for adjacency, size, pair in _points(one):
                 keys = [key for key in pairs if key[0] == size and adjacency in ("", key[1].adjacency)]
                 if len(keys) == 1:
                     pairs[keys[0]].append(pair)

@@ -6,6 +6,7 @@ certified or theorem bound in scope is within it; supported, if only weaker evid
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -152,8 +153,8 @@ class ClaimEvaluator:
         if smallest is not None and smallest[0] <= self.tests.level(tested):
             clash = weakest is not None and weakest.rank == 2
             level = f"p = {upper(smallest[0])}, family-wise at confidence {exact(self.tests.confidence)}"
-            reason = f"{_tester(smallest[1], stated)} rejects the claim: {level}."
-            reason += f" {_attacked(weakest)}." if weakest is not None and _attacked(weakest) else ""
+            shown = "" if weakest is None else _attacked(weakest)
+            reason = f"{f'{shown}. ' if shown else ''}{_tester(smallest[1], stated)} rejects the claim: {level}."
             reason += " A proved bound is within the claim: one of the two is wrong." if clash else ""
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
@@ -177,9 +178,7 @@ class ClaimEvaluator:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            side, value = _proving(weakest.part, weakest.best.value)
-            method = weakest.best.finding.method
-            reason = f"The {_rigor(weakest.best)} {side} bound of {value} ({method}) is within the claim."
+            reason = f"{_rigor(weakest.best)}: {_proving(weakest.part, weakest.best.value)}, within the claim."
             warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
             return "proved", reason + (warning if deviates else ""), weakest
         scope = tested.scope if tested.statement.about_privacy else None
@@ -258,7 +257,7 @@ class ClaimEvaluator:
         if proof is not None:
             value = (upper if at_most else lower)(proof.value, against=part.claimed)
             beyond = "exceeds" if at_most else "is below"
-            text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
+            text = f"the {_rigor(proof).lower()} bound {value} {beyond} the claimed {exact(part.claimed)}"
         else:
             side = "upper" if at_most else "lower"
             unproved = f"no proved {side} bound applies to this claim"
@@ -279,7 +278,7 @@ def _attacked(view: PartView) -> str:
     finding, side = view.attacked.finding, ">=" if view.part.side == "at-most" else "<="
     value = (lower if side == ">=" else upper)(finding.value, against=view.part.claimed)
     sure = f" at confidence {exact(finding.confidence)}" if finding.confidence is not None else ""
-    return f"It shows {finding.quantity} {side} {value}{sure}"
+    return f"Shown: {finding.quantity} {side} {value}{sure}"
 
 
 def _tester(evidence: Evidence, stated: Statement) -> str:
@@ -346,25 +345,30 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
     return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
 
 
+#: The name of a numerical method, such as ``pld/connect-the-dots``. Other parts of a method say why a bound holds.
+_NUMERICAL = re.compile(r"[\w-]+/[\w-]+")
+
+
 def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
+    bound = f"<= {upper(weighed.value, against=part.claimed)}, below"
     if part.side == "at-most":
-        side, value, beyond = "lower", lower(weighed.value, against=part.claimed), "exceeds"
-    else:
-        side, value, beyond = "upper", upper(weighed.value, against=part.claimed), "is below"
-    return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
+        bound = f">= {lower(weighed.value, against=part.claimed)}, above"
+    ways = [way for way in weighed.finding.method.split(", ") if not _NUMERICAL.fullmatch(way)]
+    return ", ".join([f"Certified: {part.quantity} {bound} the claimed {exact(part.claimed)}", *ways])
 
 
 def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
-    finding, (side, value) = weighed.finding, _proving(part, weighed.value)
+    finding, bound = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
-        return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."
+        value = (upper if part.side == "at-most" else lower)(weighed.value)
+        return f"Approximate: {part.quantity} is about {value}, within the claim, without a guarantee."
     if weighed.strength == "statistical":
         at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
-        return f"The {side} bound of {value} ({finding.method}) within the claim is statistical, at {at}."
+        return f"Statistical: {bound} at {at}, within the claim."
     whose = "for the declared collection of datasets" if finding.scope.data == "collection" else "for this dataset"
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
     given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
-    text = f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
+    text = f"Proved only {given}: {bound}, within the claim."
     if unchecked:
         return text
     if enough is None:
@@ -379,9 +383,9 @@ def attack_name(evidence: Evidence) -> str:
     return evidence.method if groups == 1 else f"{evidence.method}, groups of {groups}"
 
 
-def _proving(part: Part, value: float) -> tuple[str, str]:
-    return ("upper", upper(value)) if part.side == "at-most" else ("lower", lower(value))
+def _proving(part: Part, value: float) -> str:
+    return f"{part.quantity} {f'<= {upper(value)}' if part.side == 'at-most' else f'>= {lower(value)}'}"
 
 
 def _rigor(weighed: WeighedFinding) -> str:
-    return "certified" if weighed.finding.rigor == "certified" else "proved"
+    return "Certified" if weighed.finding.rigor == "certified" else "Proved"

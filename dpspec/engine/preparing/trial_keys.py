@@ -77,6 +77,8 @@ def code_of(offered: Offered) -> tuple[str, str]:
     """The digest of a provider's code if keys of trials contain it; if it is unreadable, empty with the reason."""
     if not _is_keyed(offered):
         return "", ""
+    if offered.code:
+        return offered.code, ""
     reference = next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
     where = offered.distribution, offered.plugin, reference
     try:

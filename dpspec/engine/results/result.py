@@ -219,6 +219,21 @@ class Conformance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A change with which all failed claims of an audit are proved.
+
+    Attributes:
+        place: The number, as ``--set`` accepts it.
+        now: Its value in the spec; None if the spec omits it.
+        value: The value that was tried and proves the claims.
+    """
+
+    place: str
+    now: float | None
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditResult:
     """The audit of one spec, or of one cell of its matrix.
 
@@ -228,6 +243,7 @@ class AuditResult:
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
         stored_trials: The number of trials that the store had before the run.
         recording: The section of a recorded training; None for all others.
+        remedies: Alternative changes that would prove the failed claims; empty if none was searched.
     """
 
     name: str
@@ -252,6 +268,7 @@ class AuditResult:
     stored_trials: int = 0
     promised: tuple[Check, ...] = ()
     recording: Recording | None = None
+    remedies: tuple[Remedy, ...] = ()
 
     def __repr__(self) -> str:
         """A line for each claim, with public bounds only."""
@@ -403,16 +420,16 @@ class Result:
         return joined_series(self.audits, self.matrices, name)
 
     def _repr_html_(self) -> str:
-        """The HTML report in an ``iframe`` without access to the notebook or any server.
+        """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
         It omits data-dependent and per-record values, as every report.
         """
-        from dpspec.registry.loader import load_catalog, resolve
+        from dpspec.registry.loader import resolve
 
-        render: Any = resolve(load_catalog().reporters["html"].provider.render)
+        render: Any = resolve("dpspec.reporters.page:first_screen")
         page = escape(render(self), quote=True)
-        style = "width:100%;height:44rem;border:1px solid #8884"
-        return f'<iframe sandbox="allow-scripts" style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
+        style = "width:100%;height:36rem;border:1px solid #8884"
+        return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
 
 
 #: The column of a joined series that names the cell, unless the series has such a column.

@@ -19,6 +19,7 @@ from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import conclude
+from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
@@ -93,6 +94,14 @@ def run(
             raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
+    search = Search(catalog)
+    audits = (
+        audit
+        if each.prepared.recording is not None or each.prepared.components
+        else replace(audit, remedies=search.remedies(each.prepared.spec, audit.verdicts, each.seconds))
+        for audit, each in zip(result.audits, bounded, strict=True)
+    )
+    result = replace(result, audits=tuple(audits))
     emit(RunFinished(complete=result.complete))
     return result
 

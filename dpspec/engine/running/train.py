@@ -47,7 +47,8 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.registry.loader import made, mark, misbehaved
+from dpspec.registry.loader import made, mark, misbehaved, use_project, used_project
+from dpspec.registry.project import ProjectFile
 
 #: The cache of a worker process.
 _CACHE = WorkerCache()
@@ -55,7 +56,7 @@ _CACHE = WorkerCache()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTrials:
-    """Picklable work: the trials of one chunk, with the sender's ``versions`` and the folders of their states."""
+    """Picklable work: the trials of one chunk, with the sender's ``versions`` and ``project``, and their folders."""
 
     spec: Spec
     catalog: Catalog
@@ -66,10 +67,13 @@ class TrainTrials:
     versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     makers: FrozenMap = dataclasses.field(default_factory=FrozenMap)
     folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
+    project: tuple[ProjectFile, ...] = ()
 
     def __call__(self, place: TaskContext) -> Iterator[NewTrial]:
         from dpspec.training import limited
 
+        if self.versions:  # in another process
+            use_project(self.project)
         if self.versions and (here := _versions(self.catalog)) != self.versions:
             ours, theirs = (
                 ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
@@ -98,6 +102,7 @@ class TrainTrials:
             "catalog": catalog,
             "cache": None,
             "versions": _versions(catalog),
+            "project": used_project(),
             "folders": {index: folder and folder.absolute() for index, folder in self.folders.items()},
         }
 

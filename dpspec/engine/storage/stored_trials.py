@@ -17,6 +17,7 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
 from dpspec.engine.results.result import AuditResult, ExecutedRun, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
+from dpspec.registry.loader import used_project
 
 Listener = Callable[[Event], None]
 
@@ -128,6 +129,8 @@ def environment(catalog: Catalog | None) -> FrozenMap:
     if catalog is not None:
         offers = offers_for_trials(catalog)
         values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
+        if files := used_project():
+            values["project"] = {file.name: f"sha256 {file.digest}, named by {file.named_by}" for file in files}
     return FrozenMap(values)
 
 

@@ -99,7 +99,7 @@ _RULES: tuple[_Rule, ...] = (
         _BatchNorm,
         lambda m: not isinstance(m, _InstanceNorm),
         "mixes the records of a batch",
-        "use torch.nn.GroupNorm or torch.nn.LayerNorm",
+        "use torch.nn.GroupNorm or LayerNorm, for example module = opacus.validators.ModuleValidator.fix(module)",
     ),
     (
         _DropoutNd | nn.MultiheadAttention,
@@ -150,7 +150,7 @@ def require_uncoupled(model: nn.Module) -> None:
     for name, module in model.named_modules():
         for kind, applies, why, instead in _RULES:
             if isinstance(module, kind) and applies(module):
-                found.append(f"{_place(name, module)} {why}; {instead}")
+                found.append(f"{layer_name(name, module)} {why}; {instead}")
                 break
     if found:
         raise ModelError("the model has no per-example gradients: " + "; ".join(found))
@@ -189,7 +189,7 @@ def current_layer(model: nn.Module) -> Iterator[Callable[[], str]]:
 
     def describe_layer() -> str:
         layer = inside[-1] if inside else model
-        return _place(names[layer], layer)
+        return layer_name(names[layer], layer)
 
     hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
     try:
@@ -199,7 +199,7 @@ def current_layer(model: nn.Module) -> Iterator[Callable[[], str]]:
             hook.remove()
 
 
-def _place(name: str, module: nn.Module) -> str:
+def layer_name(name: str, module: nn.Module) -> str:
     return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
 
 
@@ -209,22 +209,25 @@ _UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 
 def check_model(factory: ModelFactory, facts: Facts) -> None:
     """Check a plugin's model before training: run it on one zero record. torch's random generators are restored."""
+    with torch.random.fork_rng(devices=[]):
+        check_module(factory.build(0).eval(), facts)
+
+
+def check_module(model: nn.Module, facts: Facts) -> None:
     shape = facts.shape or (facts.features,)
     kind = torch.float32 if facts.vocabulary is None else torch.int64
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        model = factory.build(0).eval()
-        require_uncoupled(model)
-        with current_layer(model) as describe_layer:
-            try:
-                out = model(torch.zeros((1, *shape), dtype=kind))
-            except _UNFIT as error:
-                if ran_out(error):
-                    raise
-                first_line = str(error).strip().partition("\n")[0] or type(error).__name__
-                raise ModelError(
-                    f"the model rejects a record of shape {list(shape)}: {describe_layer()}: {first_line}; "
-                    "build the model for `facts.shape`, or change the `shape` of the data"
-                ) from error
+    require_uncoupled(model)
+    with torch.no_grad(), current_layer(model) as describe_layer:
+        try:
+            out = model(torch.zeros((1, *shape), dtype=kind))
+        except _UNFIT as error:
+            if ran_out(error):
+                raise
+            first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise ModelError(
+                f"the model rejects a record of shape {list(shape)}: {describe_layer()}: {first_line}; "
+                "build the model for `facts.shape`, or change the `shape` of the data"
+            ) from error
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
         given = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
         raise ModelError(

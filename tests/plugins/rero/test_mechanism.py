@@ -102,7 +102,7 @@ def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
         "smaller-prior": "proved",
         "too-good": "supported",
     }
-    assert "approximate" in verdicts["too-good"].reason
+    assert "Approximate" in verdicts["too-good"].reason
 
 
 def test_the_curve_is_monotone_and_says_how_far_approximations_are(audited: AuditResult) -> None:

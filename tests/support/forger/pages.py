@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Iterator
 
+from dpspec.reporters.read_results import embedded, extract
 from support.forger.leaves import Edit, sample
 
 _STYLES = (
@@ -64,9 +65,10 @@ def _edits(page: str, chance: random.Random, most: int) -> Iterator[tuple[str, s
             yield f"written by {writer!r}", other
             yield f"written by {writer!r}, with a style", other.replace("</style>", "*{color:red}</style>", 1)
         yield "without a generator", page.replace(written[0], "")
-    json_end = page.rindex('"schema"')
-    yield "a space in the JSON", _cut(page, (json_end, json_end), " ")
-    yield "a repeated key", _cut(page, (json_end, json_end), '"confidence": 0.5, ')
+    json = extract(page)
+    json_end = json.rindex('"schema"')
+    for what, inserted in (("a space in the JSON", " "), ("a repeated key", '"confidence": 0.5, ')):
+        yield what, page.replace(embedded(json), embedded(_cut(json, (json_end, json_end), inserted)))
     yield "text before the page", f" {page}"
     yield "text after the page", f"{page}<p>proved</p>"
 

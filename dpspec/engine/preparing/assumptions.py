@@ -1,0 +1,87 @@
+"""Core's assumptions on initial weights, the constants of a backend, and the code of an attack."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from dpspec.contract import Assumption, Evidence, Finding, Outcome, Spec, is_privacy_quantity
+from dpspec.contract.catalog import Offered
+from dpspec.engine.preparing.prepare import CONSTANTS, chosen_weights, weights_path
+
+PUBLIC = Assumption(
+    name="public-initial-weights",
+    status="declared",
+    text="the initial weights (model.initial) do not depend on the private records",
+)
+
+SAME = Assumption(
+    name="same-initial-weights",
+    status="declared",
+    text="all compared datasets have the same initial weights, chosen by an adversary; a pipeline that computes its "
+    "weights from private records is not covered",
+)
+
+CHOSEN = Assumption(
+    name="worst-case-initial-weights",
+    status="by-construction",
+    text="an adversary chose the initial weights, fitted to the real records before canaries and inclusion bits were "
+    "drawn: this refutes claims about any initial weights, and not about one model's own",
+)
+
+#: The assumption of evidence if a plugin's code made the canaries or scored them.
+ATTACK_CODE = Assumption(
+    name="attack-code",
+    status="reported",
+    text="the code of the attack received no inclusion bit, seed or noise; dpspec cannot check other sources",
+)
+
+#: Statuses that prevent a proof.
+_BAD = ("false", "unchecked")
+
+
+def with_assumptions(
+    outcomes: Iterable[Outcome], spec: Spec, constants: Assumption | None, offers: Mapping[str, tuple[str, Offered]]
+) -> Iterator[Outcome]:
+    """The outcomes with core's assumptions.
+
+    Findings get the backend's statement about constants if they assume public ones: all upper bounds of a trained model
+    do, and findings of other mechanisms name the assumption. The privacy results of an attack by a plugin's code get
+    one, and so do upper bounds and lower bounds of attacks for initial weights.
+    """
+    attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
+    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
+    code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
+    chosen = chosen_weights(spec)
+    for outcome in outcomes:
+        more: list[Assumption] = []
+        if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
+            more.append(code)
+        if isinstance(outcome, Finding):
+            outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
+            match outcome.bound, outcome.scope.pipeline:
+                case "lower", "executed":
+                    more += [code] if attack else []
+                    more += [CHOSEN] if chosen else []
+                case "upper", "declared" if chosen:
+                    more.append(SAME)
+                case "upper", "declared" if weights_path(spec) is not None:
+                    more.append(PUBLIC)
+        if more and isinstance(outcome, Evidence | Finding):
+            outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
+        yield outcome
+
+
+def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:
+    known: list[Assumption] = []
+    for own in finding.assumptions:
+        if own.name == CONSTANTS and own.status != "false":
+            # A bad status replaces the finding's text.
+            words = [constants.text] if constants.status in _BAD else [own.text, constants.text]
+            text = "; ".join(filter(None, words))
+            own = replace(own, status=constants.status, text=text, test=constants.test)
+        known.append(own)
+    if any(assumption.name == CONSTANTS for assumption in known):
+        return replace(finding, assumptions=tuple(known))
+    declared_upper = finding.bound == "upper" and finding.scope.pipeline == "declared"
+    if constants.status in _BAD and spec.model is not None and declared_upper:
+        return replace(finding, assumptions=(*finding.assumptions, constants))
+    return finding

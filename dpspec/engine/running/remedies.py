@@ -1,0 +1,87 @@
+"""Values of the mechanism with which the failed claims of an audit are proved, found by calibration."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from dpspec.contract import Spec
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event
+from dpspec.engine.calibration import Evaluations, calibrate_spec
+from dpspec.engine.results.result import Remedy, Verdict
+from dpspec.errors import DpspecError
+from dpspec.language.numeric_values import numeric_key
+
+#: The maximum processor time of the search of one run, and duration of the bounds of a searched audit, in seconds.
+_MOST_SECONDS, _MOST_BOUND_SECONDS = 2.0, 4.0
+
+#: The relative precision of values, before real ones are rounded to three digits.
+_PRECISION = 5e-3
+
+_VARIED = ("mechanism.noise_multiplier", "mechanism.steps")
+
+
+class Search:
+    """One search per run, so that a run with many failed claims is not slow."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._left = _MOST_SECONDS
+
+    def remedies(self, spec: Spec, verdicts: Sequence[Verdict], seconds: float) -> tuple[Remedy, ...]:
+        """Search the noise, the steps and the group size that prove all claims with the expectation proved.
+
+        Args:
+            spec: The audited spec.
+            verdicts: Its verdicts.
+            seconds: The duration of its bounds.
+
+        Returns:
+            One remedy per number; empty if no claim failed, if the search takes too long, or if bounds depend on data.
+        """
+        failed = [v for v in verdicts if "proved" in v.expect and not v.expected and v.kind != "metric"]
+        if not failed or any(v.provable is None for v in failed) or seconds > _MOST_BOUND_SECONDS:
+            return ()
+        began = time.process_time()
+
+        def stop_late(_: Event) -> None:
+            if time.process_time() - began > self._left:
+                raise TimeoutError
+
+        found: list[Remedy] = []
+        groups = [f"claims.{v.claim}.group_size" for v in failed if len(failed) == 1 and _group_size(spec, v) > 1]
+        for place in (*groups, *_VARIED):
+            try:
+                found.extend(_calibrated(spec, self._catalog, place, stop_late))
+            except (TimeoutError, DpspecError):  # no such number, no valid neighbor, or no time
+                continue
+        self._left -= time.process_time() - began
+        return tuple(found)
+
+
+def _group_size(spec: Spec, verdict: Verdict) -> int:
+    return next(claim.group_size for claim in spec.claims if claim.id == verdict.claim)
+
+
+def _calibrated(spec: Spec, catalog: Catalog, place: str, emit: Callable[[Event], None]) -> Iterator[Remedy]:
+    calibration = calibrate_spec(spec, catalog, vary=place, relative=_PRECISION, emit=emit)
+    key, point = calibration.key, calibration.proved
+    if point is None or calibration.private:
+        return
+    value = point.value
+    if not key.integer:  # three digits, away from the value that proves nothing
+        away = 1.0 if calibration.more_helps else -1.0
+        rounded = float(f"{value * (1.0 + 0.005 * away):.3g}")
+        remedy = Remedy(place=place, now=key.value, value=rounded)
+        value = rounded if proves(spec, catalog, remedy) else value
+    yield Remedy(place=place, now=key.value, value=value)
+
+
+def proves(spec: Spec, catalog: Catalog, remedy: Remedy) -> bool:
+    """Whether all claims with the expectation proved are proved with the value of a remedy.
+
+    Raises:
+        DpspecError: The spec has no such number.
+    """
+    claims = tuple(c.id for c in spec.claims if "proved" in c.expect and c.kind != "metric")
+    evaluations = Evaluations(spec, catalog, numeric_key(spec, catalog, remedy.place), claims)
+    return evaluations.at(remedy.value).proved

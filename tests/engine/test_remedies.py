@@ -1,0 +1,82 @@
+"""Remedies of failed claims: values that a search tried, against the closed form of the Gaussian mechanism."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from scipy import optimize, special
+
+import dpspec
+from dpspec.engine.results.result import Remedy
+from dpspec.engine.running import remedies as module
+from dpspec.engine.verify import verify
+from dpspec.registry.loader import load_catalog
+
+DELTA = 1e-5
+
+
+def spec(epsilon: float = 2.0, group_size: int = 1, **mechanism: Any) -> dict[str, Any]:
+    """Full batches, with the loss of one Gaussian mechanism of mu = group_size sqrt(steps) / noise."""
+    return {
+        "dpspec": 1,
+        "name": "remedy",
+        "mechanism": {
+            "kind": "group", "noise_multiplier": 4.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}, "steps": 9,
+            **mechanism,
+        },
+        "data": {"kind": "declared", "records": 1000},
+        "threat_model": {"group_size": sorted({1, group_size})},
+        "claims": [{"id": "c", "kind": "approx-dp", "epsilon": epsilon, "delta": DELTA, "group_size": group_size}],
+    }  # fmt: skip
+
+
+def largest_mu(epsilon: float) -> float:
+    """Oracle: delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(mu: float) -> float:
+        return (
+            float(special.ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
+            - DELTA
+        )
+
+    return float(optimize.brentq(excess, 1e-3, 50.0, xtol=1e-12))
+
+
+def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
+    (audit,) = dpspec.run(spec(), store=tmp_path).audits
+    found = {remedy.place: remedy for remedy in audit.remedies}
+    mu = largest_mu(2.0)
+    noise = found["mechanism.noise_multiplier"]
+    assert noise.now == 4.0
+    assert 3.0 / mu <= noise.value <= 1.02 * 3.0 / mu
+    assert noise.value == float(f"{noise.value:.3g}")
+    assert found["mechanism.steps"] == Remedy(place="mechanism.steps", now=9.0, value=math.floor((4.0 * mu) ** 2))
+
+
+def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
+    (audit,) = dpspec.run(spec(4.0, group_size=6), store=tmp_path).audits
+    found = {remedy.place: remedy for remedy in audit.remedies}
+    assert found["claims.c.group_size"].value == math.floor(largest_mu(4.0) * 4.0 / 3.0)
+
+
+def test_an_edited_remedy_is_found(tmp_path: Any) -> None:
+    catalog, result = load_catalog(), dpspec.run(spec(), store=tmp_path)
+    assert not [one for one in verify(result, catalog) if one.differs]
+    (audit,) = result.audits
+    for wrong in (
+        Remedy(place="mechanism.noise_multiplier", now=4.0, value=4.5),
+        Remedy(place="gone", now=1.0, value=2.0),
+    ):
+        edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, remedies=(wrong,)),))
+        (mismatch,) = [one for one in verify(edited, catalog) if one.differs]
+        assert mismatch.what.startswith("remedies[0]")
+
+
+def test_nothing_is_searched_without_a_failure_or_without_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dpspec.run(spec(8.0), store=tmp_path).audits[0].remedies == ()
+    unexpected = spec()
+    unexpected["claims"][0]["expect"] = "open"
+    assert dpspec.run(unexpected, store=tmp_path).audits[0].remedies == ()
+    monkeypatch.setattr(module, "_MOST_SECONDS", -1.0)
+    assert dpspec.run(spec(), store=tmp_path).audits[0].remedies == ()
