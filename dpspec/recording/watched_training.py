@@ -285,6 +285,7 @@ class WatchedTraining:
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replays": self._replays.counts if self._replays is not None else None,
+            "sizes": self._replays.sizes if self._replays is not None else None,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
             "passes": passes,
             "gradients": self._reported.found,

@@ -21,6 +21,9 @@ PER_RECORD_CLIPPING = "per-record-clipping"
 #: standard errors from 0.
 _CLOSE, _ERRORS = 0.25, 5.0
 
+#: Difference of powers of the batch size that rounding explains.
+_SAME_POWER = 0.02
+
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
@@ -307,15 +310,41 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
-    """Why the loss seems to have another reduction than Opacus expects, and the fix; empty if nothing shows it."""
-    if run.end is None or run.end.scaling is None:
+    """Why the loss has, or may have, another reduction than Opacus expects, and the fix; empty if it has not.
+
+    Replays of steps at the batch size of another one measure the reduction. Without them the slope of the lengths of
+    gradients by the batch size decides, if it excludes 0 or the slope of the other reduction.
+    """
+    end = run.end
+    if end is None or run.header.source != "opacus" or run.header.clipping == "ghost":
         return ""
-    pairs, slope, error = run.end.scaling
-    if abs(abs(slope) - 1.0) > _CLOSE + 3.0 * error or abs(slope) < _ERRORS * error or pairs < 8.0:
+    expected = -1.0 if run.header.reduction == "mean" else 0.0
+    if end.sizes is not None:
+        steps, low, high, _ = end.sizes
+        power = low if expected - low > high - expected else high
+        if abs(power - expected) <= _SAME_POWER:
+            return ""
+        seen = f"{steps} steps, replayed at the batch size b of another one, have gradients of the loss that change as "
+        return seen + _reduction(run, power, f"b^{power:.2f}")
+    probe, sizes = end.probe, run["rows"][np.isfinite(run["rows"])]
+    if len(np.unique(sizes)) < 2 or (probe is not None and 1.0 <= probe[0] == probe[4]):
         return ""
-    given, right = ("mean", "sum") if slope < 0.0 else ("sum", "mean")
+    pairs, slope, error = end.scaling or (0, 0.0, np.inf)
+    if pairs >= 8.0 and abs(slope) + _ERRORS * error < 1.0:
+        return ""
+    if pairs >= 8.0 and abs(abs(slope) - 1.0) <= _CLOSE + 3.0 * error and abs(slope) >= _ERRORS * error:
+        seen = "per-sample gradients change with the batch size b as "
+        return seen + _reduction(run, slope + expected, f"b^{slope:.2f} (+- {error:.2f})")
     return (
-        f"per-sample gradients change with the batch size b as b^{slope:.2f} (+- {error:.2f}), as if the loss were a "
-        f'{given} over the batch, but loss_reduction="{run.header.reduction}": give the loss reduction="{right}", or '
-        f'make_private loss_reduction="{given}"'
+        f"no step was replayed at another batch size, and the gradients of {pairs} pairs of steps do not show whether "
+        "it is a mean or a sum: record more steps, give dpspec.record loss=, or assume loss-reduction"
     )
+
+
+def _reduction(run: RecordedRun, power: float, change: str) -> str:
+    given = {-1: "a mean over the batch", 0: "a sum over the batch"}.get(round(power), "neither a mean nor a sum")
+    right = {-1: "mean", 0: "sum"}.get(round(power))
+    fix = f'give the loss the reduction="{run.header.reduction}"' + (
+        f', or make_private loss_reduction="{right}"' if right else ""
+    )
+    return f'{change}, as if the loss were {given}, but loss_reduction="{run.header.reduction}": {fix}'

@@ -28,6 +28,7 @@ GHOST_NORMS = "norms that differ from the recomputed gradient's"
 CHANGE = "change of the clipped sum if a record is removed, in clip norms"
 INFLUENCE = "change of other contributions if a record is removed, in clip norms"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
+REMOVED = "move of the clipped sum for each record that a replayed step omits or repeats, in clip norms"
 OTHERS_MOVED = "change of other records' outputs or gradients if a record is replaced in the replayed step"
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
@@ -57,6 +58,8 @@ _ADVICE = {
     INFLUENCE: "Replace batch normalization (for example by group normalization) and losses that mix records.",
     SUM_MOVED: "One record contributes more than the clip norm allows: look for several rows or backward passes for "
     "each record, losses that weigh records by the batch, and clipping of other values than a record's whole gradient.",
+    REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
+    "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, in-batch negatives, and losses that divide by a total of the batch.",
     SCALED: "Give the loss the reduction that make_private got as loss_reduction.",
@@ -271,6 +274,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
         others = max(of_outputs, of_gradients)
         yield _sampled("unmixed-batches", OTHERS_MOVED, others <= ROWS_ROUNDING, 0.0, others, note, ROWS_ROUNDING)
+    if end.sizes is not None:
+        steps, _, _, moved = end.sizes
+        note = f"{steps} steps at the batch size of another one"
+        yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)
     if end.passes is not None and end.passes[0]:
         seen, other, steps, without, compared = end.passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"

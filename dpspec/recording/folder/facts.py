@@ -42,6 +42,7 @@ class Facts:
     probe_failure: str
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
+    sizes: tuple[Count, Real, Real, Number] | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[float, float, float, float, float, float, float, float] | None
     seeds: tuple[Count, Count] | None
@@ -115,6 +116,7 @@ _RANKS: dict[str, Join] = {
     "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
     "replays": _columns(sum, sum, sum, max, max, max),
+    "sizes": _columns(sum, min, max, max),
     "rules": _rules,
 }
 

@@ -192,13 +192,15 @@ class StepTrace(TorchDispatchMode):
         if self.failure:
             raise AbstainError(self.failure)
         with torch.no_grad():
-            replay = _Replay(self, changed)
+            replay = Replay(self, changed)
             for operation in self.operations:
                 replay.repeat(operation)
             return [replay.value(tensor).detach().clone() for tensor in wanted]
 
 
-class _Replay:
+class Replay:
+    """One replay of a trace, operation by operation."""
+
     def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
@@ -207,6 +209,7 @@ class _Replay:
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
 
     def value(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step after the operations that were repeated."""
         key = id(tensor)
         if key not in self._values:
             self._values[key] = self._changed.get(key, self._from_before(tensor))
@@ -219,7 +222,8 @@ class _Replay:
             return tensor.detach()
         return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def repeat(self, operation: Operation) -> None:
+    def repeat(self, operation: Operation) -> list[Tensor]:
+        """Repeat the next operation, and return its results."""
         args, kwargs = tree_map(self._look_up, (operation.args, dict(operation.kwargs)))
         saved = [(generator, generator.get_state()) for generator, _ in operation.states]
         for generator, state in operation.states:
@@ -240,6 +244,7 @@ class _Replay:
             self._values[id(old)] = self._changed.get(id(old), new)
             if address:
                 self._storages[address] = new.untyped_storage()
+        return repeated
 
     def _look_up(self, item: Any) -> Any:
         if isinstance(item, torch.UntypedStorage):

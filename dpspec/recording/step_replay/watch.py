@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.model_hook import ModelHook
+from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.measure import StepReplay, measure
-from dpspec.recording.step_replay.trace import StepTrace, tensors_in
+from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: _ALWAYS took less than _SHARE of the training's time.
-_FIRST, _ALWAYS, _SHARE = 2.0, 2, 0.05
+#: _ALWAYS took less than _SHARE of the training's time. The first steps are replayed until two had different batch
+#: sizes, at most _SIZED of them.
+_FIRST, _ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
 class ReplayedSteps:
@@ -37,6 +40,9 @@ class ReplayedSteps:
         self._hooks: list[Any] = []
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = [0.0, 0.0, 0.0]
+        self._earlier: SizedStep | None = None
+        self._sizes = 0
+        self._powers, self._removed = [0.0, 0.0], 0.0
         self._chosen: bool | None = None
         self._given_up = False
         self._pauses = 0  # nested calls of the recorder
@@ -47,6 +53,14 @@ class ReplayedSteps:
         """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of other records' outputs
         and of gradients at them, relative]."""
         return [self._tried, self._replayed, self._replacements, *(min(move, 1e9) for move in self._moved)]
+
+    @property
+    def sizes(self) -> list[float] | None:
+        """[steps that were replayed at the batch size of another one, smallest and largest power of the batch size by
+        which gradients at the outputs change, largest move of the sum for each omitted or repeated record in clip
+        norms]; None before the first."""
+        powers = [min(max(power, -1e9), 1e9) for power in self._powers]
+        return [self._sizes, *powers, min(self._removed, 1e9)] if self._sizes else None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe forward passes until ``undo`` ends it."""
@@ -103,7 +117,7 @@ class ReplayedSteps:
 
     def _choose(self) -> bool:
         number = self._steps + 1
-        if self._tried < _ALWAYS:
+        if self._tried < _ALWAYS or (not self._sizes and not self._ghost and self._tried < _SIZED):
             return True
         affordable = self._seconds < _SHARE * (time.monotonic() - self._started)
         return affordable and self._random.random() * number < _FIRST
@@ -133,17 +147,32 @@ class ReplayedSteps:
         start = time.monotonic()
         batch = [*self._inputs, *self._labels(trace)]
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
+        clip_norm = math.hypot(*limits) if isinstance(limits, list) else float(limits)
         replay = measure(
             trace,
             batch,
             list(sums),
-            math.hypot(*limits) if isinstance(limits, list) else float(limits),
+            clip_norm,
             outputs=self._outputs,
             gradients=self._gradients,
         )
-        self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
         self._add(replay)
+        if not replay.abstained and not self._ghost:
+            self._resize(trace, sums, clip_norm)
+        self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
         self._forget()
+
+    def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
+        """Replay the step at the batch size of an earlier one, and keep its own."""
+        with contextlib.suppress(AbstainError):
+            current = sized_step(trace, len(self._inputs[0]), self._gradients, sums)
+            earlier, self._earlier = self._earlier, current
+            if earlier is not None:
+                effect = size_effect(earlier, current, trace, clip_norm)
+                low, high = self._powers if self._sizes else (effect.power, effect.power)
+                self._powers = [min(low, effect.power), max(high, effect.power)]
+                self._removed = max(self._removed, effect.sum_moved)
+                self._sizes += 1
 
     def after_step(self) -> None:
         """The next step begins."""

@@ -21,6 +21,9 @@ _PRODUCTS = {"TF32": 2.0**-11, "bfloat16": 2.0**-8}
 #: Medians that wait on the device before they are read.
 _WAITING = 64
 
+#: Standard error of the slope below which sums and means are distinguished.
+_DECIDED = 0.1
+
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
     """The sums of clipped gradients, of sharded parameters the rows of this process; None before the first pass."""
@@ -100,6 +103,14 @@ class RecomputedSums:
         if audited:
             self._expect()
         return sum(map(len, rows_of(self._parameters[0])))
+
+    @torch.no_grad()
+    def lengths(self) -> Tensor:
+        """(b,) the norms of the gradients before clipping, at a step that is not audited."""
+        rows = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in self._optimizer.grad_samples]
+        norms = [torch.linalg.vector_norm(g, dim=1).to(rows[0].device, torch.float64) for g in rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        return lengths
 
     def _expect(self) -> None:
         optimizer, parameters = self._optimizer, self._parameters
@@ -185,6 +196,9 @@ class SizeScaling:
     Weights are 1 / variance, also in the mean of both slopes; the variance of a median is proportional to 1/b.
     Differences of independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the
     variance of a slope is 3/2 of its value for ordinary least squares.
+
+    Attributes:
+        decided: Whether further steps would not change the conclusion.
     """
 
     def __init__(self) -> None:
@@ -192,6 +206,7 @@ class SizeScaling:
         self._step: list[Any] = []  # [log b, log median, variance] of the first batch, and of the last relative to it
         self._before: list[Any] = []
         self._sums = np.zeros((2, 4))
+        self.decided = False
 
     def add(self, lengths: Any, first: bool) -> None:
         """(b,) the lengths of a batch's per-sample gradients before clipping, and whether it is its step's first."""
@@ -204,6 +219,9 @@ class SizeScaling:
     @property
     def found(self) -> list[float] | None:
         self._read()
+        return self._found()
+
+    def _found(self) -> list[float] | None:
         pairs, xx, xy, yy = self._sums[(self._sums[:, 0] >= 8.0) & (self._sums[:, 1] > 0.0)].T
         if not len(pairs):
             return None
@@ -221,3 +239,5 @@ class SizeScaling:
                 self._before, self._step = self._step, []
             batch = np.array([math.log(size), math.log(median) if 0.0 < median < math.inf else math.nan, 1.0 / size])
             self._step = [self._step[0], batch - self._step[0] * (1, 1, -1)] if self._step else [batch]
+        found = self._found()
+        self.decided = found is not None and found[2] < _DECIDED

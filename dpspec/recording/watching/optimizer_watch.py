@@ -235,6 +235,8 @@ class OpacusWatch:
         audited, first = self._audits.audited, self.step.rows == UNSEEN
         self.sums.compare(first=audited and first)
         rows = recomputed.expect(audited=audited)
+        if not self.scaling.decided and (self.replays is None or self.replays.sizes is None):
+            self.scaling.add(recomputed.norms if audited else recomputed.lengths(), first)
         if self._probing is not None:
             self._probing(0 if first else self.step.rows, rows, self._optimizer.grad_samples)
         self.step.add_rows(rows)
@@ -244,7 +246,6 @@ class OpacusWatch:
         self.sums.keep(audited=self._audits.audited)
         if self._audits.audited:
             self.step.norms.append(recomputed.clipped)
-            self.scaling.add(recomputed.norms, self.step.virtual == 1)
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
