@@ -1,8 +1,8 @@
 """The effect of the batch size on a step: its operations are replayed with the sizes of another step.
 
 A step with b records and an earlier one with a records call the same operations of torch with other sizes. The replay
-calls them with the sizes of the earlier step, on the records of the current one: its first a records, or all of them
-and some again. Let g be the gradient of the loss at the outputs of a record, in the current step, and f g in the
+calls them with the sizes of the earlier step, on the records of the current one: its first a records, or each record
+and some twice. Let g be the gradient of the loss at the outputs of a record, in the current step, and f g in the
 replay. The loss is a mean over the batch if f = b / a, and a sum if f = 1. The clipped sum may move by one clip norm
 for each record that the replay omits or repeats.
 """
@@ -25,6 +25,9 @@ _ROUNDING = 1e-4
 
 #: Relative difference of numbers of Python that are equal.
 _EQUAL = 1e-6
+
+#: Arguments that two steps must have in common; others, such as generators, are those of the current step.
+_PLAIN = (bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class _Sizes:
             raise AbstainError("two steps call operations with different arguments")
         if isinstance(first, int | float) and not isinstance(first, bool):
             return self._number(first, second) if number else first
-        if first != second and not isinstance(first, torch.Generator):
+        if isinstance(first, _PLAIN) and first != second:
             raise AbstainError("two steps call operations with different arguments")
         return second
 
@@ -220,13 +223,10 @@ class _Sizes:
 
 
 def _numbers(operation: Operation) -> list[bool]:
-    """For each leaf of the arguments, whether it is a factor or a summand in place of a size."""
+    """For each leaf of the arguments, whether a number in its place is a factor or a summand instead of a size."""
     schema = operation.function._schema.arguments
     kinds = {argument.name: str(argument.type) for argument in schema}
     named = [(kinds[argument.name], value) for argument, value in zip(schema, operation.args, strict=False)]
     named += [(kinds[name], value) for name, value in operation.kwargs.items()]
-    return [
-        kind in ("number", "Optional[number]", "float", "Optional[float]")
-        for kind, value in named
-        for _ in tree_leaves(value)
-    ]
+    factors = [any(word in kind for word in ("number", "float", "Tensor")) for kind, _ in named]
+    return [factor for factor, (_, value) in zip(factors, named, strict=True) for _ in tree_leaves(value)]

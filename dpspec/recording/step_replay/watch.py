@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.measure import StepReplay, measure
-from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
+from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: _ALWAYS took less than _SHARE of the training's time. The first steps are replayed until two had different batch
-#: sizes, at most _SIZED of them.
+#: _ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps are replayed
+#: until two had different batch sizes.
 _FIRST, _ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
@@ -164,7 +164,7 @@ class ReplayedSteps:
 
     def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
         """Replay the step at the batch size of an earlier one, and keep its own."""
-        with contextlib.suppress(AbstainError):
+        with contextlib.suppress(Exception):  # the step is not compared
             current = sized_step(trace, len(self._inputs[0]), self._gradients, sums)
             earlier, self._earlier = self._earlier, current
             if earlier is not None:

@@ -51,7 +51,7 @@ class SummedGradients:
             self._left.keep(summed_gradients(self._optimizer, self._parameters))
 
     def compare(self, *, first: bool = False) -> None:
-        """Compare the sums with those that were kept; at the ``first`` call of an audited step there are none."""
+        """Compare the sums with those that were kept; the ``first`` call of an audited step finds an empty sum."""
         sums = summed_gradients(self._optimizer, self._parameters)
         if self._left.exists:
             self._compared += 1

@@ -2,7 +2,7 @@
 
 Buffers and frozen parameters are compared at each step if torch counts them as written, and by value at audited steps
 and at the end. At the end the recorder also compares the names of parameters and buffers, and the plain attributes of
-modules of the script's own classes, such as running averages that are no buffers.
+modules of the script's own classes, such as running averages outside of buffers.
 """
 
 import random

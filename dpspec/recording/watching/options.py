@@ -199,7 +199,7 @@ class SchedulerWatch:
         self._end(kind.__name__, _SETS.get(kind.__module__, frozenset()) if known else frozenset())
 
     def _counts(self, scheduler: Any, epoch: Any) -> bool:
-        """Whether the argument of a step is no metric: absent, or a number that never falls."""
+        """Whether the argument of a step cannot be a metric: it is absent, or a number that never falls."""
         if epoch is None:
             return True
         if isinstance(epoch, bool) or not isinstance(epoch, int | float):
