@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.checked_runs import checked, run_page
 from support.opacus_training import recorded
+from support.plain_loop import rebuilt
 from support.replayed_steps import CLIP, Loss, features, mean_loss, mlp, opacus_trace
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -30,11 +32,12 @@ def effect(
     """Replay a step at the size of an earlier one. loss: of both steps, or of each."""
     losses = loss if isinstance(loss, Sequence) else (loss, loss)
     steps, traces = [], []
+    gradients: list[Tensor] = []
     for function, size in zip(losses, sizes, strict=True):
         trace, sums, _, gradients = opacus_trace(model(), function, batches(size), mode)
         traces.append(trace)
         steps.append(sized_step(trace, size, gradients, sums))
-    return size_effect(*steps, traces[-1], CLIP)
+    return size_effect(*steps, traces[-1], gradients, CLIP)
 
 
 def summed(model: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -141,4 +144,24 @@ def test_short_runs_with_another_reduction_are_not_proved(
 
     found = recorded(tmp_path / "run", script, reduction=declared, epochs=1, physical=physical)
     assert found.status == ("open", "no-deviation-found")
-    assert "loss-reduction" in {one.name for one in found.assumptions if one.status == "unchecked"}
+    assert f"as if the loss were a {given} over the batch" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("scaling", "status"),
+    [
+        ((55, -1.24, 0.33), "declared"),
+        ((55, -0.98, 0.19), "unchecked"),
+        ((55, -0.5, 0.7), "declared"),
+        ((300, 0.05, 0.05), None),
+        ((300, -1.0, 0.05), "unchecked"),
+        ((5, 0.0, 0.01), "declared"),
+        (None, "declared"),
+    ],
+)
+def test_the_slope_decides_without_replays(scaling: Any, status: str | None, tmp_path: Path) -> None:
+    recorded(tmp_path / "run", reduction="sum", noise=4.0, epochs=1)
+    found = checked(rebuilt(tmp_path / "run", tmp_path / "other", end={"sizes": None, "scaling": scaling}), epsilon=9.0)
+    assert [one.status for one in found.assumptions if one.name == "loss-reduction"] == ([status] if status else [])
+    assert found.status == ("open" if status == "unchecked" else "proved", "no-deviation-found")
+    assert ("the loss is a sum" in run_page(found, 80)) is (status == "declared")

@@ -10,19 +10,13 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
 from dpspec.engine.recorded.channels import HONEST_SCRIPT, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
+from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
-
-#: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
-#: standard errors from 0.
-_CLOSE, _ERRORS = 0.25, 5.0
-
-#: Difference of powers of the batch size that rounding explains.
-_SAME_POWER = 0.02
 
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
@@ -291,8 +285,9 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         known = group_size >= repeats
         text = f"; a record occurs {repeats} times" + ("" if known else f": use --group-size {repeats}")
         yield stated("repeated-records", text, "reported" if known else "false")
-    if mismatch := reduction_mismatch(run):
-        yield stated("loss-reduction", f", but {mismatch}", "unchecked")
+    reduction = loss_reduction(run)
+    if reduction is not None:
+        yield reduction
     if run.header.model == ARRAYS:
         text = "the loop computes each gradient at the parameters that it reported last"
         yield Assumption(name="gradient-parameters", status="declared", text=text)
@@ -307,44 +302,3 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
-
-
-def reduction_mismatch(run: RecordedRun) -> str:
-    """Why the loss has, or may have, another reduction than Opacus expects, and the fix; empty if it has not.
-
-    Replays of steps at the batch size of another one measure the reduction. Without them the slope of the lengths of
-    gradients by the batch size decides, if it excludes 0 or the slope of the other reduction.
-    """
-    end = run.end
-    if end is None or run.header.source != "opacus" or run.header.clipping == "ghost":
-        return ""
-    expected = -1.0 if run.header.reduction == "mean" else 0.0
-    if end.sizes is not None:
-        steps, low, high, _ = end.sizes
-        power = low if expected - low > high - expected else high
-        if abs(power - expected) <= _SAME_POWER:
-            return ""
-        seen = f"{steps} steps, replayed at the batch size b of another one, have gradients of the loss that change as "
-        return seen + _reduction(run, power, f"b^{power:.2f}")
-    probe, sizes = end.probe, run["rows"][np.isfinite(run["rows"])]
-    if len(np.unique(sizes)) < 2 or (probe is not None and 1.0 <= probe[0] == probe[4]):
-        return ""
-    pairs, slope, error = end.scaling or (0, 0.0, np.inf)
-    if pairs >= 8.0 and abs(slope) + _ERRORS * error < 1.0:
-        return ""
-    if pairs >= 8.0 and abs(abs(slope) - 1.0) <= _CLOSE + 3.0 * error and abs(slope) >= _ERRORS * error:
-        seen = "per-sample gradients change with the batch size b as "
-        return seen + _reduction(run, slope + expected, f"b^{slope:.2f} (+- {error:.2f})")
-    return (
-        f"no step was replayed at another batch size, and the gradients of {pairs} pairs of steps do not show whether "
-        "it is a mean or a sum: record more steps, give dpspec.record loss=, or assume loss-reduction"
-    )
-
-
-def _reduction(run: RecordedRun, power: float, change: str) -> str:
-    given = {-1: "a mean over the batch", 0: "a sum over the batch"}.get(round(power), "neither a mean nor a sum")
-    right = {-1: "mean", 0: "sum"}.get(round(power))
-    fix = f'give the loss the reduction="{run.header.reduction}"' + (
-        f', or make_private loss_reduction="{right}"' if right else ""
-    )
-    return f'{change}, as if the loss were {given}, but loss_reduction="{run.header.reduction}": {fix}'

@@ -274,7 +274,7 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
         others = max(of_outputs, of_gradients)
         yield _sampled("unmixed-batches", OTHERS_MOVED, others <= ROWS_ROUNDING, 0.0, others, note, ROWS_ROUNDING)
-    if end.sizes is not None:
+    if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
         yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)

@@ -7,6 +7,7 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.audited_steps import POWER, found_faults
@@ -32,6 +33,9 @@ def confirmations(run: RecordedRun, delta: float, group_size: int, public: Colle
         "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
         "its batch, or of the dataset"
     )
+    reduction = loss_reduction(run)
+    if reduction is not None and reduction.status == "declared":
+        yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield "seeds stay secret, and only the weights are released, not optimizer or logs"
     if header.source == "own-loop":
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"

@@ -26,7 +26,7 @@ _ROUNDING = 1e-4
 #: Relative difference of numbers of Python that are equal.
 _EQUAL = 1e-6
 
-#: Arguments that two steps must have in common; others, such as generators, are those of the current step.
+#: Arguments that two steps must have in common; others, such as generators, come from the current step.
 _PLAIN = (bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -45,13 +45,15 @@ class _Slot:
 
 @dataclass(frozen=True)
 class SizedStep:
-    """The operations of a step without its tensors.
+    """The operations of a step, or of a physical batch, without its tensors.
 
     Attributes:
         records: The number of rows of its batch.
+        start: The number of operations of the step before the first one of the batch.
     """
 
     records: int
+    start: int
     _calls: tuple[tuple[Any, list[Any], TreeSpec], ...]
     _gradients: tuple[_Slot, ...]
     _sums: tuple[_Slot, ...]
@@ -70,14 +72,17 @@ class SizeEffect:
     sum_moved: float
 
 
-def sized_step(trace: StepTrace, records: int, gradients: Sequence[Tensor], sums: Sequence[Tensor]) -> SizedStep:
-    """The operations of a step, for the replay of a later one.
+def sized_step(
+    trace: StepTrace, records: int, gradients: Sequence[Tensor], sums: Sequence[Tensor] = (), start: int = 0
+) -> SizedStep:
+    """The operations of a step, or of a physical batch up to its gradients, for the replay of another one.
 
     Args:
         trace: The stopped trace.
         records: The number of rows of its batch.
         gradients: The gradients at the outputs of the model, each (records, ...).
-        sums: The clipped sum, one tensor for each parameter.
+        sums: The clipped sum, one tensor for each parameter; none for a physical batch.
+        start: The number of operations before the first one of a physical batch.
 
     Raises:
         AbstainError: The step cannot be replayed at another size.
@@ -86,7 +91,7 @@ def sized_step(trace: StepTrace, records: int, gradients: Sequence[Tensor], sums
         raise AbstainError(trace.failure or "no gradient at an output of the model was observed")
     slots: dict[int, _Slot] = {}
     calls = []
-    for count, operation in enumerate(trace.operations):
+    for count, operation in enumerate(trace.operations[start:]):
         leaves, spec = tree_flatten((operation.args, dict(operation.kwargs)))
         if any(isinstance(leaf, torch.UntypedStorage) for leaf in leaves):
             raise AbstainError("it copies memory without shapes")
@@ -98,7 +103,10 @@ def sized_step(trace: StepTrace, records: int, gradients: Sequence[Tensor], sums
     known = [slot for slot in wanted if slot is not None]
     if len(known) < len(wanted):
         raise AbstainError("a gradient at an output is not a result of the operations that the replay saw")
-    return SizedStep(records, tuple(calls), tuple(known[: len(gradients)]), tuple(known[len(gradients) :]))
+    last = max(slot.operation for slot in known)
+    return SizedStep(
+        records, start, tuple(calls[: last + 1]), tuple(known[: len(gradients)]), tuple(known[len(gradients) :])
+    )
 
 
 def _outside(tensor: Tensor) -> _Slot:
@@ -106,13 +114,16 @@ def _outside(tensor: Tensor) -> _Slot:
 
 
 @torch.no_grad()
-def size_effect(earlier: SizedStep, current: SizedStep, trace: StepTrace, clip_norm: float) -> SizeEffect:
+def size_effect(
+    earlier: SizedStep, current: SizedStep, trace: StepTrace, gradients: Sequence[Tensor], clip_norm: float
+) -> SizeEffect:
     """Replay the current step at the size of the earlier one.
 
     Args:
-        earlier: The earlier step.
+        earlier: The earlier step, or another physical batch.
         current: The current step, of ``trace``.
-        trace: The trace of the current step, whose replay gives the executed sum.
+        trace: The trace of the current step, whose replay gives the executed sum if ``current`` has one.
+        gradients: The gradients at the outputs of the current step.
         clip_norm: The maximum norm of a contribution.
 
     Raises:
@@ -123,8 +134,10 @@ def size_effect(earlier: SizedStep, current: SizedStep, trace: StepTrace, clip_n
     if [call[0] for call in earlier._calls] != [call[0] for call in current._calls]:
         raise AbstainError("two steps call different operations")
     sizes = _Sizes(earlier, current, trace)
-    for call, operation in zip(earlier._calls, trace.operations, strict=True):
+    for call, operation in zip(earlier._calls, trace.operations[current.start :], strict=False):
         sizes.repeat(call, operation)
+    if not all(torch.equal(sizes.executed(s), g) for s, g in zip(current._gradients, gradients, strict=True)):
+        raise AbstainError("the replay gives other gradients at the outputs: it did not see the whole step")
     product = square = rest = 0.0
     for first, second in zip(earlier._gradients, current._gradients, strict=True):
         resized, executed = sizes.pair(first, second)
@@ -153,8 +166,11 @@ class _Sizes:
         self._results: list[tuple[list[Tensor], list[Tensor]]] = []
         self._resized: dict[int, Tensor] = {}
 
+    def executed(self, slot: _Slot) -> Tensor:
+        return self._results[slot.operation][1][slot.result]
+
     def values(self, first: _Slot, second: _Slot) -> tuple[Tensor, Tensor]:
-        return self._results[first.operation][0][first.result], self._results[second.operation][1][second.result]
+        return self._results[first.operation][0][first.result], self.executed(second)
 
     def pair(self, first: _Slot, second: _Slot) -> tuple[Tensor, Tensor]:
         """Gradients at outputs in both replays, of the same records."""

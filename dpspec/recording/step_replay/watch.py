@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ class ReplayedSteps:
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
+        #: Of each forward pass the number of earlier operations, the rows and the gradients at its outputs.
+        self._segments: list[tuple[int, int, list[Tensor]]] = []
         self._hooks: list[Any] = []
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = [0.0, 0.0, 0.0]
@@ -101,6 +104,9 @@ class ReplayedSteps:
     def _begin(self, given: Any) -> None:
         if self._trace is not None and self._ghost:
             self._trace.give_up("ghost clipping sums several passes")
+        if self._trace is not None and self._segments:
+            inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
+            self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
         if self._trace is not None or self._given_up or self._chosen is False:
             return
         if not torch.is_grad_enabled() or not self._model.training:
@@ -114,6 +120,7 @@ class ReplayedSteps:
         self._trace = StepTrace()
         self._trace.paused = self._pauses > 0
         self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+        self._segments = [(0, len(inputs[0]), [])]
 
     def _choose(self) -> bool:
         number = self._steps + 1
@@ -125,14 +132,19 @@ class ReplayedSteps:
     def _note(self, output: Any) -> None:
         if self._trace is None:
             return
+        _, records, gradients = self._segments[-1]
         for tensor in tensors_in(output):
-            if tensor.requires_grad and tensor.dim() and len(tensor) == len(self._inputs[0]):
+            if not tensor.requires_grad or not tensor.dim():
+                continue
+            if len(tensor) == len(self._inputs[0]):
                 self._outputs.append(tensor)
-                self._hooks.append(tensor.register_hook(self._note_gradient))  # type: ignore[no-untyped-call]
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, self._gradients)))  # type: ignore[no-untyped-call]
+            if len(tensor) == records:
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, gradients)))  # type: ignore[no-untyped-call]
 
-    def _note_gradient(self, gradient: Tensor) -> None:
+    def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
         if not self._pauses:
-            self._gradients.append(gradient)
+            gradients.append(gradient)
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
         """The clipped sum of the step is complete."""
@@ -157,22 +169,30 @@ class ReplayedSteps:
             gradients=self._gradients,
         )
         self._add(replay)
-        if not replay.abstained and not self._ghost:
-            self._resize(trace, sums, clip_norm)
+        if not self._ghost:
+            with contextlib.suppress(Exception):  # the step is not compared
+                self._resize(trace, () if replay.abstained else sums, clip_norm)
         self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
         self._forget()
 
     def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
-        """Replay the step at the batch size of an earlier one, and keep its own."""
-        with contextlib.suppress(Exception):  # the step is not compared
-            current = sized_step(trace, len(self._inputs[0]), self._gradients, sums)
+        """Replay the step at the batch size of an earlier one, or its last physical batch at the size of the first."""
+        if len(self._segments) > 1:
+            (start, records, gradients), *_, (last, fewer, others) = self._segments
+            first, sums = sized_step(trace, records, gradients, start=start), ()
+            current, gradients = sized_step(trace, fewer, others, start=last), others
+            earlier: SizedStep | None = first
+        else:
+            _, records, gradients = self._segments[0]
+            current = sized_step(trace, records, gradients, sums)
             earlier, self._earlier = self._earlier, current
-            if earlier is not None:
-                effect = size_effect(earlier, current, trace, clip_norm)
-                low, high = self._powers if self._sizes else (effect.power, effect.power)
-                self._powers = [min(low, effect.power), max(high, effect.power)]
-                self._removed = max(self._removed, effect.sum_moved)
-                self._sizes += 1
+        if earlier is None:
+            return
+        effect = size_effect(earlier, current, trace, gradients, clip_norm)
+        low, high = self._powers if self._sizes else (effect.power, effect.power)
+        self._powers = [min(low, effect.power), max(high, effect.power)]
+        self._removed = max(self._removed, effect.sum_moved)
+        self._sizes += 1
 
     def after_step(self) -> None:
         """The next step begins."""
@@ -191,7 +211,7 @@ class ReplayedSteps:
             self._forget()
 
     def _forget(self) -> None:
-        self._trace, self._inputs, self._outputs, self._gradients = None, [], [], []
+        self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record, such as labels."""

@@ -74,7 +74,7 @@ MISTAKES = (
         words="counted by the accountant",
     ),
     PublicMistake(
-        script=summed_ratios, source="raptor7197/caamas/issues/36", says="refuted", words="exceeds the claimed"
+        script=summed_ratios, source="raptor7197/caamas/issues/36", says="refuted", words="above the claimed"
     ),
     PublicMistake(
         script=replaced_records,
