@@ -117,6 +117,7 @@ class Recorder:
         if self._overwrite:
             remove_recording(self.folder)
         self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
+        self._training.begin_step()
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -151,21 +152,25 @@ class Recorder:
 
         For a planted dataset these are the drawn places, with or without omitted canaries.
         """
-        pending = self._reporting("sampled").own
-        if isinstance(indices, Tensor):
-            indices = indices.detach().cpu()
-        drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
-        drawn, planted = drawn.reshape(-1).astype(np.int64), self._parts.planted
-        if len(drawn) and drawn.min() < 0:
-            raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
-        pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
+        training, planted = self._reporting("sampled"), self._parts.planted
+        pending = training.own
+        with training.unobserved():
+            if isinstance(indices, Tensor):
+                pending.indices.append(indices)
+                indices = indices.detach().cpu()
+            drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
+            drawn = drawn.reshape(-1).astype(np.int64)
+            if len(drawn) and drawn.min() < 0:
+                raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
+            pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
     def clipped(self, norms: Array | Sequence[float]) -> None:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
-        pending = self._reporting("clipped").own
-        given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-        pending.norms.append(given.reshape(-1).double())
-        pending.add_rows(given.numel())
+        training = self._reporting("clipped")
+        with training.unobserved():
+            given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+            training.own.norms.append(given.reshape(-1).double())
+            training.own.add_rows(given.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
@@ -175,7 +180,8 @@ class Recorder:
         """
         training = self._reporting("noised")
         _require_once("noised", training.own.noised)
-        training.report("noise", tensors_of(noise))
+        with training.unobserved():
+            training.report("noise", tensors_of(noise))
         training.own.noised = True
 
     def summed(self, total: Array | Iterable[Array]) -> None:
@@ -185,7 +191,8 @@ class Recorder:
         """
         training = self._reporting("summed")
         _require_once("summed", training.own.summed)
-        training.report("the sum", tensors_of(total))
+        with training.unobserved():
+            training.report("the sum", tensors_of(total))
         training.own.summed = True
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
@@ -200,8 +207,10 @@ class Recorder:
             UsageError: ``parameters`` is missing or superfluous, or the arrays have other shapes.
         """
         training = self._reporting("stepped")
-        training.reported_step(parameters, gradients)
+        with training.unobserved():
+            training.reported_step(parameters, gradients)
         training.guarded(training.own_step)
+        training.begin_step()
 
     def declare(
         self,

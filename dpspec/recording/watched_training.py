@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
+from dpspec.recording.step_replay.custom_loop import ReplayedLoop
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -110,7 +111,8 @@ class WatchedTraining:
         self._given: dict[str, Tensor] = {}
         self._rank: RankWatch | None = None
         self._opacus: OpacusWatch | None = None
-        self._replays: ReplayedSteps | None = None
+        self._replays: ReplayedSteps | ReplayedLoop | None = None
+        self.loop: ReplayedLoop | None = None
         inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
         self._inner = inner
         poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
@@ -158,11 +160,15 @@ class WatchedTraining:
             whole = group is None and parts.compiled is None and self.gradients is None
             if whole:
                 ghost = parts.clipping == "ghost"
-                self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
-                self._replays.attach(self.guarded, self._undo)
+                opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
+                opacus.replays.attach(self.guarded, self._undo)
+                self._replays = opacus.replays
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             attach_step_hooks(inner, before, after, self._undo)
+        if parts.clipping is None and isinstance(parts.model, nn.Module) and group is None and parts.compiled is None:
+            self._replays = self.loop = ReplayedLoop([*parts.model.parameters(), *parts.model.buffers()])
+            self._undo.callback(self.loop.end)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
@@ -313,6 +319,10 @@ class WatchedTraining:
     def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""
         parts = [given] if isinstance(given, Tensor) else list(given)
+        if what == "the sum" and self.loop is not None:
+            clip_norm, own = self.declared["clip_norm"], self.own
+            records = own.rows if own.rows != UNSEEN else sum(map(len, own.members)) if own.members else -1
+            self.loop.summed(parts, own.indices, records, math.nan if clip_norm is None else clip_norm)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{what} must have real numbers")
@@ -324,6 +334,25 @@ class WatchedTraining:
                 f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
             )
         self._given[what] = flat
+
+    @contextlib.contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """A context for calls of the recorder's methods, which belong to no step."""
+        if (replays := self._replays) is None:
+            yield
+            return
+        replays.pause(True)
+        try:
+            yield
+        finally:
+            replays.pause(False)
+
+    def begin_step(self) -> None:
+        """A step of a custom loop begins."""
+        if self.loop is not None:
+            self.loop.end()
+            if self.writer is not None:
+                self.loop.begin()
 
     def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
         """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
@@ -417,8 +446,8 @@ class WatchedTraining:
         step.updates = 1
         if self._seeds is not None:
             self._seeds.step()
-        if self._replays is not None:
-            self._replays.after_step()
+        if opacus.replays is not None:
+            opacus.replays.after_step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)

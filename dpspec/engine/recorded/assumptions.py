@@ -93,21 +93,22 @@ def _follows(values: Array, sizes: Array) -> bool:
 
 
 def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
-    """The constants that equal those that Opacus computes from the number of records; empty if none does.
+    """The constants that equal those that a script computes from the number of records; empty if none does.
 
-    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
-    A user may have chosen the same number: names in ``public`` are not reported.
+    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate,
+    as custom loops may. A user may have chosen the same number: names in ``public`` are not reported.
     """
-    header = run.header
-    if header.source != "opacus" or header.records is None or header.rate is None or header.rate <= 0.0:
+    header, rates = run.header, np.unique(run["rate"][np.isfinite(run["rate"])])
+    rate = header.rate if header.source == "opacus" else float(rates[0]) if len(rates) == 1 else None
+    if header.records is None or rate is None or rate <= 0.0:
         return ""
     found = []
-    batches = round(1.0 / header.rate)
-    if abs(batches * header.rate - 1.0) < 1e-9 and "rate" not in public:
-        found.append(f"the rate {header.rate:.4g} may be 1 over the number of batches")
-    floor = float(int(header.records * header.rate))
+    batches = round(1.0 / rate)
+    if header.source == "opacus" and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
+        found.append(f"the rate {rate:.4g} may be 1 over the number of batches")
+    floor = float(int(header.records * rate))
     divisors = run["divisor"][np.isfinite(run["divisor"])]
-    counted = header.reduction == "mean" and "divisor" not in public
+    counted = (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public
     if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
         found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
     return ", ".join(found)

@@ -29,7 +29,9 @@ CHANGE = "change of the clipped sum if a record is removed, in clip norms"
 INFLUENCE = "change of other contributions if a record is removed, in clip norms"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
 REMOVED = "move of the clipped sum for each record that a replayed step omits or repeats, in clip norms"
-OTHERS_MOVED = "change of other records' outputs or gradients if a record is replaced in the replayed step"
+OTHERS_MOVED = (
+    "change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"
+)
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"

@@ -128,8 +128,9 @@ class StepTrace(TorchDispatchMode):
             tensors = tensors_in(results)
             shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
-            # memory that a storage argument names is from before, even if a result is in it
-            self._note_results(results, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
+            # memory that a storage argument names is from before, even if a result is in it, as is a view of it
+            given = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
+            self._note_results(results, given, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
         return results
@@ -148,10 +149,10 @@ class StepTrace(TorchDispatchMode):
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
-    def _note_results(self, results: Any, *, new: bool) -> None:
+    def _note_results(self, results: Any, given: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
             address = _address(tensor)
-            if new and address not in self.before and address not in self._produced:
+            if new and address not in given and address not in self.before and address not in self._produced:
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > MOST_BYTES:

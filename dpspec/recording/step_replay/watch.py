@@ -20,9 +20,9 @@ from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: _ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps are replayed
+#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps are replayed
 #: until two had different batch sizes.
-_FIRST, _ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
+_FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
 class ReplayedSteps:
@@ -123,11 +123,9 @@ class ReplayedSteps:
         self._segments = [(0, len(inputs[0]), [])]
 
     def _choose(self) -> bool:
-        number = self._steps + 1
-        if self._tried < _ALWAYS or (not self._sizes and not self._ghost and self._tried < _SIZED):
+        if not self._sizes and not self._ghost and self._tried < _SIZED:
             return True
-        affordable = self._seconds < _SHARE * (time.monotonic() - self._started)
-        return affordable and self._random.random() * number < _FIRST
+        return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
 
     def _note(self, output: Any) -> None:
         if self._trace is None:
@@ -172,7 +170,7 @@ class ReplayedSteps:
         if not self._ghost:
             with contextlib.suppress(Exception):  # the step is not compared
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
-        self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self._forget()
 
     def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
@@ -234,3 +232,8 @@ class ReplayedSteps:
         self._replacements += replay.replacements
         moves = (replay.sum_moved, replay.outputs_moved, replay.gradients_moved)
         self._moved = [max(pair) for pair in zip(self._moved, moves, strict=True)]
+
+
+def chosen(source: random.Random, tried: int, step: int, seconds: float, training: float) -> bool:
+    """Whether to replay a step, by number: ``tried`` replays took ``seconds`` of the training's."""
+    return tried < ALWAYS or (seconds < _SHARE * training and source.random() * step < _FIRST)

@@ -290,7 +290,10 @@ MISTAKES = (
         script=clip_each_tensor, source="ooples/AiDotNet/pull/1318", says="deviates", words="largest clipped"
     ),
     PublicMistake(
-        script=clip_each_tensor_believed, source="fedbiomed/fedbiomed/issues/1443", says="asked", words="reports"
+        script=clip_each_tensor_believed,
+        source="fedbiomed/fedbiomed/issues/1443",
+        says="deviates",
+        words="contributes more than the clip norm",
     ),
     PublicMistake(script=sums_carried_over, source="dp-lora 0.1.0", says="deviates", words="longer than"),
     PublicMistake(
@@ -298,7 +301,10 @@ MISTAKES = (
     ),
     PublicMistake(script=ghost_norm_of_a_bias, source="meta-pytorch/opacus/pull/751", says="deviates", words="norm"),
     PublicMistake(
-        script=ghost_norm_in_an_own_loop, source="meta-pytorch/opacus/pull/751", says="asked", words="reports"
+        script=ghost_norm_in_an_own_loop,
+        source="meta-pytorch/opacus/pull/751",
+        says="deviates",
+        words="contributes more than the clip norm",
     ),
     PublicMistake(
         script=loss_over_labelled_records,
@@ -318,6 +324,9 @@ MISTAKES = (
         words="drawn records without a clipped norm",
     ),
     PublicMistake(
-        script=clip_the_mean_of_groups_believed, source="tensorflow/privacy/issues/620", says="asked", words="reports"
+        script=clip_the_mean_of_groups_believed,
+        source="tensorflow/privacy/issues/620",
+        says="deviates",
+        words="changes the results of other records",
     ),
 )

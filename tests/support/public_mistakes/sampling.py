@@ -233,9 +233,10 @@ MISTAKES = (
     PublicMistake(
         script=floored_divisor,
         source="meta-pytorch/opacus/issues/819",
-        says="asked",
-        words="computed from them",
+        says="open",
+        words="floor",
         claim={"adjacency": "add-remove"},
+        twin_claim={"public": ("divisor",)},
     ),
     PublicMistake(
         script=floored_divisor_of_opacus,
