@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UnobservableError, UsageError
 from dpspec.recording.audited_steps import SHARE, AuditedSteps
+from dpspec.recording.early_warnings import warn_at_first_step
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
@@ -106,7 +107,7 @@ class WatchedTraining:
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
         self._written, self._resumes = 0.0, resume
-        self._layers = header.layers
+        self._header, self._layers = header, header.layers
         self._sizes = [size for _, size in header.layers]
         self._given: dict[str, Tensor] = {}
         self._rank: RankWatch | None = None
@@ -500,6 +501,8 @@ class WatchedTraining:
         step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
+        if number == 1:
+            warn_at_first_step(self._header, samples)
         self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
         changes = self._options.changes()
         self.audits.end_step()
