@@ -23,10 +23,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.api import calibrate, check, load, run
-    from dpspec.contract import Claim, Diagnostic, Finding, Spec, backend, canary, dataset, model, reporter, score
-    from dpspec.engine.results.codec import dump
-    from dpspec.engine.results.diff import diff
-    from dpspec.engine.results.result import Result, Verdict
+    from dpspec.contract import (
+        Claim,
+        Diagnostic,
+        Finding,
+        Result,
+        Spec,
+        Verdict,
+        backend,
+        canary,
+        dataset,
+        model,
+        reporter,
+        score,
+    )
     from dpspec.engine.schedule_privacy import EpsilonBounds, epsilon
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verify import verify
@@ -35,6 +45,8 @@ if TYPE_CHECKING:
     from dpspec.recording.recorder import record
     from dpspec.recording.replay import replay
     from dpspec.registry.loader import load_catalog
+    from dpspec.results.codec import dump
+    from dpspec.results.diff import diff
 
 __version__ = VERSION
 
@@ -43,17 +55,17 @@ _HOME = {
     "Diagnostic": "dpspec.contract",
     "EpsilonBounds": "dpspec.engine.schedule_privacy",
     "Finding": "dpspec.contract",
-    "Result": "dpspec.engine.results.result",
+    "Result": "dpspec.contract",
     "Spec": "dpspec.contract",
     "Store": "dpspec.engine.storage.trial_store",
-    "Verdict": "dpspec.engine.results.result",
+    "Verdict": "dpspec.contract",
     "backend": "dpspec.contract",
     "calibrate": "dpspec.api",
     "canary": "dpspec.contract",
     "check": "dpspec.api",
     "dataset": "dpspec.contract",
-    "diff": "dpspec.engine.results.diff",
-    "dump": "dpspec.engine.results.codec",
+    "diff": "dpspec.results.diff",
+    "dump": "dpspec.results.codec",
     "epsilon": "dpspec.engine.schedule_privacy",
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",

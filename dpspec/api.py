@@ -13,9 +13,9 @@ from dpspec.text import shortened
 
 if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog
+    from dpspec.contract.results import Result
     from dpspec.engine.calibration import Calibration
     from dpspec.engine.recorded.check import CheckedRun
-    from dpspec.engine.results.result import Result
     from dpspec.language.load import Loaded
 
 File = str | PathLike[str]

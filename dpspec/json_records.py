@@ -58,8 +58,8 @@ T = TypeVar("T")
 def read(kind: type[T], value: Json, where: str) -> T:
     """Read JSON as a value of a type or type hint, with ``ValueError`` at the place ``where`` if it is not one."""
     hint: Any = kind
-    found: T = _reader(hint)(value, where)
-    return found
+    record: T = _reader(hint)(value, where)
+    return record
 
 
 def write(value: Any) -> Json:
@@ -77,17 +77,17 @@ def write(value: Any) -> Json:
     if not is_dataclass(type(value)):
         raise TypeError(f"JSON cannot hold a {type(value).__name__}")
     kind: Any = type(value)
-    parts = {one.name: getattr(value, one.name) for one in _fields(kind)}
+    values = {declared.name: getattr(value, declared.name) for declared in _fields(kind)}
     if not isinstance(value, Record):
-        return {name: write(part) for name, part in parts.items()}
+        return {name: write(part) for name, part in values.items()}
     if isinstance(value, Row):
-        return [write(part) for part in parts.values()]
-    found: dict[str, Json] = {}
-    for one in _fields(kind):
-        part = parts[one.name]
+        return [write(part) for part in values.values()]
+    written: dict[str, Json] = {}
+    for declared in _fields(kind):
+        part = values[declared.name]
         if part is not None:
-            found |= write(part) if one.metadata.get("inline") else {one.name: write(part)}
-    return found
+            written |= write(part) if declared.metadata.get("inline") else {declared.name: write(part)}
+    return written
 
 
 @cache
@@ -119,7 +119,7 @@ def _reader(hint: Any) -> _Reader:
     if origin is Literal:
         return _plain(lambda value: value in inner, f"one of {', '.join(map(str, inner))}")
     if origin is tuple:
-        return _list(_reader(inner[0])) if inner[1:] == (...,) else _several([_reader(one) for one in inner])
+        return _list(_reader(inner[0])) if inner[1:] == (...,) else _several([_reader(member) for member in inner])
     if hint is FrozenMap:
         return lambda value, where: freeze(_require_mapping(value, where))
     if origin is not None and issubclass(origin, Mapping):
@@ -197,8 +197,8 @@ def _several(readers: list[_Reader]) -> _Reader:
     def read_several(value: Json, where: str) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(readers):
             raise _refusal(where, f"a list of {len(readers)}", value)
-        parts = zip(readers, value, strict=True)
-        return tuple(reader(item, f"{where}[{i}]") for i, (reader, item) in enumerate(parts))
+        items = zip(readers, value, strict=True)
+        return tuple(reader(item, f"{where}[{i}]") for i, (reader, item) in enumerate(items))
 
     return read_several
 
@@ -222,25 +222,31 @@ def _shown(key: str) -> str:
 
 
 def _row(kind: Any) -> _Reader:
-    readers = [(one.name, _reader(hints_of(kind)[one.name])) for one in _fields(kind)]
+    readers = [(declared.name, _reader(hints_of(kind)[declared.name])) for declared in _fields(kind)]
     names = ", ".join(name for name, _ in readers)
 
     def read_row(value: Json, where: str) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(readers):
             raise _refusal(where, f"a list of {len(readers)}: {names}", value)
-        parts = zip(readers, value, strict=True)
-        return _checked(kind(*(reader(item, f"{where}[{i}]") for i, ((_, reader), item) in enumerate(parts))), where)
+        items = zip(readers, value, strict=True)
+        return _checked(kind(*(reader(item, f"{where}[{i}]") for i, ((_, reader), item) in enumerate(items))), where)
 
     return read_row
 
 
 def _fields_of_mapping(kind: Any) -> _Reader:
     hints, strict = hints_of(kind), not issubclass(kind, Record)
-    plain = [one for one in _fields(kind) if not one.metadata.get("inline")]
-    required = [one.name for one in plain if one.default is MISSING and one.default_factory is MISSING]
-    readers = {one.name: _reader(hints[one.name] if strict else _present(hints[one.name])) for one in plain}
-    inner = {one.name: _present(hints[one.name]) for one in _fields(kind) if one.metadata.get("inline")}
-    inlined = {name: ({one.name for one in _fields(part)}, _reader(part)) for name, part in inner.items()}
+    plain = [declared for declared in _fields(kind) if not declared.metadata.get("inline")]
+    required = [
+        declared.name for declared in plain if declared.default is MISSING and declared.default_factory is MISSING
+    ]
+    readers = {
+        declared.name: _reader(hints[declared.name] if strict else _present(hints[declared.name])) for declared in plain
+    }
+    inner = {
+        declared.name: _present(hints[declared.name]) for declared in _fields(kind) if declared.metadata.get("inline")
+    }
+    inlined = {name: ({declared.name for declared in _fields(part)}, _reader(part)) for name, part in inner.items()}
 
     def read_fields(value: Json, where: str) -> Any:
         _require_mapping(value, where)
@@ -249,9 +255,9 @@ def _fields_of_mapping(kind: Any) -> _Reader:
         absent = next((name for name in required if name not in value), None)
         if absent is not None:
             raise ValueError(f"{where}.{absent} is missing")
-        found = {name: reader(value[name], f"{where}.{name}") for name, reader in readers.items() if name in value}
-        found |= {name: reader(value, where) for name, (keys, reader) in inlined.items() if keys & set(value)}
-        return kind(**found) if strict else _checked(kind(**found), where)
+        values = {name: reader(value[name], f"{where}.{name}") for name, reader in readers.items() if name in value}
+        values |= {name: reader(value, where) for name, (keys, reader) in inlined.items() if keys & set(value)}
+        return kind(**values) if strict else _checked(kind(**values), where)
 
     return read_fields
 
@@ -260,8 +266,8 @@ def _present(hint: Any) -> Any:
     """Return an optional field's hint without None: records omit the field."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
-    (kept,) = (one for one in get_args(hint) if one is not NoneType)
-    return kept
+    (present,) = (member for member in get_args(hint) if member is not NoneType)
+    return present
 
 
 def _checked(record: Any, where: str) -> Any:

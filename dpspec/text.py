@@ -80,9 +80,9 @@ def harmless(text: str, *, styled: bool = False, commands: bool = False) -> str:
     'fine\n: :error::x \\x1b[2J'
     """
     if not text.replace("\n", "").replace("\t", "").isprintable():
-        parts = _STYLE.split(text) if styled else [text]
-        parts[::2] = [_without_hidden(part, keeping="\n\t") for part in parts[::2]]
-        text = "".join(parts)
+        pieces = _STYLE.split(text) if styled else [text]
+        pieces[::2] = [_without_hidden(part, keeping="\n\t") for part in pieces[::2]]
+        text = "".join(pieces)
     return text if commands else _OBEYED.sub(r"\g<0> ", text)
 
 
@@ -90,13 +90,13 @@ def json_text(text: str) -> str:
     """Escape invisible characters and commands of CI runners in the strings of a JSON text."""
     if not text.replace("\n", "").isprintable():
         text = "".join(json.dumps(c)[1:-1] if c != "\n" and unicodedata.category(c) in _HIDDEN else c for c in text)
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0][0]):04x}{match[0][1:]}", text)
 
 
 def markdown(text: str) -> str:
     """Apply :func:`plain` and escape Markdown, for a part of a line or a table cell."""
     line = plain(text).strip()
-    relations = {i for found in _RELATIONS.finditer(line) for i in range(*found.span())}
+    relations = {i for match in _RELATIONS.finditer(line) for i in range(*match.span())}
     escaped = "".join(
         c if i in relations or _tame(c, line[i + 1 : i + 2]) else f"\\{c}" if c in _BACKSLASHED else f"&#{ord(c)};"
         for i, c in enumerate(line)
@@ -147,9 +147,9 @@ def listed(values: Iterable[Any]) -> str:
     return ", ".join(map(choice, values))
 
 
-def joined(words: Sequence[str], last: str = "and") -> str:
+def joined(items: Sequence[str], last: str = "and") -> str:
     """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``."""
-    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}" if len(items) > 1 else "".join(items)
 
 
 def close_matches(word: str, candidates: Iterable[str], most: int) -> list[str]:
@@ -166,9 +166,9 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
     return next(iter(close_matches(word, candidates, 1)), None)
 
 
-def did_you_mean(near: str | None) -> str:
+def did_you_mean(suggestion: str | None) -> str:
     """Return ``; did you mean 'poisson'?`` for the end of a message; empty for None."""
-    return f"; did you mean {quoted(near)}?" if near else ""
+    return f"; did you mean {quoted(suggestion)}?" if suggestion else ""
 
 
 def _without_hidden(text: str, keeping: str = "") -> str:
@@ -192,12 +192,12 @@ def _likeness(word: str, candidate: str) -> float:
     """Similarity from 0 to 1; a part of the candidate counts less than the whole."""
     from difflib import SequenceMatcher
 
-    def ratio(other: str) -> float:
-        return SequenceMatcher(None, word, other, autojunk=False).ratio()
+    def ratio(text: str) -> float:
+        return SequenceMatcher(None, word, text, autojunk=False).ratio()
 
-    parts = [part for part in candidate.split("_") if len(part) >= 2]
+    words = [part for part in candidate.split("_") if len(part) >= 2]
     begun = [candidate[: len(word)]] if len(word) >= 3 else []
-    return max([ratio(candidate), *(0.9 * ratio(part) for part in parts + begun)])
+    return max([ratio(candidate), *(0.9 * ratio(part) for part in words + begun)])
 
 
 def _folded(word: str) -> str:

@@ -10,7 +10,6 @@ import dpspec
 import dpspec.contract as contract
 from dpspec import executors
 from dpspec.contract import DpspecHooks, attacks, catalog, events
-from dpspec.engine.results.result import AuditResult
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
@@ -18,6 +17,7 @@ _PLUGIN = (
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
     ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
+    ("Reports", ("Result", "AuditResult", "Verdict")),
     ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
     ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
     ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),
@@ -57,8 +57,6 @@ def public_page() -> str:
             lines += [f"## `{name}`\n", f"See [the plugin contract](plugins.md#{name.lower()}).\n"]
         else:
             lines += described(name, getattr(dpspec, name), members=name != "Store")
-        if name == "Result":
-            lines += [*described("AuditResult", AuditResult), "An item of `Result.audits`; not exported.\n"]
     return tidy("\n".join(lines))
 
 

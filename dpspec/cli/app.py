@@ -109,8 +109,8 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
 def _interrupted() -> int:
     terminated = interrupt.heard() is signal.SIGTERM
     interrupt.forget()
-    what = "Terminated" if terminated else "Interrupted"
-    note(f"\n{what}. Finished trials are stored: run the same command again to resume.")
+    cause = "Terminated" if terminated else "Interrupted"
+    note(f"\n{cause}. Finished trials are stored: run the same command again to resume.")
     return ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED
 
 
@@ -161,8 +161,8 @@ app.command("schema", short_help="Print the JSON Schema of specs or results.")(s
 app.add_typer(new.app, name="new")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from dpspec.version import VERSION
 
         emit(f"dpspec {VERSION}")
@@ -182,6 +182,8 @@ _COMMANDS = typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    return run_to_exit_code(lambda: _COMMANDS(args=given, prog_name="dpspec", standalone_mode=False), given)
+    return run_to_exit_code(
+        lambda: _COMMANDS(args=command_line, prog_name="dpspec", standalone_mode=False), command_line
+    )

@@ -110,7 +110,7 @@ def _batches(schedule: Schedule) -> str:
 
 
 def _table(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target: float | None) -> str:
-    from dpspec.engine.results import decimals
+    from dpspec import decimals
 
     kind = "Laplace" if schedule.laplace else "Gaussian"
     noise = f"{kind} noise" if target is not None else f"{kind} noise {decimals.exact(schedule.noise)}"
@@ -130,7 +130,7 @@ def _table(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target:
 
 
 def _ends(interval: Interval) -> str:
-    from dpspec.engine.results import decimals
+    from dpspec import decimals
 
     return f"{decimals.lower(interval.lower + 0.0)} to {decimals.upper(interval.upper)}"
 

@@ -141,6 +141,7 @@ _FAMILIES = {
     "backends": ("backend kind", "training.backend"),
     "canaries": ("canary", "audit.canary.kind"),
     "scores": ("score", "audit.score"),
+    "attack_methods": ("attack method", ""),
     "reporters": ("report format", ""),
 }
 
@@ -170,9 +171,9 @@ def explain(
     ],
 ) -> int:
     """Explain a diagnostic code, a key or kind of a spec, or a name in a report."""
+    from dpspec.cli.printed_names import printed_names
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
-    from dpspec.reporters.names import printed_names
 
     catalog = load_project()
     known = keys(reference(catalog))

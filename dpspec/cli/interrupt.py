@@ -87,7 +87,7 @@ def stop_requests() -> Iterator[Callable[[], str]]:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number in handled:
             # A library of an executor may have replaced the handler.
-            own = before[number] in (signal.SIG_DFL, signal.default_int_handler)
-            signal.signal(number, before[number] if own else _interrupt)
+            python_default = before[number] in (signal.SIG_DFL, signal.default_int_handler)
+            signal.signal(number, before[number] if python_default else _interrupt)
     if signal.SIGINT in requested:
         _interrupt(signal.SIGINT, None)

@@ -29,7 +29,7 @@ from dpspec.errors import ExitCode, PluginError, UsageError
 from dpspec.text import quoted
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Recording
+    from dpspec.contract.results import Recording
 
 #: The comment with the schema's path for editors.
 MODELINE = "# yaml-language-server: $schema="
@@ -49,7 +49,7 @@ def starter_spec(
     """The example of ``mechanism`` (None: the first that trains a model) under another name, with a model and data."""
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
-    training = [kind for kind, one in catalog.mechanisms.items() if "\nmodel:" in str(one.provider.example)]
+    training = [kind for kind, offered in catalog.mechanisms.items() if "\nmodel:" in str(offered.provider.example)]
     kind = mechanism or min(training or catalog.mechanisms)
     require_known("mechanism", kind, sorted(catalog.mechanisms), "installed")
     example = str(catalog.mechanisms[kind].provider.example).strip("\n")
@@ -68,8 +68,8 @@ def _with_kind(body: str, block: str, kind: str, offers: Mapping[str, Offered]) 
     keys: dict[str, Json] = {"kind": kind}
     if offered.code:
         common = COMMON.keys() | {"public"}
-        own = {key: value for key, value in offered.provider.schema["properties"].items() if key not in common}
-        keys |= {key: value["default"] for key, value in own.items() if "default" in value}
+        kind_keys = {key: value for key, value in offered.provider.schema["properties"].items() if key not in common}
+        keys |= {key: value["default"] for key, value in kind_keys.items() if "default" in value}
     pattern = re.compile(rf"^{block}:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
     if not pattern.search(body):
         raise UsageError(f"the mechanism's example has no {block}: choose another --mechanism")
@@ -90,16 +90,16 @@ _UNKNOWN = """\
 
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
+    from dpspec.contract.results import UNKNOWN
+    from dpspec.decimals import upper
     from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
     from dpspec.engine.recorded.check import RunClaim, check_run, document_of
-    from dpspec.engine.results.decimals import upper
-    from dpspec.engine.results.result import UNKNOWN
     from dpspec.language.yaml_source import to_yaml
     from dpspec.registry.builtin import KIND
 
     question = RunClaim(delta=1e-5)
     (audit,) = check_run(run, question).audits
-    bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
+    bound = next(finding for finding in audit.findings if (finding.quantity, finding.bound) == ("epsilon", "upper"))
     if math.isinf(bound.value):
         raise UsageError(f"{run}: no spec can be written: {bound.method}")
     assert audit.recording is not None
@@ -112,7 +112,9 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
     document["claims"], comments = [claim], _UNKNOWN
-    unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
+    unchecked = [
+        assumption.name.removesuffix(UNKNOWN) for assumption in bound.assumptions if assumption.status == "unchecked"
+    ]
     if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
         claim["expect"] = ["open"]
         comments += (
@@ -126,7 +128,7 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
     from dpspec.registry.loader import load_catalog
 
     offers = sorted(load_catalog().mechanisms.items())
-    kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
+    kind = next((name for name, offered in offers if offered.provider.recordable and offered.provider.steps), None)
     if kind is None or len(recording.phases) > _MOST_PHASES or recording.more_phases:
         return None
     phases: list[Json] = [
@@ -165,17 +167,17 @@ _LONGEST_NAME = 40
 
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
     """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
-    words = _words(name) | {"variant": "bounded", "attack_part": "", "attack_rules": ""}
+    substitutions = _words(name) | {"variant": "bounded", "attack_part": "", "attack_rules": ""}
     if not bounds_only:
-        words |= {"variant": "attacked", "attack_part": ", and the releases that are attacked"}
-        words["attack_rules"] = _ATTACK_RULES
-    root = directory / words["distribution"]
+        substitutions |= {"variant": "attacked", "attack_part": ", and the releases that are attacked"}
+        substitutions["attack_rules"] = _ATTACK_RULES
+    root = directory / substitutions["distribution"]
     templates = files("dpspec.cli") / "plugin_template"
     texts = {
-        root / Template(place).substitute(words): Template(
-            (templates / Template(source).substitute(words)).read_text("utf-8")
-        ).substitute(words)
-        for source, place in _FILES.items()
+        root / Template(target).substitute(substitutions): Template(
+            (templates / Template(source).substitute(substitutions)).read_text("utf-8")
+        ).substitute(substitutions)
+        for source, target in _FILES.items()
     }
     try:
         root.mkdir(parents=True)
@@ -244,15 +246,15 @@ def new_spec(
 
     if not _SPEC_NAME.fullmatch(name):
         raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
-    place = folder / f"{name}.yaml"
-    if place.exists():
-        raise UsageError(f"{place} already exists; choose another name or folder")
-    here = folder.resolve()
-    root = next((parent for parent in (here, *here.parents) if (parent / SCHEMA).is_file()), here)
-    schema = Path(os.path.relpath(root / SCHEMA, here))
+    spec_file = folder / f"{name}.yaml"
+    if spec_file.exists():
+        raise UsageError(f"{spec_file} already exists; choose another name or folder")
+    spec_folder = folder.resolve()
+    root = next((parent for parent in (spec_folder, *spec_folder.parents) if (parent / SCHEMA).is_file()), spec_folder)
+    schema = Path(os.path.relpath(root / SCHEMA, spec_folder))
     if run is not None and (mechanism, model, data) != (None, None, None):
         raise UsageError("--from determines mechanism, model and data: remove --mechanism, --model and --data")
-    catalog = load_project([place], plugins)
+    catalog = load_project([spec_file], plugins)
     if run is not None:
         text = spec_of_run(run, schema=schema, name=name, place=folder)
     else:
@@ -260,8 +262,8 @@ def new_spec(
     if not (root / SCHEMA).is_file():
         write_new(root / SCHEMA, spec_schema(catalog))
         write_new(root / SCHEMA.parent / ".gitignore", _IGNORED)
-    write_new(place, text)
-    emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}")
+    write_new(spec_file, text)
+    emit(f"\nNext:\n  dpspec validate {spec_file}\n  dpspec run {spec_file}")
     return ExitCode.OK
 
 
@@ -305,13 +307,13 @@ def write_part(part: str, kind: str, folder: Path) -> str:
     suite, extra, command = _PARTS[part]
     name = kind.replace("-", "_")
     title = "".join(word.capitalize() for word in kind.split("-"))
-    words = {"kind": kind, "name": name, "suite": suite, "title": title, "extra": extra}
+    substitutions = {"kind": kind, "name": name, "suite": suite, "title": title, "extra": extra}
     file = f"dp/{name}.py"
     if (folder / file).exists():
         raise UsageError(f"{folder / file} already exists; choose another name")
     templates = files("dpspec.cli") / "part_template"
     for template, path in ((f"{part}.py.tmpl", file), ("test.py.tmpl", f"tests/test_{name}.py")):
-        write_new(folder / path, Template((templates / template).read_text("utf-8")).substitute(words))
+        write_new(folder / path, Template((templates / template).read_text("utf-8")).substitute(substitutions))
     configuration, table = folder / PYPROJECT, table_of(folder.resolve())
     if table is not None and table[0] == folder.resolve():
         listed = json.dumps([*table[1], file])
@@ -322,7 +324,7 @@ def write_part(part: str, kind: str, folder: Path) -> str:
         emit(f"added [tool.dpspec] to {configuration}")
     else:
         write_new(configuration, f'[tool.dpspec]\nplugins = ["{file}"]\n')
-    return Template(command).substitute(words)
+    return Template(command).substitute(substitutions)
 
 
 def _command(part: str) -> Callable[..., int]:

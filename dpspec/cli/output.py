@@ -26,7 +26,7 @@ from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The width without a terminal and without COLUMNS, and the maximum width.
 _DEFAULT_WIDTH, _WIDEST = 80, 120
@@ -137,10 +137,10 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
     return tuple(reports)
 
 
-def require_known(what: str, name: str, names: Collection[str], label: str = "valid") -> None:
+def require_known(kind: str, name: str, names: Collection[str], label: str = "valid") -> None:
     if name not in names:
         suggestion = did_you_mean(closest(name, names))
-        raise UsageError(f"unknown {what} {quoted(name)}{suggestion} ({label}: {listed(names)})")
+        raise UsageError(f"unknown {kind} {quoted(name)}{suggestion} ({label}: {listed(names)})")
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:

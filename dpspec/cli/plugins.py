@@ -28,8 +28,8 @@ def plugins(
 
     tables = {
         family.field: [
-            (name, one.provider.summary, f"{one.distribution} {one.version}")
-            for name, one in sorted(getattr(catalog, family.field).items())
+            (name, offered.provider.summary, f"{offered.distribution} {offered.version}")
+            for name, offered in sorted(getattr(catalog, family.field).items())
         ]
         for family in FAMILIES
     }
@@ -52,20 +52,22 @@ def _check(name: str) -> ExitCode:
     from dpspec.testing.inspection import inspect
 
     registry = load_registry()
-    offers = [(f.name, kind, one) for f in FAMILIES for kind, one in getattr(registry.catalog, f.field).items()]
+    offers = [(f.name, kind, offered) for f in FAMILIES for kind, offered in getattr(registry.catalog, f.field).items()]
     chosen = [offer for offer in offers if name in (offer[1], offer[2].plugin, offer[2].distribution)]
     broken = [b for b in registry.catalog.broken if name in (b.plugin, b.distribution, *b.kinds)]
     if not chosen and not broken:
-        known = sorted({n for _, kind, one in offers for n in (kind, one.plugin, one.distribution)})
+        known_names = sorted({n for _, kind, offered in offers for n in (kind, offered.plugin, offered.distribution)})
         raise UsageError(
-            f"unknown plugin {quoted(name)}{did_you_mean(closest(name, known)) or '; see `dpspec plugins`'}"
+            f"unknown plugin {quoted(name)}{did_you_mean(closest(name, known_names)) or '; see `dpspec plugins`'}"
         )
-    for one in broken:
-        emit(f"{one.distribution} {one.version}: plugin {one.plugin or '?'} cannot be used")
-        emit("\n".join(_indented(one.reason)))
+    for broken_plugin in broken:
+        emit(
+            f"{broken_plugin.distribution} {broken_plugin.version}: plugin {broken_plugin.plugin or '?'} cannot be used"
+        )
+        emit("\n".join(_indented(broken_plugin.reason)))
     if not chosen:
         return ExitCode.PLUGIN
-    emit("\n".join(dict.fromkeys(f"{one.distribution}: plugin {one.plugin}" for _, _, one in chosen)))
+    emit("\n".join(dict.fromkeys(f"{offered.distribution}: plugin {offered.plugin}" for _, _, offered in chosen)))
     promises = []
     for family, kind, _ in chosen:
         for promise in inspect(registry, family, kind):
@@ -75,8 +77,8 @@ def _check(name: str) -> ExitCode:
             emit("\n".join([*lines, *_indented(promise.broken or promise.left_out)]))
             promises.append(promise)
     failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
-    kept = f"{len(promises) - failed - left_out} kept"
-    emit(kept + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))
+    summary = f"{len(promises) - failed - left_out} kept"
+    emit(summary + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))
     return ExitCode.PLUGIN if failed or broken else ExitCode.OK
 
 

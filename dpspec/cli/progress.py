@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, StageStarted, TrialFinished, TrialsPlanned
-from dpspec.engine.results.decimals import duration
+from dpspec.decimals import duration
 from dpspec.text import plain
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
+    from dpspec.contract.results import Result
     from dpspec.engine.differences import Mismatch
-    from dpspec.engine.results.result import Result
     from dpspec.engine.storage.trial_store import Store
 
 
@@ -49,8 +49,8 @@ def report(
         raise UsageError(f"--output {output} would replace the result; choose another path")
     stored = read_result(result)
     if series is not None:
-        from dpspec.engine.redact import redact
         from dpspec.reporters.data_files import render_series
+        from dpspec.results.redact import redact
 
         if format_ not in (None, "csv"):
             raise UsageError(f"--series writes csv, not {format_}")
@@ -82,10 +82,10 @@ def diff(
 
     Ends with 1 if a value got worse, or a claim was changed or removed.
     """
-    from dpspec.engine.results.diff import diff as compare
-    from dpspec.engine.results.diff import failing
     from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
     from dpspec.reporters.read_results import read_result
+    from dpspec.results.diff import diff as compare
+    from dpspec.results.diff import failing
 
     require_known("format", format_, CHANGE_FORMATS)
     changes = compare(read_result(before), read_result(after))

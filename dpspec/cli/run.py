@@ -32,7 +32,7 @@ from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 
 def run(
@@ -132,7 +132,7 @@ def run(
                 train=not bounds_only,
             )
     # The options that numbers depend on.
-    command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
+    command = ["dpspec", "run", *map(str, specs), *(part for override in overrides for part in ("--set", override))]
     command += [part for path in plugins for part in ("--plugin", str(path))]
     command += ["--device", device] if device != "auto" else []
     command += ["--threads", str(threads)] if threads is not None else []
@@ -155,17 +155,17 @@ def run(
 
 def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
     """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
-    from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
     from dpspec.reporters.data_files import change_line
+    from dpspec.results.diff import CONFIDENCE, diff, regressions
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}
-    others = [
+    other_changes = [
         change
         for change in diff(baseline, result)
         if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
     ]
-    for change in (*worse, *others):
+    for change in (*worse, *other_changes):
         note(change_line(change))
     claims = {(change.audit, change.claim) for change in worse}
     judged = ((audit.name, verdict) for audit in result.audits for verdict in audit.verdicts)

@@ -71,7 +71,7 @@ def schema(
     plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Print the JSON Schema of specs with all installed plugins, for editors."""
-    from dpspec.engine.results.codec import result_schema
+    from dpspec.results.codec import result_schema
 
     emit(json.dumps(result_schema(), indent=2) if result else spec_schema(load_project(plugins=plugins)))
     return ExitCode.OK
@@ -89,8 +89,8 @@ def plan(
     plugins: Plugins = [],  # noqa: B006
 ) -> int:
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
+    from dpspec import decimals
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.results import decimals
     from dpspec.engine.running.train import format_time_range
     from dpspec.executors.processes import PROCESS_BYTES
     from dpspec.reporters import words
@@ -115,9 +115,11 @@ def plan(
                 )
             page.line(f"{words.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
             for power in its_plan.power:
-                at = f" at {words.conditions(power.at)}" if power.at else ""
+                position = f" at {words.conditions(power.at)}" if power.at else ""
                 remark = f"; {power.note}" if power.note else ""
-                page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
+                page.item(
+                    f"could show epsilon up to {decimals.lower(power.epsilon)}{position} ({power.method}{remark})"
+                )
             for text in (*map(words.foreseen, its_plan.checks), *its_plan.notes):
                 page.item(text)
     if len(plans) > 1:
@@ -215,8 +217,8 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
         line(f"{set_to(proved.value)} is the {end} found that proves {those}:")
         _verdicts(page, proved, proved=True)
     if unproved is not None:
-        at = set_to(unproved.value)
-        line(f"At the last tried value, {at}:" if proved is None else f"{at} does not:")
+        tried = set_to(unproved.value)
+        line(f"At the last tried value, {tried}:" if proved is None else f"{tried} does not:")
         _verdicts(page, unproved, proved=False)
     if calibration.limit:
         line(f"No value beyond was tried: {calibration.limit}.")
@@ -226,9 +228,9 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
     elif proved is None:
         line("Change other numbers of the spec, such as the noise, or the claims.")
     for value in calibration.contradictions:
-        more = "More" if calibration.more_helps else "Less"
-        others = "There may be other values at which the claims begin or cease to be proved."
-        line(f"{more} does not always help: see {key.spelling(value)}. {others}")
+        direction = "More" if calibration.more_helps else "Less"
+        remark = "There may be other values at which the claims begin or cease to be proved."
+        line(f"{direction} does not always help: see {key.spelling(value)}. {remark}")
     if proved is not None:
         line("To use it:")
         other_overrides = [o for o in overrides if o.partition("=")[0].strip() != key.place]
@@ -237,7 +239,7 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
 
 
 def _verdicts(page: Page, point: Point, *, proved: bool) -> None:
-    from dpspec.engine.results import decimals
+    from dpspec import decimals
 
     if point.problem:
         page.item(f"{point.problem}", indent=4)

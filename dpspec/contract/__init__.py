@@ -40,6 +40,7 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 from dpspec.errors import Diagnostic, Path, Span, format_path
 
@@ -50,6 +51,7 @@ __all__ = [
     "Assumption",
     "Audit",
     "AuditOptions",
+    "AuditResult",
     "Backend",
     "Cancelled",
     "Check",
@@ -81,6 +83,7 @@ __all__ = [
     "Power",
     "Printed",
     "Reporter",
+    "Result",
     "Resumable",
     "Sampling",
     "Schemas",
@@ -93,6 +96,7 @@ __all__ = [
     "Trainer",
     "TrainingJob",
     "Trial",
+    "Verdict",
     "backend",
     "canary",
     "dataset",

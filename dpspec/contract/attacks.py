@@ -1,4 +1,4 @@
-"""Kinds of canaries and scores, which plugins offer with the hook ``dpspec_attacks``.
+"""Kinds of canaries and scores, which plugins offer with the hook ``dpspec_attacks``, and methods of attacks.
 
 Each canary is inserted with probability 1/2, and the test counts correct guesses of these inclusion bits from scores.
 The lower bound is valid for all canaries and scores that do not depend on the bits. No function here receives a bit
@@ -8,23 +8,26 @@ third-party plugin's results name the assumption ``attack-code``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from dpspec.contract.findings import Facts
-from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import Schema, TrainingJob, _nothing
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = ["Asked", "Attacker", "Canary", "Directions", "Observed", "Records", "Score"]
+__all__ = ["Asked", "AttackMethod", "Attacker", "Canary", "Directions", "EvidenceTest", "Observed", "Records", "Score"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Space: TypeAlias = Literal["gradient", "input"]
+
+Statistic: TypeAlias = Literal["count", "counts", "outcomes"]
 
 #: Default kind of canary per space.
 USUAL = {"gradient": "orthogonal", "input": "mislabelled"}
@@ -82,6 +85,56 @@ class Score:
     models: int = 0
     trial_revision: int = 1
     revision_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackMethod:
+    """A kind of evidence of attacks on privacy for ``Evidence.kind``, with its test and its points in figures.
+
+    Mechanisms yield evidence of this kind. dpspec tests claims and upper bounds with it, next to all other evidence of
+    the invocation. The judgement names the assumption ``test-code`` for methods of third-party plugins.
+
+    Attributes:
+        statistics: The type of each of the evidence's sufficient statistics, by name: ``count`` (an integer from 0 to
+            10^9), ``counts`` (a list of these) or ``outcomes`` (a string of 0 and 1).
+        test: Names a class without constructor arguments that implements :class:`EvidenceTest`.
+    """
+
+    kind: str
+    summary: str
+    statistics: Mapping[str, Statistic]
+    test: str
+
+
+class EvidenceTest(ABC):
+    """Test of the null hypothesis that an attacked pipeline satisfies a privacy curve.
+
+    All functions are deterministic and receive the ``statistics`` that the method declares, with lists as tuples.
+    """
+
+    @abstractmethod
+    def is_possible(self, statistics: FrozenMap) -> bool:
+        """Whether an attack can result in these statistics. Others are rejected as invalid."""
+
+    @abstractmethod
+    def p_value(self, statistics: FrozenMap, points: Sequence[tuple[float, float]]) -> float:
+        """P-value in [0, 1] of the null that all ``points`` (epsilon, delta), at least one, hold jointly."""
+
+    @abstractmethod
+    def epsilon_lower(self, statistics: FrozenMap, delta: float, confidence: float) -> float:
+        """Lower bound >= 0 on epsilon at ``delta``, valid with probability ``confidence``."""
+
+    @abstractmethod
+    def perfect(self, statistics: FrozenMap) -> Mapping[str, Json]:
+        """The statistics of the same design if every guess is correct, for the power of the attack."""
+
+    def rejects(self, statistics: FrozenMap, points: Sequence[tuple[float, float]], level: float) -> bool:
+        """Whether the p-value is at most ``level``. Override it if this takes less time than the p-value."""
+        return self.p_value(statistics, points) <= level
+
+    def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
+        """Pairs of false- and true-positive rates for the figure of attacks. Default: none."""
+        return ()
 
 
 class Records(NamedTuple):

@@ -47,5 +47,6 @@ class Catalog:
     executors: Mapping[str, Offered] = field(default_factory=dict)
     canaries: Mapping[str, Offered] = field(default_factory=dict)
     scores: Mapping[str, Offered] = field(default_factory=dict)
+    attack_methods: Mapping[str, Offered] = field(default_factory=dict)
     rules: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

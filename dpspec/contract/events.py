@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pluggy
 
-from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.attacks import AttackMethod, Canary, Score
 from dpspec.contract.providers import Backend, Dataset, Executor, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
 
@@ -131,6 +131,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_attacks(self) -> Iterable[Canary | Score]:  # type: ignore[empty-body]
         """Canaries and scores for ``audit.canary.kind`` and ``audit.score``."""
+
+    @hookspec
+    def dpspec_attack_methods(self) -> Iterable[AttackMethod]:  # type: ignore[empty-body]
+        """Kinds of evidence with their tests and figures, for mechanisms that yield such evidence."""
 
     @hookspec
     def dpspec_rules(self) -> Iterable[Rule]:  # type: ignore[empty-body]

@@ -207,9 +207,10 @@ class Evidence:
     """Sufficient statistics of one attack, from which any null hypothesis can be tested again.
 
     Attributes:
-        kind: The test (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
-            ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
-            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1) or ``binomial`` (trials, successes).
+        kind: An attack method (:class:`~dpspec.contract.attacks.AttackMethod`): ``one-run`` (canaries, guesses,
+            correct), ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent,
+            true_positives, false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1), or a plugin's; of
+            metrics ``binomial`` (trials, successes) or ``average``.
         quantity: ``epsilon`` for privacy curves, or the name of a metric.
         power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """

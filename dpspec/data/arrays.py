@@ -99,12 +99,12 @@ def _array(path: Path, axes: int) -> Array:
 
     with _open_decompressed(path) as file:
         shape = _idx_header(file, path, axes)
-        wanted = prod(shape)
-        values = file.read(wanted + 1)
-    if len(values) != wanted:
+        expected_bytes = prod(shape)
+        values = file.read(expected_bytes + 1)
+    if len(values) != expected_bytes:
         raise DataError(
-            f"{path}: the header declares {wanted} bytes of values, but the file contains "
-            f"{'more' if len(values) > wanted else len(values)}"
+            f"{path}: the header declares {expected_bytes} bytes of values, but the file contains "
+            f"{'more' if len(values) > expected_bytes else len(values)}"
         )
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
@@ -175,14 +175,19 @@ class Npz(Halves):
         """Return the shape of the features, if both headers are valid; (n, height, width) are images with a channel."""
         shapes = []
         for name, kinds, axes in ((f"x{half}", "fiu", (2, 3, 4)), (f"y{half}", "iu", (1,))):
-            what = f"{self.what()}: {name}"
-            shape, dtype = npy_header(archive, name, what)
+            source = f"{self.what()}: {name}"
+            shape, dtype = npy_header(archive, name, source)
             if dtype.kind not in kinds or len(shape) not in axes:
-                values, of = "real numbers" if "f" in kinds else "integers", joined([str(n) for n in axes], "or")
-                raise DataError(f"{what} must have {values} and {of} axes, got dtype {dtype} and shape {shape}")
-            check_count(what, shape)
+                values, axis_counts = (
+                    "real numbers" if "f" in kinds else "integers",
+                    joined([str(n) for n in axes], "or"),
+                )
+                raise DataError(
+                    f"{source} must have {values} and {axis_counts} axes, got dtype {dtype} and shape {shape}"
+                )
+            check_count(source, shape)
             if (size := prod(shape) * dtype.itemsize) > MAX_BYTES:
-                raise DataError(f"{what}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
+                raise DataError(f"{source}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
             shapes.append(shape)
         if shapes[1] != shapes[0][:1]:
             message = f"y{half} must have shape {shapes[0][:1]}, one label per record, got {shapes[1]}"
@@ -191,7 +196,7 @@ class Npz(Halves):
         return (records, 1, *record) if len(record) == 2 else shapes[0]
 
 
-def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def npy_header(archive: zipfile.ZipFile, name: str, source: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     import numpy as np
 
     with _member(archive, name) as member:
@@ -201,7 +206,7 @@ def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[in
         elif version == (2, 0):
             shape, _, dtype = np.lib.format.read_array_header_2_0(member)
         else:
-            raise DataError(f"{what} is in .npy format {version}, which is not supported")
+            raise DataError(f"{source} is in .npy format {version}, which is not supported")
     return tuple(int(n) for n in shape), dtype
 
 
@@ -218,7 +223,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     try:
         return archive.open(f"{name}.npy")
     except KeyError:
-        names = ", ".join(shortened(other.removesuffix(".npy")) for other in archive.namelist()[:20])
+        names = ", ".join(shortened(member.removesuffix(".npy")) for member in archive.namelist()[:20])
         raise DataError(f"{archive.filename or 'the archive'}: has no array {name!r} (its arrays: {names})") from None
 
 

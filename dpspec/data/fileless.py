@@ -161,7 +161,7 @@ class Digits(Source):
 
     def read(self) -> LoadedData:
         x, y = self.fetch()
-        found = hashlib.sha256(x.astype("<f8").tobytes() + y.astype("<i8").tobytes()).hexdigest()
-        if found != self.FACTS.digest:
-            raise DataError(f"{self.what()}: the installed scikit-learn has different records (SHA-256 {found})")
+        digest = hashlib.sha256(x.astype("<f8").tobytes() + y.astype("<i8").tobytes()).hexdigest()
+        if digest != self.FACTS.digest:
+            raise DataError(f"{self.what()}: the installed scikit-learn has different records (SHA-256 {digest})")
         return whole_rows(((x / 16.0).reshape(-1, *self.FACTS.shape), y))

@@ -75,18 +75,18 @@ def _csv(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Col
     numbered = array("q")
     with csv_lines(path, io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")) as (header, lines):
         _require_columns(path, names, header)
-        places = {key: header.index(name) for key, name in names.items()}
+        positions = {key: header.index(name) for key, name in names.items()}
         for number, line in lines:
             if len(numbered) >= most:
                 raise _too_many(path, most)
             numbered.append(number)
-            for key, place in places.items():
-                text = line[place].strip()
+            for key, position in positions.items():
+                text = line[position].strip()
                 if key == _TEXT:
                     texts.append(text)
                 else:
                     numbers[key].append(_number(text, f"{path}:{number}: column {names[key]!r}", key))
-    values: dict[str, Array] = {key: np.frombuffer(found, dtype=np.float64) for key, found in numbers.items()}
+    values: dict[str, Array] = {key: np.frombuffer(column, dtype=np.float64) for key, column in numbers.items()}
     if _TEXT in names:
         values[_TEXT] = np.array(texts, dtype=object)
     return Columns(values=values, rows=len(numbered), where=lambda row: f"{path}:{numbered[row]}")
@@ -113,21 +113,21 @@ def _npz(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Col
     with open_archive(path, io.BytesIO(content)) as archive:
         _require_columns(path, names, [name.removesuffix(".npy") for name in dict.fromkeys(archive.namelist())])
         for key, name in names.items():
-            what, kinds = f"{path}: {name}", "fiub" + "US" * (key == _TEXT)
-            shape, dtype = npy_header(archive, name, what)
+            source, kinds = f"{path}: {name}", "fiub" + "US" * (key == _TEXT)
+            shape, dtype = npy_header(archive, name, source)
             if dtype.kind not in kinds or len(shape) != 1:
                 allowed = "strings or numbers" if key == _TEXT else "numbers"
-                raise DataError(f"{what} must have {allowed} and 1 axis, got dtype {dtype} and shape {shape}", key)
+                raise DataError(f"{source} must have {allowed} and 1 axis, got dtype {dtype} and shape {shape}", key)
             if shape[0] > most:
                 raise _too_many(path, most)
             size = shape[0] * dtype.itemsize
             if size > _MAX_DECOMPRESSED_BYTES:
-                raise DataError(f"{what}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", key)
+                raise DataError(f"{source}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", key)
             values[key] = npy_values(archive, name).astype(object if key == _TEXT else np.float64)
     lengths = {name: len(values[key]) for key, name in names.items()}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"{path}: columns must have equal lengths, got: {found}", "path")
+        listed_lengths = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise DataError(f"{path}: columns must have equal lengths, got: {listed_lengths}", "path")
     return Columns(values=values, rows=next(iter(lengths.values())), where=lambda row: f"{path}: row {row}")
 
 
@@ -160,8 +160,8 @@ class ScoreTable:
         return tuple(sorted({int(size) for size in self.group_sizes}))
 
     def of_size(self, size: int) -> tuple[Array, Array]:
-        at = self.group_sizes == size
-        return self.coins[at], self.scores[at]
+        of_this_size = self.group_sizes == size
+        return self.coins[of_this_size], self.scores[of_this_size]
 
 
 def table_digest(directory: str | Path, options: Mapping[str, Any]) -> str:
@@ -202,7 +202,7 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
     keys = [key for key in ("coin", "score", "group_size", "id") if key in options]
     names = {key: str(options[key]) for key in keys}
     for i, key in enumerate(keys):
-        same = next((other for other in keys[:i] if names[other] == names[key]), None)
+        same = next((earlier_key for earlier_key in keys[:i] if names[earlier_key] == names[key]), None)
         if same is not None:
             raise DataError(f"{same} and {key} name the same column {names[key]!r}", key)
     columns = read_columns(path, content, names, MOST_ROWS)
@@ -215,9 +215,9 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
         bad = np.flatnonzero(~good)
         if bad.size:
             value = columns.values[key][bad[0]]
-            found = "is missing" if np.isnan(value) else f"is {value:g}"
+            fault = "is missing" if np.isnan(value) else f"is {value:g}"
             where = f"{columns.where(int(bad[0]))}: column {options[key]!r}"
-            raise DataError(f"{where}: {message.format(found)}", key)
+            raise DataError(f"{where}: {message.format(fault)}", key)
 
     coins, scores = columns.values["coin"], columns.values["score"]
     require("coin", (coins == 0.0) | (coins == 1.0), "the inclusion bit {}; it must be 1 (in) or 0 (out)")
@@ -229,12 +229,12 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
         fine = (declared >= 1.0) & (declared <= _MAX_GROUP) & (declared == np.floor(declared))
         require("group_size", fine, "the group size {}; it must be an integer of at least 1")
         sizes = declared.astype(np.int64)
-    seen: dict[str, int] = {}
+    first_row: dict[str, int] = {}
     for row, value in enumerate(columns.values.get("id", ())):
         where, text = f"{columns.where(row)}: column {options['id']!r}", str(value)
         if value is None or value != value or not text:
             raise DataError(f"{where}: the id is missing", "id")
-        before = seen.setdefault(text, row)
+        before = first_row.setdefault(text, row)
         if before != row:
             message = f"{where}: the id is also at {columns.where(before)}"
             raise DataError(f"{message}; each canary or run must have one row", "id", private=text)
@@ -243,6 +243,6 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
     for size in table.sizes:
         values = table.of_size(size)[1]
         if len(values) > 1 and values.min() == values.max():
-            of = f" of groups of {size}" if len(table.sizes) > 1 else ""
-            raise DataError(f"{path}: all scores{of} are {values[0]:g}, so they contain no information", "score")
+            qualifier = f" of groups of {size}" if len(table.sizes) > 1 else ""
+            raise DataError(f"{path}: all scores{qualifier} are {values[0]:g}, so they contain no information", "score")
     return table

@@ -74,14 +74,14 @@ COMMON: dict[str, Json] = {
 
 
 def schema(
-    own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
+    kind_keys: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
 ) -> dict[str, Json]:
     """Return the JSON Schema of a data block with a kind's own keys and the common ones.
 
     ``public`` is the default of this key. ``scaled``: ``standardise`` and ``radius`` can scale the features.
     """
     common = {key: value for key, value in COMMON.items() if scaled or key not in ("standardise", "radius")}
-    return block(None, list(required), **own, **common, public={**_PUBLIC, "default": public})
+    return block(None, list(required), **kind_keys, **common, public={**_PUBLIC, "default": public})
 
 
 _PUBLIC: dict[str, Json] = flag(
@@ -102,26 +102,26 @@ def path(description: str) -> dict[str, Json]:
 
 
 def checked(
-    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, what: object, *, missing: bool = False
+    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, source: object, *, missing: bool = False
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Validate records (n, ...) and labels (n,), and convert them to float32 and int64. ``missing`` accepts NaN."""
     import numpy as np
 
     if x.dtype.kind not in "fiu":
-        raise DataError(f"{what}: features must be real numbers, got dtype {x.dtype}")
+        raise DataError(f"{source}: features must be real numbers, got dtype {x.dtype}")
     if y.dtype.kind not in "iu":
-        raise DataError(f"{what}: labels must be integers, got dtype {y.dtype}")
+        raise DataError(f"{source}: labels must be integers, got dtype {y.dtype}")
     if y.shape != x.shape[:1]:
-        raise DataError(f"{what}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
+        raise DataError(f"{source}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:
-        message = f"{what}: the label of record {wrong[0]} is not in 0..{classes - 1}"
+        message = f"{source}: the label of record {wrong[0]} is not in 0..{classes - 1}"
         raise DataError(message, private=str(y[wrong[0]]))
     rows = x if x.dtype == np.float32 else np.empty(x.shape, dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _blocks(x) if rows is not x else ():
             rows[part] = x[part]
-    check_finite(rows, what, "features", missing=missing)
+    check_finite(rows, source, "features", missing=missing)
     return rows, y.astype(np.int64, copy=False)
 
 
@@ -135,14 +135,14 @@ def _blocks(x: np.ndarray[Any, Any]) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, len(x), step))
 
 
-def check_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: bool = False) -> None:
+def check_finite(x: np.ndarray[Any, Any], source: object, when: str, *, missing: bool = False) -> None:
     import numpy as np
 
     for part in _blocks(x):
         good = np.isfinite(x[part]) | np.isnan(x[part]) if missing else np.isfinite(x[part])
         bad = np.flatnonzero(~good.all(axis=tuple(range(1, x.ndim))))
         if bad.size:
-            raise DataError(f"{what}: record {part.start + bad[0]} is not finite in float32 ({when})")
+            raise DataError(f"{source}: record {part.start + bad[0]} is not finite in float32 ({when})")
 
 
 def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
@@ -152,7 +152,7 @@ def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
             raise DataError(f"standardise.{key} must list one number per {unit} ({shape[0]}), got {len(value)}")
 
 
-def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np.ndarray[Any, Any]:
+def transformed(x: np.ndarray[Any, Any], options: FrozenMap, source: object) -> np.ndarray[Any, Any]:
     """Apply ``standardise`` and ``radius`` to each record of float32 (n, *shape) independently, in float64.
 
     Records with an l2 norm above ``radius`` are multiplied by radius (1 - 2^-22) / norm: the margin exceeds the
@@ -176,7 +176,7 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
                 rows = (centred / spread(constants.get("std", 1.0))).astype(np.float32)
         scaled[part] = rows
     if constants is not None:
-        check_finite(scaled, what, "after standardise", missing=bool(options.get("missing")))
+        check_finite(scaled, source, "after standardise", missing=bool(options.get("missing")))
     if radius is None:
         return scaled
     for part in _blocks(x):
@@ -233,13 +233,13 @@ def sha256(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def check_count(what: object, shape: Sequence[int]) -> None:
+def check_count(source: object, shape: Sequence[int]) -> None:
     if min(shape, default=0) < 1:
-        raise DataError(f"{what}: is empty (shape {tuple(shape)})")
+        raise DataError(f"{source}: is empty (shape {tuple(shape)})")
     if prod(shape) > MAX_VALUES or shape[0] > MAX_RECORDS:
         if prod(shape) <= MAX_VALUES:
-            raise DataError(f"{what}: {shape[0]} records; at most {MAX_RECORDS} are read")
-        raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")
+            raise DataError(f"{source}: {shape[0]} records; at most {MAX_RECORDS} are read")
+        raise DataError(f"{source}: {prod(shape)} values; at most {MAX_VALUES} are read")
 
 
 #: Purposes of random draws, which separate streams with the same seed.
@@ -281,12 +281,12 @@ def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
     """Convert a fraction of ``count`` records or users, or their number, to a number that leaves at least one."""
     if test >= 1 and not float(test).is_integer():
         raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}", key)
-    held = int(test) if test >= 1 else int(test * count + 0.5)
-    if not 1 <= held < count:
+    test_count = int(test) if test >= 1 else int(test * count + 0.5)
+    if not 1 <= test_count < count:
         raise DataError(
-            f"split.test holds out {held} of {count} {unit}; testing and training need at least one each", key
+            f"split.test holds out {test_count} of {count} {unit}; testing and training need at least one each", key
         )
-    return held
+    return test_count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -304,26 +304,26 @@ class Selection:
 def select(options: FrozenMap, whole: Facts) -> Selection:
     """Resolve ``split`` and ``size`` to numbers and indices."""
     split, records, size = options.get("split"), whole.records, options.get("size")
-    count, drawn_split, held = 0, None, list[int]()
+    count, drawn_split, test_rows = 0, None, list[int]()
     if split is not None:
         if whole.test_records:
             raise DataError("split: this source already has test records")
         if isinstance(split["test"], tuple):
-            held = sorted(int(place) for place in split["test"])
-            count = len(held)
-            if held[-1] >= records:
+            test_rows = sorted(int(index) for index in split["test"])
+            count = len(test_rows)
+            if test_rows[-1] >= records:
                 raise DataError(
-                    f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}"
+                    f"split.test holds out record {test_rows[-1]}, but the last of {records} records is {records - 1}"
                 )
             if count == records:
                 raise DataError(f"split.test holds out all {records} records; training needs at least one")
         else:
             count = held_out_count(float(split["test"]), records, "records")
             drawn_split = (count, int(split.get("seed", 0)))
-    rest = records - count
-    if size is not None and size > rest:
-        raise DataError(f"size is {size}, but there are only {rest} training records")
-    drawn_size = None if size is None or size == rest else (int(size), int(options.get("seed", 0)))
+    training_records = records - count
+    if size is not None and size > training_records:
+        raise DataError(f"size is {size}, but there are only {training_records} training records")
+    drawn_size = None if size is None or size == training_records else (int(size), int(options.get("seed", 0)))
 
     def rows(data: LoadedData) -> LoadedData:
         import numpy as np
@@ -331,16 +331,16 @@ def select(options: FrozenMap, whole: Facts) -> Selection:
         x, y, test = data.train_x, data.train_y, (data.test_x, data.test_y)
         if split is not None:
             out = np.zeros(len(y), dtype=bool)
-            out[held if drawn_split is None else _drawn(len(y), *drawn_split, SPLIT)] = True
+            out[test_rows if drawn_split is None else _drawn(len(y), *drawn_split, SPLIT)] = True
             x, y, test = x[~out], y[~out], (x[out], y[out])
         if drawn_size is not None:
-            kept = np.sort(_drawn(len(y), *drawn_size, SIZE))
-            x, y = x[kept], y[kept]
+            sample = np.sort(_drawn(len(y), *drawn_size, SIZE))
+            x, y = x[sample], y[sample]
         return whole_rows((x, y), test)
 
     return Selection(
-        key={"split": {"held": held} if held else drawn_split, "size": drawn_size},
-        records=rest if drawn_size is None else drawn_size[0],
+        key={"split": {"held": test_rows} if test_rows else drawn_split, "size": drawn_size},
+        records=training_records if drawn_size is None else drawn_size[0],
         test_records=whole.test_records + count,
         rows=rows,
     )
@@ -403,23 +403,23 @@ class Source(ABC):
 
     def load(self) -> LoadedData:
         """Return the records that trials use: finite float32 (NaN if missing), int64 labels. Raises ``DataError``."""
-        whole, what, what_test = self.describe(), self.what(), self.what(test=True)
+        whole, source, what_test = self.describe(), self.what(), self.what(test=True)
         check_constants(self.options, whole.shape)
         raw = self.read()
         missing = bool(self.options.get("missing"))
-        train = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
+        train = checked(raw.train_x, raw.train_y, whole.classes, source, missing=missing)
         test = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
         del raw  # the memory of the unconverted rows
         shapes = train[0].shape, test[0].shape
         if shapes != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
-            raise DataError(f"{what}: shapes {shapes[0]} and {shapes[1]} differ from those described")
+            raise DataError(f"{source}: shapes {shapes[0]} and {shapes[1]} differ from those described")
         rows = whole_rows(train, test)
         del train, test
         chosen = self.selection(whole).rows(rows)
         del rows
         return dataclasses.replace(
             chosen,
-            train_x=transformed(chosen.train_x, self.options, what),
+            train_x=transformed(chosen.train_x, self.options, source),
             test_x=transformed(chosen.test_x, self.options, what_test),
         )
 
@@ -461,10 +461,10 @@ class Halves(Source):
         shapes = [self.shape(half) for half in halves]
         for test, shape in enumerate(shapes):
             check_count(self.what(test=bool(test)), shape)
-        (records, *record), *rest = shapes
-        for _, *other in rest:
-            if other != record:
-                message = f"test records have shape {tuple(other)}, training records {tuple(record)}"
+        (records, *record), *test_shapes = shapes
+        for _, *test_record in test_shapes:
+            if test_record != record:
+                message = f"test records have shape {tuple(test_record)}, training records {tuple(record)}"
                 raise DataError(f"{self.what(test=True)}: {message}")
         classes, vocabulary = self.options.get("classes", 10), self.options.get("vocabulary")
         return whole_facts(
@@ -472,7 +472,7 @@ class Halves(Source):
             tuple(record),
             len(classes) if isinstance(classes, tuple) else int(classes),
             self.key(halves),
-            test=sum(shape[0] for shape in rest),
+            test=sum(shape[0] for shape in test_shapes),
             vocabulary=vocabulary,
         )
 

@@ -192,8 +192,8 @@ class Table(Halves):
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
             if name not in position:
-                own = {label: "label", user: "user"}
-                key = own.get(name, "columns" if name in features else "categories")
+                special_columns = {label: "label", user: "user"}
+                key = special_columns.get(name, "columns" if name in features else "categories")
                 raise no_column(name, header, where, key)
         if user is not None and user in (label, *features):
             raise DataError(f"{where}: column {user!r} is the user and cannot be a label or feature", "user")
@@ -210,10 +210,12 @@ class Table(Halves):
 
     def unknown_class(self, label: str, where: object) -> DataError:
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
-        known = listed([*self.classes()])
+        declared_classes = listed([*self.classes()])
         if label.rstrip(".") in self.classes():
             hint = "; it differs from a declared class by a final period"
-        return DataError(f"{where}: the label is not a declared class ({known}){hint}", "classes", private=label)
+        return DataError(
+            f"{where}: the label is not a declared class ({declared_classes}){hint}", "classes", private=label
+        )
 
     def table_key(self) -> dict[str, Json]:
         categories = self.options.get("categories")
@@ -251,13 +253,13 @@ class Table(Halves):
         features = [name for name in names if name not in special]
         index = [name for name in features if name in declared or _INDEX.fullmatch(name)]
         if index:
-            others = [shortened(name) for name in features if name not in index]
+            feature_names = [shortened(name) for name in features if name not in index]
             yield Diagnostic(
                 code="index-column",
                 message=f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
                 "is probably a saved index of rows, and is used as a feature",
                 path=("data", "path"),
-                help=f"list the features without it: columns: {json.dumps(others, ensure_ascii=False)}",
+                help=f"list the features without it: columns: {json.dumps(feature_names, ensure_ascii=False)}",
                 severity="warning",
             )
 
@@ -276,13 +278,13 @@ class Table(Halves):
             )
         if options.get("size") is not None:
             raise DataError("size counts records and is not supported for tables with users; remove it", "size")
-        owners, own = self.owners(), dict[str, list[int]]()
+        owners, records_by_user = self.owners(), dict[str, list[int]]()
         for record, owner in enumerate(owners):
-            own.setdefault(owner, []).append(record)
-        if "" in own:
-            at, column = own[""][0], options["user"]
-            raise DataError(f"{where}: record {at}: column {column!r} is empty; every record needs a user", "user")
-        declared, largest = options.get("records_per_user"), max(map(len, own.values()), default=0)
+            records_by_user.setdefault(owner, []).append(record)
+        if "" in records_by_user:
+            record, column = records_by_user[""][0], options["user"]
+            raise DataError(f"{where}: record {record}: column {column!r} is empty; every record needs a user", "user")
+        declared, largest = options.get("records_per_user"), max(map(len, records_by_user.values()), default=0)
         if declared is not None and largest > declared:
             raise DataError(
                 f"{where}: a user has {largest} records, but records_per_user is {declared}; write "
@@ -290,74 +292,79 @@ class Table(Halves):
                 "records_per_user",
             )
         most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
-        kept = tuple(tuple(_kept(name, own[name], most, seed)) for name in sorted(own))
-        split, held, split_seed = options.get("split"), frozenset[int](), 0
+        user_records = tuple(tuple(_kept(name, records_by_user[name], most, seed)) for name in sorted(records_by_user))
+        split, test_users, split_seed = options.get("split"), frozenset[int](), 0
         if split is not None:
             split_seed = int(split.get("seed", 0))
             if isinstance(split["test"], tuple):
                 raise DataError("split.test must be a fraction or a number of users for tables with users", "split")
-            count = held_out_count(split["test"], len(kept), "users", "split")
-            held = frozenset(generator(split_seed, SPLIT).permutation(len(kept))[:count].tolist())
-        if held and whole.test_records:
+            count = held_out_count(split["test"], len(user_records), "users", "split")
+            test_users = frozenset(generator(split_seed, SPLIT).permutation(len(user_records))[:count].tolist())
+        if test_users and whole.test_records:
             raise DataError("split: this source already has test records")
-        dropped, test_records = len(owners) - sum(map(len, kept)), sum(len(kept[user]) for user in held)
+        dropped, test_records = (
+            len(owners) - sum(map(len, user_records)),
+            sum(len(user_records[user]) for user in test_users),
+        )
         key: dict[str, Json] = {"user": options["user"]}
         if dropped:
             key["kept"] = [most, seed]
-        if held:
-            key["split"] = {"users": [len(held), split_seed]}
+        if test_users:
+            key["split"] = {"users": [len(test_users), split_seed]}
         return Selection(
             key=key,
             records=len(owners) - dropped - test_records,
             test_records=whole.test_records + test_records,
-            rows=partial(_rows, kept, held, len(owners)),
-            users=len(kept) - len(held),
+            rows=partial(_rows, user_records, test_users, len(owners)),
+            users=len(user_records) - len(test_users),
             dropped=dropped,
         )
 
 
 def places(names: Sequence[str]) -> dict[str, int]:
-    return {name.strip(): place for place, name in enumerate(names)}
+    return {name.strip(): position for position, name in enumerate(names)}
 
 
-def unknown_category(name: str, known: Mapping[str, int], value: str, where: object) -> DataError:
+def unknown_category(name: str, categories: Mapping[str, int], value: str, where: object) -> DataError:
     hint = "" if value else '; the cell is empty: add "" for missing values'
-    message = f"{where}: the value is not a category of column {name!r} ({listed([*known])}){hint}"
+    message = f"{where}: the value is not a category of column {name!r} ({listed([*categories])}){hint}"
     return DataError(message, "categories", private=value)
 
 
 def no_column(name: str, header: Sequence[str], where: object, key: str) -> DataError:
     """The error of a missing column. It lists the columns if one is similar; otherwise the file may be no table."""
-    near, columns = closest(name, header), f"its columns: {listed(header)}"
-    if near is None:
+    suggestion, columns = closest(name, header), f"its columns: {listed(header)}"
+    if suggestion is None:
         count = f"{several(len(header), 'column')}; --internal lists {'it' if len(header) == 1 else 'them'}"
         return DataError(f"{where}: has no column {name!r} ({count})", key, private=columns)
-    return DataError(f"{where}: has no column {name!r}{did_you_mean(near)} ({columns})", key)
+    return DataError(f"{where}: has no column {name!r}{did_you_mean(suggestion)} ({columns})", key)
 
 
-def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:
-    """The rows of each user's ``kept`` records, ascending; the ``held`` users are for testing."""
+def _rows(
+    user_records: Sequence[Sequence[int]], test_users: frozenset[int], records: int, whole: LoadedData
+) -> LoadedData:
+    """The rows of ``user_records`` of each user, ascending; ``test_users`` are for testing."""
     import numpy as np
 
     if len(whole.train_y) != records:
         raise DataError("the table changed while it was read: the number of records differs")
     owners = np.full(records, -1, dtype=np.int64)  # -1: dropped
-    for user, own in enumerate(kept):
-        owners[list(own)] = user
-    test = np.isin(owners, list(held))
+    for user, indices in enumerate(user_records):
+        owners[list(indices)] = user
+    test = np.isin(owners, list(test_users))
     train = (owners >= 0) & ~test
     rows = whole_rows((whole.train_x[train], whole.train_y[train]), (whole.test_x, whole.test_y))
-    if held:
+    if test_users:
         rows = replace(rows, test_x=whole.train_x[test], test_y=whole.train_y[test])
     # Training users are numbered in the order of their names, without the held-out ones.
     return replace(rows, owners=np.unique(owners[train], return_inverse=True)[1].astype(np.int64))
 
 
-def _kept(name: str, own: list[int], most: int | None, seed: int) -> list[int]:
+def _kept(name: str, records: list[int], most: int | None, seed: int) -> list[int]:
     """Return the indices of a user's kept records, ascending: a function of only this user's records."""
-    if most is None or len(own) <= most:
-        return own
+    if most is None or len(records) <= most:
+        return records
     import numpy as np
 
-    words = np.frombuffer(hashlib.sha256(name.encode()).digest(), dtype="<u4").tolist()
-    return sorted(own[i] for i in generator(seed, *words).permutation(len(own))[:most])
+    entropy = np.frombuffer(hashlib.sha256(name.encode()).digest(), dtype="<u4").tolist()
+    return sorted(records[i] for i in generator(seed, *entropy).permutation(len(records))[:most])

@@ -74,19 +74,19 @@ class Csv(Table):
 
         x, y, classes, decimal = array("d"), array("q"), self.classes(), self.options.get("decimal", ".")
         missing = frozenset(text.strip() for text in self.options.get("missing") or ())
-        with self._lines() as (file, columns, places, lines):
+        with self._lines() as (file, columns, positions, lines):
             for number, line in lines:
                 where = f"{file}:{number}"
                 for name in columns.features:
-                    text, known = line[places[name]], columns.categories.get(name)
-                    if known is None:
+                    text, categories = line[positions[name]], columns.categories.get(name)
+                    if categories is None:
                         absent = bool(missing) and text.strip() in missing
                         x.append(math.nan if absent else _number(text, f"{where}: column {name!r}", decimal))
-                    elif text.strip() not in known:
-                        raise unknown_category(name, known, text.strip(), where)
+                    elif text.strip() not in categories:
+                        raise unknown_category(name, categories, text.strip(), where)
                     else:
-                        x.extend(float(place == known[text.strip()]) for place in range(len(known)))
-                label = line[places[columns.label]].strip()
+                        x.extend(float(position == categories[text.strip()]) for position in range(len(categories)))
+                label = line[positions[columns.label]].strip()
                 if label not in classes:
                     raise self.unknown_class(label, where)
                 y.append(classes[label])
@@ -103,12 +103,12 @@ class Csv(Table):
         return key
 
     def header(self) -> tuple[list[str], list[str]]:
-        with self._lines() as (_, _, places, _):
-            return [*places], []
+        with self._lines() as (_, _, positions, _):
+            return [*positions], []
 
     def owners(self) -> list[str]:
-        with self._lines() as (_, _, places, lines):
-            return [line[places[self.options["user"]]].strip() for _, line in lines]
+        with self._lines() as (_, _, positions, lines):
+            return [line[positions[self.options["user"]]].strip() for _, line in lines]
 
     @contextmanager
     def _lines(self) -> Iterator[tuple[Path, Columns, dict[str, int], Iterator[tuple[int, list[str]]]]]:
@@ -191,9 +191,9 @@ class Parquet(Table):
             for name in columns.features:
                 values, categories = parquet_column(table, name, half), columns.categories.get(name)
                 if categories is not None:
-                    found = _places(values, categories, partial(unknown_category, name, categories), half)
-                    for place in range(len(categories)):
-                        x[:, start + place] = found == place
+                    codes = _places(values, categories, partial(unknown_category, name, categories), half)
+                    for code in range(len(categories)):
+                        x[:, start + code] = codes == code
                 elif values.dtype.kind not in "fiub":
                     message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
                     raise DataError(message, "categories")
@@ -232,23 +232,29 @@ class Parquet(Table):
         return [_text_of(value) for value in values]
 
 
-def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, str], DataError], where: Path) -> Array:
+def _places(
+    values: Array, index_by_text: Mapping[str, int], unknown: Callable[[str, str], DataError], where: Path
+) -> Array:
     """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
     import numpy as np
 
-    indices, place = np.empty(len(values), dtype=np.int32), dict[Any, int]()
+    indices, index_by_value = np.empty(len(values), dtype=np.int32), dict[Any, int]()
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
         if block.dtype.kind in "fiub":
             different, inverse = np.unique(block, return_inverse=True)
-            found = np.array([known.get(_text_of(v), -1) for v in different], dtype=np.int32)[inverse.reshape(-1)]
+            block_indices = np.array([index_by_text.get(_text_of(v), -1) for v in different], dtype=np.int32)[
+                inverse.reshape(-1)
+            ]
         else:
-            place |= {value: known.get(_text_of(value), -1) for value in set(block) - place.keys()}
-            found = np.fromiter(map(place.__getitem__, block), dtype=np.int32, count=len(block))
-        bad = np.flatnonzero(found < 0)
+            index_by_value |= {
+                value: index_by_text.get(_text_of(value), -1) for value in set(block) - index_by_value.keys()
+            }
+            block_indices = np.fromiter(map(index_by_value.__getitem__, block), dtype=np.int32, count=len(block))
+        bad = np.flatnonzero(block_indices < 0)
         if bad.size:
             raise unknown(_text_of(block[bad[0]]), f"{where}: record {start + bad[0]}")
-        indices[start : start + _BLOCK] = found
+        indices[start : start + _BLOCK] = block_indices
     return indices
 
 
@@ -316,8 +322,8 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
         if _is_text(kind.value_type):  # each distinct string is stored once to bound memory
             chunks = values.unify_dictionaries().chunks
             different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
-            places = [chunk.indices.cast("int32").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
-            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int32), *places])]
+            chunk_codes = [chunk.indices.cast("int32").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
+            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int32), *chunk_codes])]
             return texts
         kind = kind.value_type
         values = values.cast(kind)

@@ -94,27 +94,27 @@ class Tokens(source.Halves):
         import numpy as np
 
         length, ids, classes = self.number("length"), array("q"), array("q")
-        for place, line in _numbered(half):
-            tokens, label = self._text(line, f"{half}:{place}")
+        for line_number, line in _numbered(half):
+            tokens, label = self._text(line, f"{half}:{line_number}")
             ids.extend(tokens)
             ids.extend([PADDING] * (length - len(tokens)))
             classes.append(label)
         return np.frombuffer(ids, dtype=np.int64).reshape(-1, length), np.frombuffer(classes, dtype=np.int64)
 
     def key(self, halves: list[Path]) -> dict[str, Json]:
-        own = {name: self.number(name) for name in ("length", "vocabulary")}
+        sizes = {name: self.number(name) for name in ("length", "vocabulary")}
         truncate = bool(self.options.get("truncate", False))
-        return {**own, "kind": "tokens", "file": source.sha256(halves[0]), "truncate": truncate}
+        return {**sizes, "kind": "tokens", "file": source.sha256(halves[0]), "truncate": truncate}
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(found, dict) or set(found) != {"tokens", "label"}:
+        if not isinstance(record, dict) or set(record) != {"tokens", "label"}:
             raise DataError(f'{where}: must be {{"tokens": [...], "label": ...}} without other keys')
-        tokens, label = found["tokens"], found["label"]
+        tokens, label = record["tokens"], record["label"]
         if not _is_count(label) or label >= classes:
             raise DataError(f"{where}: the label must be an integer in 0..{classes - 1}")
         if not isinstance(tokens, list) or not all(_is_count(token) and token < vocabulary for token in tokens):
@@ -150,8 +150,8 @@ class SyntheticTokens(source.Source):
         shape = (facts.records, facts.features)
         y = random.randint(facts.classes, size=facts.records)
         ids = np.arange(1, self.number("vocabulary"))
-        own = [ids[ids % facts.classes == label] for label in range(facts.classes)]
-        preferred = np.stack([random.choice(own[label], size=facts.features) for label in y])
+        tokens_of_class = [ids[ids % facts.classes == label] for label in range(facts.classes)]
+        preferred = np.stack([random.choice(tokens_of_class[label], size=facts.features) for label in y])
         any_id = random.randint(1, self.number("vocabulary"), size=shape)
         x = np.where(random.uniform(size=shape) < self._noise, any_id, preferred)
         lengths = random.randint((facts.features + 1) // 2, facts.features + 1, size=facts.records)

@@ -15,18 +15,18 @@ from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, StageStarted
 from dpspec.contract.frozen import canonical_json
+from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
-from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
-from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
 from dpspec.language.yaml_source import locate, source_file
+from dpspec.results.evidence_weight import claim_scope, weighed_findings
+from dpspec.results.inequalities import statement
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
 #: Maximum distance of valid integers.
@@ -40,8 +40,8 @@ def spacing(start: int, low: float, high: float, is_valid: Callable[[int], bool]
     """The distance of valid integers: the smallest divisor of ``start`` whose next three steps are valid, else 1."""
     for step in range(1, min(start, _MOST_STEP) + 1):
         for sign in (1, -1) if start % step == 0 else ():
-            near = [start + sign * step * i for i in (1, 2, 3)]
-            if all(low <= value <= high and is_valid(value) for value in near):
+            next_values = [start + sign * step * i for i in (1, 2, 3)]
+            if all(low <= value <= high and is_valid(value) for value in next_values):
                 return step
     return 1
 
@@ -108,14 +108,14 @@ class Evaluations:
         return ""
 
     def candidate(self, value: float) -> Prepared:
-        made = from_document(
+        respecified = from_document(
             with_value(self.spec, self.key, value),
             self.catalog,
             self.spec.directory,
             name=self.spec.name,
             cell=self.spec.cell,
         )
-        spec = dataclasses.replace(made, audit=None, origin=self.spec.origin)
+        spec = dataclasses.replace(respecified, audit=None, origin=self.spec.origin)
         base = self._base
         if base is None or self.key.path[0] in ("data", "model", "training") or base.components:
             prepared = prepare(spec, self.catalog)
@@ -151,14 +151,14 @@ _SAME = 1e-9
 
 def trend(evaluations: Evaluations, start: float, low: float, high: float, step: int) -> bool | None:
     """Whether larger values increase the margins of the claims; None if no two tried values differ."""
-    here, first = evaluations.at(start), start / step
-    others = [first * factor for factor in _DISTANCES]
+    start_point, first = evaluations.at(start), start / step
+    indices = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:
-        others = [*map(float, map(round, others)), first + 1.0, first - 1.0]
-    for index in dict.fromkeys(min(max(other, low), high) for other in others):
+        indices = [*map(float, map(round, indices)), first + 1.0, first - 1.0]
+    for index in dict.fromkeys(min(max(index_tried, low), high) for index_tried in indices):
         if index == first:
             continue
-        gaining, losing = changes(evaluations, here, evaluations.at(index * step))
+        gaining, losing = changes(evaluations, start_point, evaluations.at(index * step))
         if gaining and losing:
             raise UsageError(
                 f"increasing {evaluations.key.place} improves {listed(gaining)} and worsens {listed(losing)}: "
@@ -169,12 +169,12 @@ def trend(evaluations: Evaluations, start: float, low: float, high: float, step:
     return None
 
 
-def changes(evaluations: Evaluations, one: Point, other: Point) -> tuple[list[str], list[str]]:
+def changes(evaluations: Evaluations, first: Point, second: Point) -> tuple[list[str], list[str]]:
     """The chosen claims whose margin certainly increases with the value, and those for which it decreases."""
-    less, more = sorted((one, other), key=lambda point: point.value)
+    smaller, larger = sorted((first, second), key=lambda point: point.value)
     gaining, losing = [], []
     for name in evaluations.claims:
-        for a, b in zip(_margins(less, name), _margins(more, name), strict=False):  # the first clear change counts
+        for a, b in zip(_margins(smaller, name), _margins(larger, name), strict=False):  # the first clear change counts
             unclear = _SAME * max(a[2], b[2])
             if b[0] > a[1] + unclear:
                 gaining.append(name)
@@ -255,14 +255,14 @@ class Calibration:
     def as_json(self) -> dict[str, Json]:
         """The values and the verdicts at them, without rounding."""
 
-        def point(at: Point | None) -> Json:
-            if at is None:
+        def point(tried: Point | None) -> Json:
+            if tried is None:
                 return None
             verdicts = [
                 {"claim": v.claim, "verdict": v.verdict, "claimed": v.claimed, "upper": v.upper, "reason": v.reason}
-                for v in at.verdicts
+                for v in tried.verdicts
             ]
-            return {"value": at.value, "problem": at.problem, "verdicts": verdicts}
+            return {"value": tried.value, "problem": tried.problem, "verdicts": verdicts}
 
         return {
             "name": self.name,
@@ -294,16 +294,16 @@ def calibrate_specs(
     emit: Callable[[Event], None] | None = None,
 ) -> tuple[Calibration, ...]:
     """Calibrate each spec; a value that depends on the data is an error unless ``internal``."""
-    found = tuple(
+    calibrations = tuple(
         calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=relative, emit=emit) for spec in specs
     )
-    secret = [calibration.name for calibration in found if calibration.private]
+    secret = [calibration.name for calibration in calibrations if calibration.private]
     if secret and not internal:
         raise UsageError(
             f"the value found for {', '.join(secret)} depends on the data, as the bounds that decide it do: "
             "--internal (internal=True) shows it; do not publish it"
         )
-    return found
+    return calibrations
 
 
 def calibrate_spec(
@@ -328,16 +328,16 @@ def calibrate_spec(
     def is_valid(value: float) -> bool:
         return not evaluations.wrong(value)
 
-    def guess(one: float, other: float) -> float | None:
-        value = crossing(evaluations.at(one * step), evaluations.at(other * step))
+    def guess(first: float, second: float) -> float | None:
+        value = crossing(evaluations.at(first * step), evaluations.at(second * step))
         return None if value is None else value / step
 
     step = spacing(int(start), key.low, key.high, is_valid) if key.integer else 1
     low, high, limits = _valid_range(evaluations, start, step)
     if low == high:
-        why = " and ".join(dict.fromkeys(limits))
+        reasons = " and ".join(dict.fromkeys(limits))
         raise UsageError(
-            f"{key.place} = {key.spelling(start)} has no valid neighbor ({why}): set other values one by one"
+            f"{key.place} = {key.spelling(start)} has no valid neighbor ({reasons}): set other values one by one"
         )
     more_helps = trend(evaluations, start, low, high, step)
     proved: Point | None = None
@@ -348,11 +348,13 @@ def calibrate_spec(
         unproved = evaluations.at(start)
         if unproved.proved or any(v.provable is not None for v in unproved.verdicts):
             sizes = key.place == "threat_model.group_size"
-            others = [name for name in given_numbers(spec, catalog) if name.startswith("mechanism.")]
-            other = listed(name for name in others if name != key.place)
-            more = "each claim states its group size: claims.ID.group_size" if sizes else f"vary another: {other}"
-            of = f"bound for {chosen[0]} does" if len(chosen) == 1 else f"bounds for {joined(chosen)} do"
-            raise UsageError(f"the {of} not depend on {key.place}; {more}")
+            mechanism_numbers = [name for name in given_numbers(spec, catalog) if name.startswith("mechanism.")]
+            alternatives = listed(name for name in mechanism_numbers if name != key.place)
+            advice = (
+                "each claim states its group size: claims.ID.group_size" if sizes else f"vary another: {alternatives}"
+            )
+            subject = f"bound for {chosen[0]} does" if len(chosen) == 1 else f"bounds for {joined(chosen)} do"
+            raise UsageError(f"the {subject} not depend on {key.place}; {advice}")
     else:
         worst, best = limits if more_helps else limits[::-1]
         try:
@@ -388,7 +390,7 @@ def calibrate_spec(
     return Calibration(
         name=spec.name,
         source=source_file(spec.origin),
-        cell=tuple(f"{place}={value}" for place, value in cell.items()),
+        cell=tuple(f"{axis}={value}" for axis, value in cell.items()),
         key=key,
         claims=chosen,
         more_helps=bool(more_helps),

@@ -14,15 +14,15 @@ from dpspec.contract import Check, Evidence, Finding, FrozenMap
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import canonical_json
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
-from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
-from dpspec.engine.results.diff import differing
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.json_records import write
+from dpspec.results.conformance_status import inspections, rejected
+from dpspec.results.diff import differing
+from dpspec.results.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
 
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 

@@ -250,11 +250,13 @@ def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: 
     inside("delta", delta)
 
     def margin(log_noise: float, width: float = 1e-4) -> float:
-        made = schedule(math.exp(log_noise))
-        first = made.loss(group_size, "remove").epsilons([delta], width=width)
+        candidate = schedule(math.exp(log_noise))
+        first = candidate.loss(group_size, "remove").epsilons([delta], width=width)
         if first[0].lower > target:
             return math.log(target / first[0].lower)
-        worse = first[0].worse(made.loss(group_size, "add").epsilons([delta], width=width, other_direction=first)[0])
+        worse = first[0].worse(
+            candidate.loss(group_size, "add").epsilons([delta], width=width, other_direction=first)[0]
+        )
         return math.log(target / worse.upper) if worse.upper > 0.0 else 700.0
 
     smallest, largest = math.log(MIN_NOISE * (1.0 + 1e-12)), math.log(MAX_NOISE * (1.0 - 1e-12))
@@ -377,16 +379,16 @@ def epsilon(
         for i, row in enumerate(zip(*(np.ravel(array).tolist() for array in arrays.values()), strict=True)):
             values = dict(zip(arrays, row, strict=True))
             values = {name: _integral(value) if name in _COUNTS else value for name, value in values.items()}
-            size, at = values.pop("group_size"), inside("delta", values.pop("delta"))
-            questions.setdefault((make_schedule(sampling=sampling, **values), size), []).append((i, at))
+            size, delta_of_row = values.pop("group_size"), inside("delta", values.pop("delta"))
+            questions.setdefault((make_schedule(sampling=sampling, **values), size), []).append((i, delta_of_row))
         count = math.prod(shape)
         lower, upper = np.zeros(count), np.zeros(count)
-        for (schedule, size), asked in questions.items():
-            deltas = [at for _, at in asked]
+        for (schedule, size), entries in questions.items():
+            deltas = [delta_of_entry for _, delta_of_entry in entries]
             remove = schedule.loss(size, "remove").epsilons(deltas, width=width)
             add = schedule.loss(size, "add").epsilons(deltas, width=width, other_direction=remove)
-            for (i, _), one, other in zip(asked, remove, add, strict=True):
-                worse = one.worse(other)
+            for (i, _), removed, added in zip(entries, remove, add, strict=True):
+                worse = removed.worse(added)
                 lower[i], upper[i] = worse.lower, worse.upper
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import dpspec.contract as dps
 from dpspec.contract.audit import Dominating
 from dpspec.contract.findings import Privacy, Rigor
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
-from dpspec.engine.judging.inequalities import statement
+from dpspec.results.evidence_weight import claim_scope, covers, weighed_findings
+from dpspec.results.inequalities import statement
 
 if TYPE_CHECKING:
     from dpspec.accounting import Directions, Floats, Tries
@@ -66,7 +66,9 @@ class SelectionAudit(dps.Audit):
                 "a cell cannot select among cells": bool(cell.components),
                 "a recorded run is a single run without others to choose from": cell.recording is not None,
                 "its initial model differs from the spec's": _start(cell.spec) != _start(spec),
-                "its threat model differs from the spec's": any(_scope(own) != _scope(claim) for own, claim in pairs),
+                "its threat model differs from the spec's": any(
+                    _scope(cell_claim) != _scope(claim) for cell_claim, claim in pairs
+                ),
             }
             for message in (message for message, applies in refused.items() if applies):
                 text = f"cell {number + 1}: {message}"
@@ -82,14 +84,18 @@ class SelectionAudit(dps.Audit):
             context.progress(number, len(spec.claims), "accounting")
             claims = [cell.spec.claims[number] for cell in self.cells]
             pairs = zip(self.cells, claims, strict=True)
-            stated = [cell.audit.dominating(cell.spec, cell.facts, own) for cell, own in pairs]
-            every = [one for one in stated if one is not None]
-            every = every if len(every) == len(stated) else []
+            stated = [cell.audit.dominating(cell.spec, cell.facts, cell_claim) for cell, cell_claim in pairs]
+            pairs_of_cells = [pair for pair in stated if pair is not None]
+            pairs_of_cells = pairs_of_cells if len(pairs_of_cells) == len(stated) else []
             if tries is not None:
                 declared = Tries(tries["distribution"], tries["mean"], tries.get("eta"))
-                yield from at_random(every, claim, declared) if every else ()
+                yield from at_random(pairs_of_cells, claim, declared) if pairs_of_cells else ()
             else:
-                yield from all_composed(every, claim) if every else added_up(self.cells, claims, claim, contexts)
+                yield from (
+                    all_composed(pairs_of_cells, claim)
+                    if pairs_of_cells
+                    else added_up(self.cells, claims, claim, contexts)
+                )
         context.progress(len(spec.claims), len(spec.claims), "accounting")
 
     def notes(self, bounds: Sequence[dps.Finding | dps.Series]) -> Iterator[str]:
@@ -125,8 +131,8 @@ def _bounds(
 ) -> Iterator[dps.Finding]:
     """The bound in each scope that all cells have in common; ``scopes`` and ``assumptions`` are of each cell."""
     named: dict[tuple[str, dps.Json], dps.Assumption] = {}
-    for one in (each for of_cell in assumptions for each in of_cell):
-        named.setdefault((one.name, one.status), one)
+    for assumption in (assumption for of_cell in assumptions for assumption in of_cell):
+        named.setdefault((assumption.name, assumption.status), assumption)
     for scope in common_scopes(scopes):
         yield dps.Finding(
             quantity="epsilon",
@@ -146,57 +152,61 @@ def share(delta: float, cells: int) -> float:
     return delta / cells * _SHARE
 
 
-def all_composed(every: Sequence[Dominating], claim: dps.Claim) -> Iterator[dps.Finding]:
+def all_composed(pairs_of_cells: Sequence[Dominating], claim: dps.Claim) -> Iterator[dps.Finding]:
     """Epsilon to a relative 1e-4."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
-    phases: Any = tuple(phase for one in every for phase in one.phases)
+    phases: Any = tuple(phase for pair in pairs_of_cells for phase in pair.phases)
     epsilon = PrivacyLoss(phases, _DIRECTIONS[claim.direction]).epsilon(float(claim["delta"])).upper
-    sources, scopes = [one.source for one in every], [one.scopes for one in every]
-    assumptions = [*(one.assumptions for one in every), (library_accuracy(),)]
-    return _bounds(claim, epsilon, f"all {len(every)} cells composed", "certified", sources, scopes, assumptions)
+    sources, scopes = [pair.source for pair in pairs_of_cells], [pair.scopes for pair in pairs_of_cells]
+    assumptions = [*(pair.assumptions for pair in pairs_of_cells), (library_accuracy(),)]
+    return _bounds(
+        claim, epsilon, f"all {len(pairs_of_cells)} cells composed", "certified", sources, scopes, assumptions
+    )
 
 
 def added_up(
     cells: Sequence[Prepared], claims: Sequence[dps.Claim], best: dps.Claim, contexts: Sequence[dps.Context]
 ) -> Iterator[dps.Finding]:
     """The sum of the cells' bounds on their ``claims``; nothing if one has none."""
-    found: list[dps.Finding] = []
+    summands: list[dps.Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, dps.Finding)]
         (part,) = statement(claim).parts
         weighed = weighed_findings(part, claim_scope(cell.spec, claim), findings)
-        held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
-        if held is None:
+        strongest = next(
+            (candidate.finding for candidate in weighed if candidate.strength in ("proof", "conditional")), None
+        )
+        if strongest is None:
             return iter(())
-        found.append(held)
+        summands.append(strongest)
     return _bounds(
         best,
-        math.fsum(finding.value for finding in found) * (1.0 + 1e-15),
-        f"the sum over all {len(found)} cells",
-        "certified" if all(finding.rigor == "certified" for finding in found) else "theorem",
-        [finding.source for finding in found],
-        [[finding.scope] for finding in found],
-        [finding.assumptions for finding in found],
-        max((finding.privacy for finding in found), key=get_args(Privacy).index),
+        math.fsum(finding.value for finding in summands) * (1.0 + 1e-15),
+        f"the sum over all {len(summands)} cells",
+        "certified" if all(finding.rigor == "certified" for finding in summands) else "theorem",
+        [finding.source for finding in summands],
+        [[finding.scope] for finding in summands],
+        [finding.assumptions for finding in summands],
+        max((finding.privacy for finding in summands), key=get_args(Privacy).index),
     )
 
 
-def at_random(every: Sequence[Dominating], claim: dps.Claim, tries: Tries) -> Iterator[dps.Finding]:
+def at_random(pairs_of_cells: Sequence[Dominating], claim: dps.Claim, tries: Tries) -> Iterator[dps.Finding]:
     """The best of a random number of tries, each of a uniform cell."""
     import numpy as np
 
     from dpspec.accounting import SELECTION_ORDERS, best_epsilon, drawn_cell_rdp, selection_rdp
 
     orders = np.array(SELECTION_ORDERS)
-    known: dict[object, Floats] = {}
-    cells = np.zeros((len(every), len(orders)))  # the divergences of each run in both directions
-    for cell, one in zip(cells, every, strict=True):
-        pairs: Any = one.phases
+    step_divergences: dict[object, Floats] = {}
+    cells = np.zeros((len(pairs_of_cells), len(orders)))  # the divergences of each run in both directions
+    for cell, cell_pair in zip(cells, pairs_of_cells, strict=True):
+        pairs: Any = cell_pair.phases
         for pair, steps in pairs:
-            if pair.key not in known:
-                known[pair.key] = _step_rdp(pair, orders)
-            cell += steps * known[pair.key]
+            if pair.key not in step_divergences:
+                step_divergences[pair.key] = _step_rdp(pair, orders)
+            cell += steps * step_divergences[pair.key]
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
     called = f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries"
     called += f", eta {tries.eta:g}" if tries.eta is not None else ""
@@ -206,9 +216,9 @@ def at_random(every: Sequence[Dominating], claim: dps.Claim, tries: Tries) -> It
         best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
         f"{called}, {tries.mean:g} on average",
         "theorem",
-        [theorem, *(one.source for one in every)],
-        [one.scopes for one in every],
-        [*(one.assumptions for one in every), (RANDOM_TRIES,)],
+        [theorem, *(cell_pair.source for cell_pair in pairs_of_cells)],
+        [cell_pair.scopes for cell_pair in pairs_of_cells],
+        [*(cell_pair.assumptions for cell_pair in pairs_of_cells), (RANDOM_TRIES,)],
     )
 
 
@@ -223,13 +233,17 @@ def _step_rdp(pair: Any, orders: Floats) -> Floats:
     return gaussian_rdp(orders, effect) if math.isfinite(effect) else np.full(orders.shape, math.inf)
 
 
-def common_scopes(every: Sequence[Sequence[dps.Scope]]) -> tuple[dps.Scope, ...]:
+def common_scopes(scopes_of_cells: Sequence[Sequence[dps.Scope]]) -> tuple[dps.Scope, ...]:
     """The scopes in which every cell's bound holds, each with the smallest sufficient minimum of records."""
     common: dict[dps.Scope, None] = {}
-    first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
+    first = [
+        scope
+        for own_scope in scopes_of_cells[0]
+        for scope in (own_scope, replace(own_scope, data="this", min_records=0))
+    ]
     for candidate in first:
         fewest = []
-        for scopes in every:
+        for scopes in scopes_of_cells:
             fits = [s.min_records for s in scopes if covers(s, replace(candidate, min_records=s.min_records))]
             if candidate.data == "this":
                 fits = [number for number in fits if number == 0]
@@ -237,8 +251,8 @@ def common_scopes(every: Sequence[Sequence[dps.Scope]]) -> tuple[dps.Scope, ...]
                 break
             fewest.append(min(fits))
         else:
-            found = replace(candidate, min_records=max(fewest))
-            common[found] = None
-            if found.data == "all" and found.min_records == 0:
+            common_scope = replace(candidate, min_records=max(fewest))
+            common[common_scope] = None
+            if common_scope.data == "all" and common_scope.min_records == 0:
                 break
     return tuple(common)

@@ -19,15 +19,13 @@ from typing import Any
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.results import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
-from dpspec.engine.redact import INTERNAL
-from dpspec.engine.results.diff import short
-from dpspec.engine.results.result import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
@@ -39,6 +37,8 @@ from dpspec.language.compose import Override, apply_overrides, key_spans, suffix
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
+from dpspec.results.diff import short
+from dpspec.results.redact import INTERNAL
 from dpspec.text import clipped
 
 #: The parts of an audit that follow from its spec and its trials.

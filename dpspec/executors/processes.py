@@ -44,17 +44,17 @@ _VARIABLE = "PYTHONSAFEPATH"
 @contextmanager
 def safe_path() -> Iterator[None]:
     """Context in which new Python processes start with the option ``-P`` (no current folder on the path)."""
-    known: Any = util  # typeshed lacks the function that spawn uses
-    options = getattr(known, "_args_from_interpreter_flags", None)
+    untyped_util: Any = util  # typeshed lacks the function that spawn uses
+    options = getattr(untyped_util, "_args_from_interpreter_flags", None)
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
     if options is not None:  # children of ``python -E`` ignore the variable
-        known._args_from_interpreter_flags = lambda: [*options(), "-P"]
+        untyped_util._args_from_interpreter_flags = lambda: [*options(), "-P"]
     try:
         yield
     finally:
         if options is not None:
-            known._args_from_interpreter_flags = options
+            untyped_util._args_from_interpreter_flags = options
         restore(before)
 
 
@@ -104,8 +104,8 @@ class Processes:
         processes = max(len(running), len(self._workers))
         return len(running) == 1 or (
             len(running) <= self._most
-            and sum(each.threads for each in running) <= self._threads
-            and sum(each.memory_bytes for each in running) + processes * self._idle <= self._budget
+            and sum(demand.threads for demand in running) <= self._threads
+            and sum(demand.memory_bytes for demand in running) + processes * self._idle <= self._budget
         )
 
     def start(self, task: Task) -> None:
@@ -133,7 +133,7 @@ class Processes:
     def messages(self) -> Iterator[Message]:
         busy = [worker for worker in self._workers if worker.task is not None]
         # A child of a dead worker may keep the pipe open, so wait for the process as well.
-        heard = wait([thing for worker in busy for thing in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
+        heard = wait([source for worker in busy for source in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
         for worker in busy:
             if worker.pipe in heard or worker.process.sentinel in heard:
                 yield self._heard(worker)
@@ -217,10 +217,10 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
 
     try:
         _running = True
-        place = InlineContext(
+        context = InlineContext(
             device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)), lambda: _terminated
         )
-        for value in task.work(place):
+        for value in task.work(context):
             send(PartialResult(task=number, value=value))
     except _GoneError:
         raise
@@ -268,19 +268,23 @@ def cores() -> int:
 
 def open_pool(demand: PoolRequest) -> Pool:
     """One process per GPU if there are several, otherwise as many as cores and memory allow; for one, the caller."""
-    wanted = demand.workers
-    if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):
+    workers = demand.workers
+    if workers == 1 or demand.tasks <= 1 or (workers is None and demand.seconds < _WORTHWHILE):
         return InlinePool()
     available = cores()
-    if demand.device == "cpu" and wanted is None and available == 1:  # avoids importing torch
+    if demand.device == "cpu" and workers is None and available == 1:  # avoids importing torch
         return InlinePool()
     from dpspec.training.device import devices
     from dpspec.training.gradients.memory import free_bytes
 
-    places = devices(demand.device)
+    device_names = devices(demand.device)
     free = _SHARE * free_bytes("cpu")
-    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // PROCESS_BYTES)))
+    most = workers or min(
+        available if device_names == ("cpu",) else len(device_names), max(1, int(free // PROCESS_BYTES))
+    )
     if most == 1:
         return InlinePool()
-    threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # each GPU needs a thread
-    return Processes(places, most, threads, int(free), PROCESS_BYTES)
+    threads = max(
+        available, workers or (0 if device_names == ("cpu",) else len(device_names))
+    )  # each GPU needs a thread
+    return Processes(device_names, most, threads, int(free), PROCESS_BYTES)

@@ -114,9 +114,9 @@ def _empty_folder() -> Iterator[None]:
 
 def _check_head(address: str | None) -> None:
     """Raise ``OSError`` if ``HOST:PORT`` does not answer. Ray would try for minutes and then end the process."""
-    found = _HOST_PORT.fullmatch(address or "")
-    if found:
-        socket.create_connection((found[1], int(found[2])), timeout=_PATIENCE).close()
+    host_and_port = _HOST_PORT.fullmatch(address or "")
+    if host_and_port:
+        socket.create_connection((host_and_port[1], int(host_and_port[2])), timeout=_PATIENCE).close()
 
 
 def _watch(head: str, over: threading.Event) -> None:
@@ -165,8 +165,8 @@ class Cluster:
         gpu = self._gpu and task.needs.device != "cpu"
         fitting = [n for n in nodes if n.get("CPU", 0) >= task.needs.threads and (not gpu or n.get("GPU", 0) >= 1)]
         if not fitting:
-            what = f"{task.needs.threads} CPUs{' and a GPU' if gpu else ''}"
-            raise UsageError(f"{task.name}: no node of the Ray cluster has {what}; see --threads and --device")
+            needed = f"{task.needs.threads} CPUs{' and a GPU' if gpu else ''}"
+            raise UsageError(f"{task.name}: no node of the Ray cluster has {needed}; see --threads and --device")
         memory = min(task.needs.memory_bytes, max(int(n.get("memory", 0)) for n in fitting))
         generator = self._remote.options(
             name=task.name,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dpspec.contract.results import Result
     from dpspec.engine.recorded.check import CheckedRun
-    from dpspec.engine.results.result import Result
 
 _ARGUMENT = "_dpspec_claim"
 
@@ -58,8 +58,8 @@ class _MarkedSpecs:
     def failure_of(self, number: int, claim: str) -> str:
         """The verdict and the reason if the claim fails, if its audit deviates, lacks trials or has cautions."""
         import dpspec
-        from dpspec.engine.redact import redact
         from dpspec.reporters import words
+        from dpspec.results.redact import redact
 
         if self._result is None:
             self._result = redact(dpspec.run(self._paths, **self._options))

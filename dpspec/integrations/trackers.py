@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dpspec.contract.results import Result
 from dpspec.engine.recorded.check import CheckedRun
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import Result
 from dpspec.errors import MissingLibraryError
 from dpspec.reporters import page, words
+from dpspec.results.redact import redact
 
 #: The name of the page in the tracker.
 PAGE = "dpspec.html"

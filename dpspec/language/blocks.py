@@ -167,15 +167,15 @@ def _provider_block(schema: Plain, kind: str, summary: str) -> Plain:
 def bundle(catalog: Catalog) -> dict[str, Json]:
     whole = _spec_schema(catalog, mechanism_block)
     top = {key: whole[key] for key in ("title", "description", "type")}
-    rest = {key: value for key, value in whole.items() if key not in top}
+    block_schemas = {key: value for key, value in whole.items() if key not in top}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **top,
         "properties": {key: {"description": value["description"]} for key, value in whole["properties"].items()},
         "additionalProperties": False,
         "if": {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]},
-        "then": without_required(rest, removable=True),
-        "else": rest,
+        "then": without_required(block_schemas, removable=True),
+        "else": block_schemas,
     }
 
 
@@ -246,19 +246,21 @@ def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
         properties["canary"] = {**block, "properties": {**block["properties"], **_own_keys(canaries), "kind": kind}}
     if scores:
         properties["score"] = _choice(scores, properties["score"]["description"] + _summaries(scores))
-        if own := _own_keys(scores):
-            properties["scoring"] = scoring_block({"type": "object", "properties": own, "additionalProperties": False})
+        if score_keys := _own_keys(scores):
+            properties["scoring"] = scoring_block(
+                {"type": "object", "properties": score_keys, "additionalProperties": False}
+            )
     return {**schema, "properties": properties}
 
 
 def _own_keys(providers: dict[str, Json]) -> Plain:
     """A key with different schemas accepts any value."""
-    found: Plain = {}
+    merged_keys: Plain = {}
     for provider in providers.values():
         for key, schema in thaw(provider.schema).get("properties", {}).items():
-            same = found.get(key, schema) == schema
-            found[key] = schema if same else {"description": schema.get("description", "")}
-    return found
+            same = merged_keys.get(key, schema) == schema
+            merged_keys[key] = schema if same else {"description": schema.get("description", "")}
+    return merged_keys
 
 
 def _summaries(providers: dict[str, Json]) -> str:

@@ -62,7 +62,7 @@ def read_family(path: FilePath, first: Source | None = None) -> Family:
     """The file and its parents; ``first`` replaces the content of the file."""
     family = Family()
     layers: list[Node] = []
-    seen: list[str] = []
+    ancestors: list[str] = []
     file = str(path)
     extends: Node | None = None  # the ``extends`` value that names the current file
     while True:
@@ -81,17 +81,17 @@ def read_family(path: FilePath, first: Source | None = None) -> Family:
             family.diagnostics.append(Diagnostic(code="wrong-type", message=message, span=source.root.span))
             return family
         layers.append(source.root)
-        seen.append(os.path.realpath(file))
+        ancestors.append(os.path.realpath(file))
         extends = source.root.value.get("extends")
         if extends is None:
             break
         if ("extends",) in source.unparsed:  # already reported
             return family
-        found = _parent(file, extends, seen)
-        if isinstance(found, Diagnostic):
-            family.diagnostics.append(found)
+        parent = _parent(file, extends, ancestors)
+        if isinstance(parent, Diagnostic):
+            family.diagnostics.append(parent)
             return family
-        file = found
+        file = parent
     family.root = layers[-1]
     for layer in reversed(layers[:-1]):
         family.root = merge(family.root, layer)
@@ -112,7 +112,7 @@ def merge(parent: Node, child: Node) -> Node:
     return Node(entries, child.span, child.key)
 
 
-def _parent(file: str, extends: Node, seen: list[str]) -> str | Diagnostic:
+def _parent(file: str, extends: Node, ancestors: list[str]) -> str | Diagnostic:
     def problem(code: str, message: str) -> Diagnostic:
         return Diagnostic(code=code, message=message, path=("extends",), span=extends.span)
 
@@ -122,10 +122,10 @@ def _parent(file: str, extends: Node, seen: list[str]) -> str | Diagnostic:
     if os.path.isabs(name) or FilePath(name).is_absolute() or ":" in name[:2]:
         return problem("bad-extends", f"extends must be a path relative to this file, got {quoted(name)}")
     parent = os.path.normpath(os.path.join(os.path.dirname(file), name))
-    if os.path.realpath(parent) in seen:
-        message = f"{quoted(name)} extends this file" if len(seen) > 1 else "a spec cannot extend itself"
+    if os.path.realpath(parent) in ancestors:
+        message = f"{quoted(name)} extends this file" if len(ancestors) > 1 else "a spec cannot extend itself"
         return problem("extends-cycle", message)
-    if len(seen) > MAX_PARENTS:
+    if len(ancestors) > MAX_PARENTS:
         return problem("extends-depth", f"the chain of parents is longer than {MAX_PARENTS}")
     return parent
 
@@ -142,27 +142,27 @@ class Composed:
     tuning: Node | None = None
 
 
-def compose(root: Node, given: "Sequence[Override]") -> tuple[list[Composed], list[Diagnostic]]:
+def compose(root: Node, overrides: "Sequence[Override]") -> tuple[list[Composed], list[Diagnostic]]:
     """Invalid cells and overrides are reported and not applied, so that the rest can be checked."""
     # An override may replace the matrix itself, so apply those before expanding it.
     shaping: list[Override] = []
-    others: list[Override] = []
-    for override in given:
-        (shaping if override.place.split(".")[0] == "matrix" else others).append(override)
+    cell_overrides: list[Override] = []
+    for override in overrides:
+        (shaping if override.place.split(".")[0] == "matrix" else cell_overrides).append(override)
     root, unset = apply_overrides(root, shaping)
     matrix = child(root, "matrix")
-    cells, found = ([{}], []) if matrix is None else _expand(root, matrix, others)
-    found = [*unset, *found]
+    cells, diagnostics = ([{}], []) if matrix is None else _expand(root, matrix, cell_overrides)
+    diagnostics = [*unset, *diagnostics]
     documents: list[Node] = []
     unique: dict[str, dict[str, Json]] = {}
     for cell in cells:
-        axes = [Override(place=place, value=node, keys=key_spans(place, node.key)) for place, node in cell.items()]
-        document, wrong = apply_overrides(root, [*axes, *others])
-        found += wrong
+        axes = [Override(place=axis, value=node, keys=key_spans(axis, node.key)) for axis, node in cell.items()]
+        document, wrong = apply_overrides(root, [*axes, *cell_overrides])
+        diagnostics += wrong
         # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
         values = plain(document)
-        effective = {place: value_at(values, _path(document, place)) for place in cell}
-        named = {place: plain(cell[place]) if value is None else value for place, value in effective.items()}
+        effective = {axis: value_at(values, _path(document, axis)) for axis in cell}
+        named = {axis: plain(cell[axis]) if value is None else value for axis, value in effective.items()}
         if unique.setdefault(canonical_json(named), named) is named:
             documents.append(document)
     composed = []
@@ -173,9 +173,9 @@ def compose(root: Node, given: "Sequence[Override]") -> tuple[list[Composed], li
         for key in COMPOSING:
             entries.pop(key, None)
         chosen: dict[Path, None] = {}
-        for place in (*named, *(o.place for o in others)):
+        for dotted_path in (*named, *(o.place for o in cell_overrides)):
             with contextlib.suppress(PlaceError):  # already reported
-                chosen[resolve(document, place)] = None
+                chosen[resolve(document, dotted_path)] = None
         composed.append(
             Composed(
                 root=replace(document, value=entries),
@@ -186,10 +186,10 @@ def compose(root: Node, given: "Sequence[Override]") -> tuple[list[Composed], li
                 tuning=tuning,
             )
         )
-    if not found:
+    if not diagnostics:
         return composed, []
     spans = origin(root)
-    return composed, list(dict.fromkeys(locate(d, spans) for d in found))
+    return composed, list(dict.fromkeys(locate(d, spans) for d in diagnostics))
 
 
 def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[list[Cell], list[Diagnostic]]:
@@ -203,8 +203,8 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
     most = min(MAX_CELLS if trains else MAX_BOUNDED_CELLS, MAX_VALUES // max(1, size))
     if isinstance(matrix.value, dict):
         axes = {
-            place: [Node(item.value, item.span, node.key) for item in node.value]
-            for place, node in matrix.value.items()
+            axis: [Node(item.value, item.span, node.key) for item in node.value]
+            for axis, node in matrix.value.items()
             if isinstance(node.value, list)
         }
         count = math.prod(len(values) for values in axes.values())
@@ -217,9 +217,9 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
     if count > most:
         message = f"the matrix has {count} cells; this spec may have {most}"
         return [], [Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
-    keys = {place: node.key for cell in cells for place, node in cell.items() if place.split(".")[0] in _NOT_AXES}
+    keys = {axis: node.key for cell in cells for axis, node in cell.items() if axis.split(".")[0] in _NOT_AXES}
     if keys:
-        messages = {f"{quoted(place)} cannot vary over a matrix": span for place, span in keys.items()}
+        messages = {f"{quoted(axis)} cannot vary over a matrix": span for axis, span in keys.items()}
         return [], [Diagnostic(code="bad-matrix", message=text, span=span) for text, span in messages.items()]
     paths = [_path(root, o.place) for o in overrides]
     # An axis is overridden if a path equals it or contains it.
@@ -238,11 +238,11 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
     ]
     unique: dict[str, Cell] = {}
     for cell in cells:
-        kept = {place: node for place, node in cell.items() if place not in axes_set}
-        text = canonical_json({place: plain(node) for place, node in kept.items()})
-        first = unique.setdefault(text, kept)
-        if first is not kept and not axes_set:  # cells that differed only in an overridden axis may be equal
-            span = next((node.span for node in kept.values() if node.span), matrix.span)
+        remaining_axes = {axis: node for axis, node in cell.items() if axis not in axes_set}
+        text = canonical_json({axis: plain(node) for axis, node in remaining_axes.items()})
+        first = unique.setdefault(text, remaining_axes)
+        if first is not remaining_axes and not axes_set:  # cells that differed only in an overridden axis may be equal
+            span = next((node.span for node in remaining_axes.values() if node.span), matrix.span)
             return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
     return list(unique.values()), replaced
 
@@ -252,11 +252,11 @@ def _size(node: Node) -> int:
     return 1 + sum(map(_size, inner))
 
 
-def _path(root: Node, place: str) -> Path:
+def _path(root: Node, dotted_path: str) -> Path:
     try:
-        return resolve(root, place)
+        return resolve(root, dotted_path)
     except PlaceError:
-        return tuple(place.split("."))
+        return tuple(dotted_path.split("."))
 
 
 def suffixes(cells: Sequence[Mapping[str, Json]]) -> list[str]:
@@ -265,9 +265,9 @@ def suffixes(cells: Sequence[Mapping[str, Json]]) -> list[str]:
     names = []
     for cell in cells:
         labels = []
-        for place, value in cell.items():
+        for axis, value in cell.items():
             text = value if isinstance(value, str) else canonical_json(value)
-            labels.append(text if same_axes else f"{place.split('.')[-1]}={text}")
+            labels.append(text if same_axes else f"{axis.split('.')[-1]}={text}")
         names.append(", ".join(labels))
     if len(set(names)) < len(names) or max(map(len, names), default=0) > 60:
         names = [f"#{i}" for i in range(1, len(cells) + 1)]
@@ -292,39 +292,39 @@ def resolve(root: Node, text: str) -> Path:
 
     The axes of a matrix are paths themselves: ``matrix.mechanism.steps`` names the axis ``mechanism.steps``.
     """
-    parts = text.split(".")
-    if len(parts) > MAX_KEYS:
-        raise PlaceError(f"the path has {len(parts)} keys; specs are at most {MAX_KEYS} levels deep", 0)
-    if parts[0] == "matrix":
+    steps = text.split(".")
+    if len(steps) > MAX_KEYS:
+        raise PlaceError(f"the path has {len(steps)} keys; specs are at most {MAX_KEYS} levels deep", 0)
+    if steps[0] == "matrix":
         cells = child(root, "matrix")
         depth = 2 if cells is not None and isinstance(cells.value, list) else 1
-        parts = [*parts[:depth], *filter(None, [".".join(parts[depth:])])]
+        steps = [*steps[:depth], *filter(None, [".".join(steps[depth:])])]
     node: Node | None = root
     path: Path = ()
-    for i, part in enumerate(parts):
-        if not part:
+    for i, step_text in enumerate(steps):
+        if not step_text:
             raise PlaceError(f"{quoted(text)} has an empty key between its dots", i)
-        step: str | int = part
+        step: str | int = step_text
         value = node.value if node is not None else {}
         if isinstance(value, list):
             ids = claim_ids(root) if path == ("claims",) else {}
-            if part in ids:
-                step = ids[part]
-            elif part.isascii() and part.isdigit() and len(part) < 6 and int(part) < len(value):
-                step = int(part)
+            if step_text in ids:
+                step = ids[step_text]
+            elif step_text.isascii() and step_text.isdigit() and len(step_text) < 6 and int(step_text) < len(value):
+                step = int(step_text)
             elif path == ("claims",):
-                message = f"no claim is called {quoted(part)}" + did_you_mean(closest(part, ids))
+                message = f"no claim is called {quoted(step_text)}" + did_you_mean(closest(step_text, ids))
                 raise PlaceError(message, i, f"claims: {listed(ids)}" if ids else None)
             else:
-                message = f"{quoted('.'.join(map(str, path)))} is a list without an item {quoted(part)}"
+                message = f"{quoted('.'.join(map(str, path)))} is a list without an item {quoted(step_text)}"
                 raise PlaceError(message, i, f"its items: 0 to {len(value) - 1}")
             node = value[step]
         elif isinstance(value, dict):
-            node = value.get(part)
+            node = value.get(step_text)
         elif value is None:
             node = None
         else:
-            raise PlaceError(f"{quoted('.'.join(parts[:i]))} is a single value and has no {quoted(part)}", i)
+            raise PlaceError(f"{quoted('.'.join(steps[:i]))} is a single value and has no {quoted(step_text)}", i)
         path = (*path, step)
     return path
 
@@ -333,20 +333,20 @@ def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Nod
     """Null removes the key; ``keys`` are the spans of new keys."""
     if not path:
         return value
-    step, rest = path[0], path[1:]
+    step, inner_path = path[0], path[1:]
     if isinstance(step, int):
         items = list(root.value) if isinstance(root.value, list) else []
-        items[step] = put(items[step], rest, value, keys[1:])
+        items[step] = put(items[step], inner_path, value, keys[1:])
         return Node(items, root.span, root.key)
     entries = dict(root.value) if isinstance(root.value, dict) else {}
-    if not rest:
+    if not inner_path:
         if value.value is None and step in entries:
             del entries[step]
         else:
             entries[step] = Node(value.value, value.span, keys[0])
     else:
         below = entries.get(step, Node({}, keys[0], keys[0]))
-        entries[step] = put(below, rest, value, keys[1:])
+        entries[step] = put(below, inner_path, value, keys[1:])
     return Node(entries, root.span, root.key)
 
 
@@ -368,27 +368,27 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[list[Override], list[Diag
     diagnostics: list[Diagnostic] = []
     for line, override in enumerate(overrides, start=1):
         text = one_line(override)
-        place, equals, value = text.partition("=")
-        if not equals or not place.strip():
+        dotted_path, equals, value = text.partition("=")
+        if not equals or not dotted_path.strip():
             span = Span(OVERRIDES_FILE, line, 1, line, len(text) + 1)
             message = f"--set needs PATH=VALUE, for example --set mechanism.steps=100; got {quoted(text)}"
             diagnostics.append(Diagnostic(code="bad-path", message=message, span=span))
             continue
         # Replacing the path by spaces keeps the value's columns.
-        source = read_yaml(" " * (len(place) + 1) + value, OVERRIDES_FILE, line=line)
+        source = read_yaml(" " * (len(dotted_path) + 1) + value, OVERRIDES_FILE, line=line)
         empty = [d.code for d in source.diagnostics] == ["empty-file"]
         if source.diagnostics and not empty:
             # A list or map is often cut short by a space that ended the shell argument.
             cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
-            hint = f"quote the argument if it has spaces: --set '{visible(place)}=...'"
+            hint = f"quote the argument if it has spaces: --set '{visible(dotted_path)}=...'"
             diagnostics += [
                 replace(d, help=hint) if cut and d.code == "syntax" and not d.help else d for d in source.diagnostics
             ]
             continue
-        column = len(place) + 2
+        column = len(dotted_path) + 2
         node = source.root or Node(None, Span(OVERRIDES_FILE, line, column, line, column + len(value)))
-        keys = key_spans(place.strip(), Span(OVERRIDES_FILE, line, 1, line, column - 1))
-        parsed.append(Override(place=place.strip(), value=node, keys=keys))
+        keys = key_spans(dotted_path.strip(), Span(OVERRIDES_FILE, line, 1, line, column - 1))
+        parsed.append(Override(place=dotted_path.strip(), value=node, keys=keys))
     return parsed, diagnostics
 
 
@@ -407,12 +407,12 @@ def apply_overrides(root: Node, overrides: Sequence[Override]) -> tuple[Node, li
     return root, diagnostics
 
 
-def key_spans(place: str, span: Span | None) -> list[Span | None]:
+def key_spans(dotted_path: str, span: Span | None) -> list[Span | None]:
     if span is None:
-        return [None] * (place.count(".") + 1)
+        return [None] * (dotted_path.count(".") + 1)
     spans: list[Span | None] = []
     column = span.column
-    for part in place.split("."):
+    for part in dotted_path.split("."):
         spans.append(Span(span.file, span.line, column, span.line, column + max(len(part), 1)))
         column += len(part) + 1
     return spans

@@ -44,10 +44,10 @@ WIDTH = 80
 
 
 def explain(code: str, width: int = WIDTH) -> str:
-    found = CODES[code]
-    texts = (f"{code}: {found.summary}", found.meaning, "Example:", "", f"Fix: {found.fix}")
+    entry = CODES[code]
+    texts = (f"{code}: {entry.summary}", entry.meaning, "Example:", "", f"Fix: {entry.fix}")
     head, meaning, title, _, fix = (textwrap.fill(text, width, break_on_hyphens=False) for text in texts)
-    return "\n\n".join([head, meaning, title, textwrap.indent(found.example.strip("\n"), "    "), fix])
+    return "\n\n".join([head, meaning, title, textwrap.indent(entry.example.strip("\n"), "    "), fix])
 
 
 _TAB = 4
@@ -79,11 +79,11 @@ class _Painter:
     def paragraph(self, diagnostic: Diagnostic) -> str:
         span, style = diagnostic.span, diagnostic.severity
         source = self._line(span) if span is not None else None
-        place = visible(format_path(diagnostic.path))
+        location = visible(format_path(diagnostic.path))
         if span is not None:
-            place = f"{visible(span.file)}:{span.line}:{span.column}"
+            location = f"{visible(span.file)}:{span.line}:{span.column}"
         label = self._paint(style, f"{style}[{diagnostic.code}]")
-        lines = [f"{self._paint('bold', place)}: {label}: {visible(diagnostic.message)}"]
+        lines = [f"{self._paint('bold', location)}: {label}: {visible(diagnostic.message)}"]
         gutter = " "
         if span is not None and source is not None:
             number, bar = str(span.line), self._paint("gutter", "|")
@@ -117,12 +117,12 @@ class _Painter:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color else text
 
 
-def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
+def _window(source: str, start: int, end: int, columns: int) -> tuple[str, int, int]:
     """About ``room`` columns of a line around the error, and the column and width of the caret."""
     cells = [" " * _TAB if c == "\t" else visible(c) for c in source]
     start = min(max(start, 0), len(cells))
-    left = max(0, start - room // 3) if len(cells) > room else 0
-    right = min(len(cells), left + room)
+    left = max(0, start - columns // 3) if len(cells) > columns else 0
+    right = min(len(cells), left + columns)
     first, marked = (_width("".join(cells[a:b])) for a, b in ((left, start), (start, min(end, right))))
     return "".join(cells[left:right]), first, max(marked, 1)
 

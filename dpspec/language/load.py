@@ -48,17 +48,17 @@ _INHERITED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
 def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecPath, Span], directory: str) -> Spec:
     document = checked.document
-    own, options = _parts(ThreatModel, document["threat_model"])
-    threat_model, audit = ThreatModel(**own, options=options), None
+    field_values, options = _parts(ThreatModel, document["threat_model"])
+    threat_model, audit = ThreatModel(**field_values, options=options), None
     if document.get("audit") is not None:
-        own, options = _parts(AuditOptions, document["audit"], "canary", "score")
-        audit = AuditOptions(**own, options=options, canary=checked.canary, score=checked.score)
+        field_values, options = _parts(AuditOptions, document["audit"], "canary", "score")
+        audit = AuditOptions(**field_values, options=options, canary=checked.canary, score=checked.score)
     inherited = {key: getattr(threat_model, key) for key in _INHERITED}
     inherited["unit"] = unit_in_words(threat_model.unit, document["data"])
     claims = []
     for claim in document["claims"]:
-        own, options = _parts(Claim, claim, "unit")
-        claims.append(Claim(**{**inherited, **own}, options=options))
+        field_values, options = _parts(Claim, claim, "unit")
+        claims.append(Claim(**{**inherited, **field_values}, options=options))
     return Spec(
         name=name,
         description=document["description"],
@@ -82,9 +82,9 @@ def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
     return _parts(Claim, claim, "unit")[1]
 
 
-def _parts(kind: type[Any], block: Mapping[str, Json], *others: str) -> tuple[dict[str, Any], FrozenMap]:
-    """The fields of a dataclass, except ``others``, that a block has, and its other keys."""
-    names = {one.name for one in fields(kind)} - {"options", *others}
+def _parts(kind: type[Any], block: Mapping[str, Json], *excluded: str) -> tuple[dict[str, Any], FrozenMap]:
+    """The fields of a dataclass, except those ``excluded``, that a block has, and its other keys."""
+    names = {declared.name for declared in fields(kind)} - {"options", *excluded}
     return {key: freeze(block[key]) for key in names if key in block}, without(block, names)
 
 
@@ -129,22 +129,22 @@ def load_specs(
     Raises:
         NothingToRunError: A folder contains no spec.
     """
-    files, others = find_specs(paths)
-    given, misread = parse_overrides(overrides)
+    files, other_files = find_specs(paths)
+    parsed_overrides, misread = parse_overrides(overrides)
     diagnostics = _limited(misread)
     sources = {OVERRIDES_FILE: "\n".join(map(one_line, overrides))} if overrides else {}
     specs: list[Spec] = []
     families = [(path, read_family(path)) for path in files]
     families += [_mapping_family(i, document) for i, document in enumerate(documents, 1)]
     for path, family in families:
-        built, wrong, texts = _load(path, family, catalog, given)
+        built, wrong, texts = _load(path, family, catalog, parsed_overrides)
         specs += built
         diagnostics += wrong
         sources |= texts
-    if len(given) < len(overrides):
+    if len(parsed_overrides) < len(overrides):
         specs = []  # an override is invalid, so no spec is the requested one
     unique = tuple(dict.fromkeys(diagnostics))
-    return Loaded(specs=tuple(specs), diagnostics=unique, files=files, others=others, sources=sources)
+    return Loaded(specs=tuple(specs), diagnostics=unique, files=files, others=other_files, sources=sources)
 
 
 def from_document(
@@ -190,12 +190,12 @@ def _plain_values(value: Any) -> Any:
 
 
 def _load(
-    path: Path, family: Family, catalog: Catalog, given: Sequence[Override]
+    path: Path, family: Family, catalog: Catalog, overrides: Sequence[Override]
 ) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
     diagnostics = list(family.diagnostics)
     if family.root is None:
         return [], _limited(diagnostics), family.texts
-    cells, misplaced = compose(family.root, given)
+    cells, misplaced = compose(family.root, overrides)
     diagnostics += misplaced
     split = split_claims(cells)
     diagnostics += split.diagnostics
@@ -239,8 +239,8 @@ def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
         return ordered
     last = ordered[MAX_DIAGNOSTICS - 1]
     message = f"more than {MAX_DIAGNOSTICS} errors; the rest is not shown"
-    more = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="fix these first")
-    return [*ordered[:MAX_DIAGNOSTICS], more]
+    summary = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="fix these first")
+    return [*ordered[:MAX_DIAGNOSTICS], summary]
 
 
 def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
@@ -258,7 +258,7 @@ _KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re
 def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Spec files, and YAML files that are not specs; without repetitions."""
     files: list[Path] = []
-    others: list[Path] = []
+    other_files: list[Path] = []
     for path in paths:
         if not os.path.isdir(path):
             files.append(path)
@@ -266,13 +266,13 @@ def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...
         below = sorted(_yaml_below(path))
         specs = {file for file in below if is_spec(file)}
         if not specs:
-            why = f"none of its {len(below)} YAML files has a top-level key 'dpspec', as in 'dpspec: 1'"
+            reason = f"none of its {len(below)} YAML files has a top-level key 'dpspec', as in 'dpspec: 1'"
             if not below:
-                why = "it has no YAML files; for a recording, use `dpspec check`"
-            raise NothingToRunError(f"no spec in the folder {quoted(str(path))}: {why}")
+                reason = "it has no YAML files; for a recording, use `dpspec check`"
+            raise NothingToRunError(f"no spec in the folder {quoted(str(path))}: {reason}")
         files += [file for file in below if file in specs]
-        others += [file for file in below if file not in specs]
-    return _unique(files), _unique(others)
+        other_files += [file for file in below if file not in specs]
+    return _unique(files), _unique(other_files)
 
 
 def is_spec(path: Path) -> bool:
@@ -303,7 +303,7 @@ def _yaml_below(folder: Path) -> Iterator[Path]:
 
 def _unique(paths: Iterable[Path]) -> tuple[Path, ...]:
     """Even if several paths lead to one file."""
-    found: dict[str, Path] = {}
+    by_location: dict[str, Path] = {}
     for path in paths:
-        found.setdefault(os.path.abspath(path), path)
-    return tuple(found.values())
+        by_location.setdefault(os.path.abspath(path), path)
+    return tuple(by_location.values())

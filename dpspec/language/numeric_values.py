@@ -34,19 +34,24 @@ class NumericKey:
         return str(int(value)) if whole else shown(float(value))
 
 
-def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
+def numeric_key(spec: Spec, catalog: Catalog, dotted_path: str) -> NumericKey:
     keys = list(_keys(spec, catalog))
     numbers = [key.place for _, key in keys if key is not None]
-    found = {_by_id(spec, path): key for path, key in keys}
-    found = {**{dotted(path): key for path, key in keys}, **found}  # as with --set, an id takes precedence
-    key = found.get(place)
+    keys_by_path = {_by_id(spec, path): key for path, key in keys}
+    keys_by_path = {
+        **{dotted(path): key for path, key in keys},
+        **keys_by_path,
+    }  # as with --set, an id takes precedence
+    key = keys_by_path.get(dotted_path)
     if key is not None:
         return key
     hint = f"numbers of this spec: {listed(given_numbers(spec, catalog))}"
-    if place in found:
-        raise UsageError(f"{quoted(place)} is not a number; {hint}")
-    near = next((name for name in numbers if name.endswith(f".{place}")), None) or closest(place, numbers)
-    raise UsageError(f"no key {quoted(place)} in spec {quoted(spec.name)}{did_you_mean(near)} ({hint})")
+    if dotted_path in keys_by_path:
+        raise UsageError(f"{quoted(dotted_path)} is not a number; {hint}")
+    suggestion = next((name for name in numbers if name.endswith(f".{dotted_path}")), None) or closest(
+        dotted_path, numbers
+    )
+    raise UsageError(f"no key {quoted(dotted_path)} in spec {quoted(spec.name)}{did_you_mean(suggestion)} ({hint})")
 
 
 def given_numbers(spec: Spec, catalog: Catalog) -> list[str]:
@@ -74,28 +79,30 @@ def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, NumericKey | Non
     }
     if spec.model is not None:
         schemas["model"] = blocks.kind_block("model", catalog.models[spec.model.kind].provider)
-    found: list[tuple[Path, Plain, Json]] = [((name,), schema, document[name]) for name, schema in schemas.items()]
+    open_blocks: list[tuple[Path, Plain, Json]] = [
+        ((name,), schema, document[name]) for name, schema in schemas.items()
+    ]
     for i, claim in enumerate(document["claims"]):
-        found.append((("claims", i), blocks.claim_block(claim["kind"], mechanism), claim))
-    for block, schema, value in found:
-        for path, parts, current in _below(block, [schema], value):
-            yield path, _numeric(_by_id(spec, path), path, parts, current)
+        open_blocks.append((("claims", i), blocks.claim_block(claim["kind"], mechanism), claim))
+    for block, schema, value in open_blocks:
+        for path, schema_parts, current in _below(block, [schema], value):
+            yield path, _numeric(_by_id(spec, path), path, schema_parts, current)
 
 
 def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[Path, list[Plain], Json]]:
-    parts = [part for schema in schemas for part in _applying(schema, value)]
+    schema_parts = [part for schema in schemas for part in _applying(schema, value)]
     inner: dict[str | int, list[Json]] = {}
-    for part in parts:
+    for part in schema_parts:
         if isinstance(value, list):
             for i in range(len(value)):
                 inner.setdefault(i, []).append(part.get("items", {}))
         else:
             for name, schema in part.get("properties", {}).items():
                 inner.setdefault(name, []).append(schema)
-    for step, found in inner.items():
-        if any(schema is False for schema in found):
+    for step, step_schemas in inner.items():
+        if any(schema is False for schema in step_schemas):
             continue  # excluded by another key of the block
-        usable = [schema for schema in found if isinstance(schema, Mapping)]
+        usable = [schema for schema in step_schemas if isinstance(schema, Mapping)]
         current = value[int(step)] if isinstance(value, list) else value.get(step)
         yield (*path, step), [thaw(schema) for schema in usable], current
         if isinstance(current, dict | list):
@@ -112,17 +119,21 @@ def _applying(schema: Plain, value: Json) -> Iterator[Plain]:
             yield from _applying(dict(part), value)
 
 
-def _numeric(place: str, path: Path, parts: Sequence[Plain], value: Json) -> NumericKey | None:
-    if any("const" in part or "enum" in part for part in parts):
+def _numeric(dotted_path: str, path: Path, schema_parts: Sequence[Plain], value: Json) -> NumericKey | None:
+    if any("const" in part or "enum" in part for part in schema_parts):
         return None
-    types = [{part["type"]} if isinstance(part["type"], str) else set(part["type"]) for part in parts if "type" in part]
+    types = [
+        {part["type"]} if isinstance(part["type"], str) else set(part["type"])
+        for part in schema_parts
+        if "type" in part
+    ]
     if not types or not all(kinds & {"number", "integer"} for kinds in types):
         return None
     integer = not all("number" in kinds for kinds in types)
     if isinstance(value, list):
         value = max((item for item in value if isinstance(item, int | float)), default=None)
     low, high = 0.0, LARGEST
-    for part in parts:
+    for part in schema_parts:
         if "minimum" in part:
             low = max(low, math.ceil(part["minimum"]) if integer else part["minimum"])
         if "maximum" in part:
@@ -134,7 +145,7 @@ def _numeric(place: str, path: Path, parts: Sequence[Plain], value: Json) -> Num
         if "exclusiveMaximum" in part:
             limit = part["exclusiveMaximum"]
             high = min(high, math.ceil(limit) - 1 if integer else math.nextafter(limit, -math.inf))
-    return NumericKey(path=path, place=place, integer=integer, low=float(low), high=float(high), value=value)
+    return NumericKey(path=path, place=dotted_path, integer=integer, low=float(low), high=float(high), value=value)
 
 
 def _by_id(spec: Spec, path: Path) -> str:

@@ -79,7 +79,7 @@ class _Problem:
 
 def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
     p = _Problem(error, root, (*start, *error.absolute_path))
-    keyword, wanted, value = error.validator, error.validator_value, error.instance
+    keyword, required, value = error.validator, error.validator_value, error.instance
     if keyword == "anyOf":
         yield from _best_branch(p, start)
     elif keyword == "additionalProperties":
@@ -89,27 +89,27 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
     elif keyword == "type":
         yield _wrong_type(p)
     elif keyword in ("enum", "const"):
-        allowed = wanted if keyword == "enum" else [wanted]
+        allowed = required if keyword == "enum" else [required]
         texts = [a for a in allowed if isinstance(a, str)]
         message, hint = f"{shown(value)} is not a choice for {p.name}", f"valid: {listed(allowed)}"
         if texts and isinstance(value, str):
-            near = closest(value, texts)
-            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(near)}"
-            hint = "; ".join(filter(None, [hint, "" if near else p.about]))
+            suggestion = closest(value, texts)
+            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(suggestion)}"
+            hint = "; ".join(filter(None, [hint, "" if suggestion else p.about]))
         yield p.tell("bad-choice", message, hint)
     elif keyword in _RANGES:
-        message = f"{p.name} must be {_RANGES[keyword]} {number(wanted)}, got {shown(value)}"
+        message = f"{p.name} must be {_RANGES[keyword]} {number(required)}, got {shown(value)}"
         yield p.tell("out-of-range", message, p.about)
     elif keyword in _LENGTHS:
-        things = _LENGTHS[keyword].format(wanted)
-        things = things if wanted == 1 else f"{things}s".replace("entrys", "entries")
-        yield p.tell("bad-length", f"{p.name} must have {things}, got {len(value)}")
+        counted = _LENGTHS[keyword].format(required)
+        counted = counted if required == 1 else f"{counted}s".replace("entrys", "entries")
+        yield p.tell("bad-length", f"{p.name} must have {counted}, got {len(value)}")
     elif keyword == "uniqueItems":
         i, item = next((i, item) for i, item in enumerate(value) if item in value[:i])
         yield p.tell("bad-length", f"{p.name} lists {choice(item)} twice", path=(*p.path, i))
     elif keyword == "pattern":
         yield p.tell("bad-format", f"{quoted(value)} is not a valid {p.name}", p.about)
-    elif keyword == "not" and wanted == {}:
+    elif keyword == "not" and required == {}:
         condition, change = _condition(p)
         message = f"{quoted(p.name)} is not allowed {condition}"
         hint = f"remove {visible(p.name)}{change}"
@@ -120,8 +120,8 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
 
 def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
     valid = _valid_keys(p.error.schema)
-    for key, near in _unknown_with_suggestions(p.error.schema, p.error.instance):
-        message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
+    for key, suggestion in _unknown_with_suggestions(p.error.schema, p.error.instance):
+        message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(suggestion)
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
         if key == "<<":
             hint = "the spec language does not support YAML's merge key; use extends, or repeat the keys"
@@ -135,12 +135,12 @@ def _valid_keys(schema: Json) -> list[str]:
 def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
     required = schema.get("required", ())
     # Prefer keys that are required and missing; keys that are present come last.
-    likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
+    candidates = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
     patterns = [re.compile(pattern) for pattern in schema.get("patternProperties", ())]
     properties = schema.get("properties", {})
     unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
     for key in itertools.islice(unknown, _MOST_KEYS):
-        yield key, closest(key, likely)
+        yield key, closest(key, candidates)
 
 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
@@ -149,7 +149,9 @@ def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
     outside = p.root  # the schema of the same keys without conditions
     for step in p.error.absolute_path:
         outside = outside.get("items", {}) if isinstance(step, int) else outside.get("properties", {}).get(step, {})
-    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
+    misspelt = (
+        {suggestion for _, suggestion in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
+    )
     for key in p.error.validator_value:
         if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
@@ -159,14 +161,14 @@ def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
 
 
 def _description(schema: Json, key: str) -> str | None:
-    found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
-    text = found.get("description") if isinstance(found, dict) else None
+    schema_of_key = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
+    text = schema_of_key.get("description") if isinstance(schema_of_key, dict) else None
     return f"{key}: {text}" if text else None
 
 
 def _wrong_type(p: _Problem) -> Diagnostic:
-    value, wanted = p.error.instance, p.error.validator_value
-    kinds = [wanted] if isinstance(wanted, str) else list(wanted)
+    value, required = p.error.instance, p.error.validator_value
+    kinds = [required] if isinstance(required, str) else list(required)
     numeric = "number" in kinds or "integer" in kinds
     if numeric and isinstance(value, str) and NOT_FINITE.fullmatch(value):
         return p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(value)}")
@@ -226,10 +228,10 @@ def validator_class() -> Any:
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import Draft202012Validator, extend
 
-    def pattern(validator: Any, wanted: str, value: Json, schema: Json) -> Iterator[ValidationError]:
+    def pattern(validator: Any, expression: str, value: Json, schema: Json) -> Iterator[ValidationError]:
         # In JSON Schema, ``$`` matches only at the end; in Python also before a final line break.
-        if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", wanted), value):
-            yield ValidationError(f"{value!r} does not match {wanted!r}")
+        if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", expression), value):
+            yield ValidationError(f"{value!r} does not match {expression!r}")
 
     return extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call]
 
@@ -253,7 +255,7 @@ def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
     if not isinstance(schema, Mapping):
         return value
     resolved = functools.partial(_resolved, casting=casting)
-    properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
+    properties, further_schema = schema.get("properties", {}), schema.get("additionalProperties")
     if isinstance(value, dict):
         value = dict(value)
         for key, inner in properties.items():
@@ -261,8 +263,8 @@ def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
                 value[key] = thaw(inner["default"])
             if key in value:
                 value[key] = resolved(inner, value[key])
-        if casting and isinstance(rest, Mapping):
-            value = {key: item if key in properties else resolved(rest, item) for key, item in value.items()}
+        if casting and isinstance(further_schema, Mapping):
+            value = {key: item if key in properties else resolved(further_schema, item) for key, item in value.items()}
     elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
         value = [resolved(schema["items"], item) for item in value]
     elif casting:
@@ -309,7 +311,9 @@ def _best_branch(p: _Problem, start: Path) -> Iterator[Diagnostic]:
     errors = list(p.error.context or ())
     if errors and all(error.validator == "required" for error in errors):
         keys = [key for error in errors for key in error.validator_value]
-        if not {near for _, near in _unknown_with_suggestions(p.error.schema, p.error.instance)} & set(keys):
+        if not {suggestion for _, suggestion in _unknown_with_suggestions(p.error.schema, p.error.instance)} & set(
+            keys
+        ):
             message = f"{p.place} needs one of {listed(keys)}"
             yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
         return

@@ -29,9 +29,9 @@ def unused_settings(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnost
             continue  # the validator rejects steps together with phases
         value = value_at(mechanism, path[1:])
         effective = [value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
-        own = all(path[1] in phase for phase in phases)
+        set_in_each_phase = all(path[1] in phase for phase in phases)
         differ = [used != value for used in effective]
-        if value is not None and (all(differ) or (own and any(differ))):
+        if value is not None and (all(differ) or (set_in_each_phase and any(differ))):
             name = ".".join(map(str, path))
             yield Diagnostic(
                 code="conflicting-key",
@@ -95,7 +95,7 @@ class Split:
 
 def split_claims(cells: Sequence[Composed]) -> Split:
     split = list(map(_partition, cells))
-    over = next((found for _, found in split if found), [])
+    over = next((over_matrix for _, over_matrix in split if over_matrix), [])
     if over and cells[0].matrix is None:  # validation reports it
         return Split(cells=list(cells))
     if not over:
@@ -116,17 +116,17 @@ def split_claims(cells: Sequence[Composed]) -> Split:
         if child(claim, "record") is not None:
             message, span = "a claim over: matrix covers all records and cannot have record", _span_of(claim, "record")
             wrong.append(Diagnostic(code="bad-value", message=message, span=span, help="remove record"))
-    if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
+    if any([plain(claim) for claim in over_matrix] != [plain(claim) for claim in over] for _, over_matrix in split):
         message = "a claim over: matrix must be equal in all cells"
         wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
     # Invalid claims stay in the cells, so that validation reports their other errors too.
     claims = [replace(claim, value={k: v for k, v in _entries(claim).items() if k != "over"}) for claim in over]
-    bare = not any(own for own, _ in split)
+    bare = not any(cell_claims for cell_claims, _ in split)
     remaining = []
-    for cell, (own, _) in zip(cells, split, strict=True):
+    for cell, (cell_claims, _) in zip(cells, split, strict=True):
         entries = _entries(cell.root)
-        held = replace(entries["claims"], value=claims if bare else own)
-        remaining.append(replace(cell, root=replace(cell.root, value={**entries, "claims": held})))
+        claims_node = replace(entries["claims"], value=claims if bare else cell_claims)
+        remaining.append(replace(cell, root=replace(cell.root, value={**entries, "claims": claims_node})))
     return Split(
         cells=remaining,
         claims=tuple(claims),
@@ -144,19 +144,19 @@ def _entries(node: Node) -> dict[str, Node]:
 def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
     """Own claims and claims over the matrix, with the ids that positions in the document give."""
     claims = child(cell.root, "claims")
-    own: list[Node] = []
+    cell_claims: list[Node] = []
     over: list[Node] = []
     for number, claim in enumerate(claims.value if claims is not None and isinstance(claims.value, list) else (), 1):
         if isinstance(claim.value, dict) and "id" not in claim.value:
             claim = replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
         collection = child(claim, "over")
-        (over if collection is not None and collection.value == "matrix" else own).append(claim)
-    return own, over
+        (over if collection is not None and collection.value == "matrix" else cell_claims).append(claim)
+    return cell_claims, over
 
 
 def _span_of(node: Node, key: str) -> Span | None:
-    found = child(node, key)
-    return None if found is None else found.span
+    value_node = child(node, key)
+    return None if value_node is None else value_node.span
 
 
 def best_of(name: str) -> str:

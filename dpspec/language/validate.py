@@ -32,9 +32,9 @@ def check_claims(
     claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
 ) -> tuple[Json, list[Diagnostic]]:
     """Checks of an unknown mechanism or an invalid threat model are skipped."""
-    found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
+    diagnostics = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
     if not isinstance(claims, list):
-        return claims, found
+        return claims, diagnostics
     checked: list[Json] = []
     for i, claim in enumerate(claims):
         checked.append(claim)
@@ -42,26 +42,28 @@ def check_claims(
             continue  # the schema reported it
         named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
         checked[i], wrong = _check_claim(named, mechanism, threat_model, ("claims", i))
-        found += wrong
-    seen: dict[str, int] = {}
+        diagnostics += wrong
+    first_index: dict[str, int] = {}
     for i, claim in enumerate(checked):
         name = claim.get("id") if isinstance(claim, dict) else None
         if not isinstance(name, str):
             continue
-        if name in seen:
-            message = f"two claims have the id {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
-            place: Path = ("claims", i, "id")
-            found.append(Diagnostic(code="duplicate-id", message=message, path=place, help="rename one of them"))
-        seen.setdefault(name, i)
-    return checked, found
+        if name in first_index:
+            message = f"two claims have the id {quoted(name)}: claims[{first_index[name]}] and claims[{i}]"
+            id_path: Path = ("claims", i, "id")
+            diagnostics.append(
+                Diagnostic(code="duplicate-id", message=message, path=id_path, help="rename one of them")
+            )
+        first_index.setdefault(name, i)
+    return checked, diagnostics
 
 
 def _check_claim(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
-    kind, known = claim.get("kind"), known_claim_kinds(mechanism)
-    judged = known if mechanism is None else sorted(mechanism.claims)
-    if not isinstance(kind, str) or kind not in known:
+    kind, known_kinds = claim.get("kind"), known_claim_kinds(mechanism)
+    judged = known_kinds if mechanism is None else sorted(mechanism.claims)
+    if not isinstance(kind, str) or kind not in known_kinds:
         if mechanism is None and isinstance(kind, str):
             return claim, []  # the unknown mechanism may define it
         return claim, list(problems({"required": ["kind"], "properties": {"kind": {"enum": judged}}}, claim, path))
@@ -89,10 +91,10 @@ def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]
         points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]
     elif claim["kind"] == "membership" and "tpr" in claim:
         points = [((*path, "tpr"), claim)]
-    for place, point in points:
+    for point_path, point in points:
         if point["tpr"] < point["fpr"]:
             message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
-            yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr at or above the fpr")
+            yield Diagnostic(code="bad-value", message=message, path=point_path, help="claim a tpr at or above the fpr")
     if claim["kind"] != "metric":
         return
     if is_privacy_quantity(claim["name"]):  # a metric states no adjacency, adversary or datasets
@@ -157,24 +159,28 @@ def selected_attack(
     canary = score = None
     if isinstance(block, Mapping) and isinstance(space, str) and space in mechanism.canaries:
         kind, path = block.get("kind", USUAL[space]), ("audit", "canary", "kind")
-        other = catalog.canaries[kind].provider.space if isinstance(kind, str) and kind in catalog.canaries else space
-        if other != space:
+        canary_space = (
+            catalog.canaries[kind].provider.space if isinstance(kind, str) and kind in catalog.canaries else space
+        )
+        if canary_space != space:
             message = f"{quoted(kind)} is not a kind of {space} canary"
-            hint = f"it is a kind of {other} canary: write space: {other}"
+            hint = f"it is a kind of {canary_space} canary: write space: {canary_space}"
             canary = Diagnostic(code="unsupported", message=message, path=path, help=hint)
         elif isinstance(kind, str) and kind:
-            fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
+            fitting = {name: offered for name, offered in catalog.canaries.items() if offered.provider.space == space}
             canary = _find_kind(kind, fitting, f"{space} canary", path, catalog)
     # A score of final models applies to inserted records.
     scored = space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
     kind = audit.get("score", USUAL_SCORE)
     if mechanism.scores and ("score" in audit or scored) and isinstance(kind, str) and kind:
         score = _find_kind(kind, catalog.scores, "score", ("audit", "score"), catalog)
-    wrong = [found for found in (canary, score) if isinstance(found, Diagnostic)]
+    wrong = [choice for choice in (canary, score) if isinstance(choice, Diagnostic)]
     return canary if isinstance(canary, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
-def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any | Diagnostic:
+def _find_kind(
+    kind: str, offers: Mapping[str, Offered], kind_of_provider: str, path: Path, catalog: Catalog
+) -> Any | Diagnostic:
     if kind in offers:
         return offers[kind].provider
     broken = next((b for b in catalog.broken if kind in b.kinds), None)
@@ -182,10 +188,10 @@ def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, 
         message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
         hint = f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
         return Diagnostic(code="broken-plugin", message=message, path=path, help=hint)
-    near = closest(kind, offers)
-    message = f"no installed plugin offers {what} {quoted(kind)}" + did_you_mean(near)
+    suggestion = closest(kind, offers)
+    message = f"no installed plugin offers {kind_of_provider} {quoted(kind)}" + did_you_mean(suggestion)
     hint = _installed_help(offers)
-    if near is None and catalog.broken:
+    if suggestion is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names}"
     return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
@@ -209,27 +215,27 @@ def check_requirements(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
         if not isinstance(text, str):
             continue  # the schema reports it
         try:
-            wanted = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
-            wanted = None
-        if wanted is None or wanted.url or wanted.marker or wanted.extras:
+            requirement = None
+        if requirement is None or requirement.url or requirement.marker or requirement.extras:
             message = f"{quoted(text)} is not a requirement"
             hint = "write a distribution and versions, such as dpspec>=0.1"
             yield Diagnostic(code="bad-requirement", message=message, path=("requires", i), help=hint)
             continue
         version: str | None
         try:
-            version = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:  # dpspec may run from a source tree
-            version = DPSPEC_VERSION if wanted.name == "dpspec" else None
+            version = DPSPEC_VERSION if requirement.name == "dpspec" else None
         try:
-            fits = version is not None and wanted.specifier.contains(version, prereleases=True)
+            fits = version is not None and requirement.specifier.contains(version, prereleases=True)
         except InvalidVersion:
             fits = False
         if not fits:
-            found = "is not installed" if version is None else f"{version} is installed"
-            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {found}"
-            hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
+            installed = "is not installed" if version is None else f"{version} is installed"
+            message = f"this spec requires {clipped(text)}, but {clipped(requirement.name)} {installed}"
+            hint = f"python -m pip install '{requirement.name}{requirement.specifier}'"
             yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
 
 
@@ -251,17 +257,17 @@ class Checked:
         block = self.document.get(name)
         if not isinstance(block, dict):
             return None  # absent, or reported by the top schema
-        key, field, what = CHOOSERS[name]
+        key, field, kind_of_provider = CHOOSERS[name]
         installed: Mapping[str, Offered] = getattr(self.catalog, field)
         if not isinstance(block.get(key), str):
             wrong = problems({"required": [key], "properties": {key: {"type": "string"}}}, block, (name,))
             self.diagnostics += [replace(d, help=_installed_help(installed)) for d in wrong]
             return None
-        found = _find_kind(block[key], installed, what, (name, key), self.catalog)
-        if isinstance(found, Diagnostic):
-            self.diagnostics.append(found)
+        selection = _find_kind(block[key], installed, kind_of_provider, (name, key), self.catalog)
+        if isinstance(selection, Diagnostic):
+            self.diagnostics.append(selection)
             return None
-        return found
+        return selection
 
     def block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
         """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
@@ -282,23 +288,25 @@ class Checked:
         wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
         if "steps" in block:
             message = "'steps' is not allowed with 'phases': each phase has its own steps"
-            place: Path = ("mechanism", "steps")
-            wrong.append(Diagnostic(code="conflicting-key", message=message, path=place, help="remove it", at_key=True))
+            steps_path: Path = ("mechanism", "steps")
+            wrong.append(
+                Diagnostic(code="conflicting-key", message=message, path=steps_path, help="remove it", at_key=True)
+            )
         whole = blocks.phase_block(provider)
         base = fill(whole, {k: v for k, v in block.items() if k not in ("kind", "phases", "steps")})
         filled: list[Json] = []
         for i, phase in enumerate(phases if isinstance(phases, list) else []):
             if not isinstance(phase, dict):
                 continue
-            own = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
-            here: Path = ("mechanism", "phases", i)
-            for d in problems(whole, {**base, **own}, here):
-                inside = d.path[len(here) :]
-                if inside and inside[0] not in own:  # the block's value is wrong
-                    message = d.message.replace(format_path(here), "mechanism")
+            phase_values = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
+            phase_path: Path = ("mechanism", "phases", i)
+            for d in problems(whole, {**base, **phase_values}, phase_path):
+                inside = d.path[len(phase_path) :]
+                if inside and inside[0] not in phase_values:  # the block's value is wrong
+                    message = d.message.replace(format_path(phase_path), "mechanism")
                     d = replace(d, path=("mechanism", *inside), message=message)
                 wrong.append(d)
-            filled.append(own)
+            filled.append(phase_values)
         if not wrong:
             base = cast(whole, base)
             filled = [
@@ -358,10 +366,10 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
     document["claims"], wrong = check_claims(document.get("claims", []), mechanism, threat_model)
     checked.diagnostics += wrong
     document["dpspec"] = VERSION
-    found = list(dict.fromkeys(checked.diagnostics))
+    diagnostics = list(dict.fromkeys(checked.diagnostics))
     # A missing required package may provide an unknown kind.
     if commands:
         hint = f"a missing required package may provide it: {'; '.join(commands)}"
-        found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
-    checked.diagnostics = found
+        diagnostics = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in diagnostics]
+    checked.diagnostics = diagnostics
     return checked

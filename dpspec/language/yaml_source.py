@@ -65,17 +65,17 @@ def from_plain(value: Json) -> Node:
 
 
 def origin(root: Node) -> Origin:
-    found = Origin()
+    spans = Origin()
     nodes: list[tuple[Path, Node]] = [((), root)]
     for path, node in nodes:
         if node.span is not None:
-            found[path] = node.span
+            spans[path] = node.span
         if node.key is not None:
-            found.keys_at[path] = node.key
+            spans.keys_at[path] = node.key
         if isinstance(node.value, dict | list):
             inner = node.value.items() if isinstance(node.value, dict) else enumerate(node.value)
             nodes.extend(((*path, key), value) for key, value in inner)
-    return found
+    return spans
 
 
 def claim_ids(root: Node) -> dict[str, int]:
@@ -85,8 +85,8 @@ def claim_ids(root: Node) -> dict[str, int]:
     if claims is None or not isinstance(claims.value, list):
         return ids
     for i, claim in enumerate(claims.value):
-        given = claim.value.get("id") if isinstance(claim.value, dict) else None
-        name = given.value if given is not None and isinstance(given.value, str) else f"claim-{i + 1}"
+        id_node = claim.value.get("id") if isinstance(claim.value, dict) else None
+        name = id_node.value if id_node is not None and isinstance(id_node.value, str) else f"claim-{i + 1}"
         ids.setdefault(name, i)
     return ids
 

@@ -49,8 +49,8 @@ class Chain(Layer):
     def size(self, shape: Shape) -> tuple[Shape, int]:
         parameters = 0
         for layer in self.layers:
-            shape, more = layer.size(shape)
-            parameters += more
+            shape, layer_parameters = layer.size(shape)
+            parameters += layer_parameters
         return shape, parameters
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
@@ -113,8 +113,8 @@ class Dense(Layer):
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
 
-        made = torch.nn.Linear(shape[0], self.width, bias=self.bias, device="meta", dtype=torch.float32)
-        return _drawn(made, shape[0], generator)
+        linear = torch.nn.Linear(shape[0], self.width, bias=self.bias, device="meta", dtype=torch.float32)
+        return _drawn(linear, shape[0], generator)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Convolution(Layer):
         import torch
 
         sizes = shape[0], self.width, self.kernel, self.stride, self.padding
-        made = torch.nn.Conv2d(*sizes, bias=self.bias, device="meta", dtype=torch.float32)
-        return _drawn(made, shape[0] * self.kernel**2, generator)
+        convolution = torch.nn.Conv2d(*sizes, bias=self.bias, device="meta", dtype=torch.float32)
+        return _drawn(convolution, shape[0] * self.kernel**2, generator)
 
 
 def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
@@ -440,8 +440,8 @@ class Encoder(Layer):
 
     def size(self, shape: Shape) -> tuple[Shape, int]:
         w, h = self.width, self.hidden
-        each = 4 * w * (w + 1) + 4 * w + 2 * h * w + h + w
-        return (w,), w * (self.vocabulary + shape[0]) + self.depth * each + 2 * w
+        layer_parameters = 4 * w * (w + 1) + 4 * w + 2 * h * w + h + w
+        return (w,), w * (self.vocabulary + shape[0]) + self.depth * layer_parameters + 2 * w
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         """Draw embeddings from N(0, 0.1^2), and dense layers by fan-in."""
@@ -449,9 +449,9 @@ class Encoder(Layer):
 
         from dpspec.models.modules import Encoder as Module
 
-        made = Module(self.vocabulary, shape[0], self.width, self.heads, self.depth, self.hidden)
+        encoder = Module(self.vocabulary, shape[0], self.width, self.heads, self.depth, self.hidden)
         with torch.no_grad():
-            for part in made.modules():
+            for part in encoder.modules():
                 if isinstance(part, torch.nn.Embedding):
                     part.weight.normal_(0.0, 0.1, generator=generator)
                 elif isinstance(part, torch.nn.Linear):
@@ -461,7 +461,7 @@ class Encoder(Layer):
                 elif isinstance(part, torch.nn.LayerNorm):
                     part.weight.fill_(1.0)
                     part.bias.zero_()
-        return made
+        return encoder
 
 
 MODELS = (CNN_SMALL, LENET5, LINEAR, MLP, RESNET20, TRANSFORMER, WIDE_RESNET_16_4)

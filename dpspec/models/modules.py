@@ -25,10 +25,10 @@ class Sum(nn.Module):
 class Subsample(nn.Module):
     """Select every ``stride``-th pixel and append ``more`` channels of zeros."""
 
-    def __init__(self, stride: int, more: int) -> None:
+    def __init__(self, stride: int, channels_added: int) -> None:
         super().__init__()
         self.stride = stride
-        self.more = more
+        self.more = channels_added
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
@@ -59,8 +59,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         ids = x.long()
         real = (ids != 0).to(self.norm.weight.dtype)
-        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        h = self.tokens(ids) + self.positions(places)
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        h = self.tokens(ids) + self.positions(positions)
         for layer in self.layers:
             h = layer(h, real)
         weights = real.unsqueeze(-1)
@@ -118,23 +118,23 @@ def max_pool2d(
 
 class FastPooling(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = max_pool2d if func is nn.functional.max_pool2d else func
-        return found(*args, **(kwargs or {}))
+        function = max_pool2d if func is nn.functional.max_pool2d else func
+        return function(*args, **(kwargs or {}))
 
 
 class _ChannelsLast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
         last = x.contiguous(memory_format=torch.channels_last)
-        values, places = torch.ops.aten.max_pool2d_with_indices.default(last, *options)
+        values, indices = torch.ops.aten.max_pool2d_with_indices.default(last, *options)
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(x, places.contiguous())
+            ctx.save_for_backward(x, indices.contiguous())
             ctx.options = options
         pooled: Tensor = values.contiguous()
         return pooled
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, places = ctx.saved_tensors
-        found = torch.ops.aten.max_pool2d_with_indices_backward.default(gradient, x, *ctx.options, places)
-        return found, *(None for _ in ctx.options)
+        x, indices = ctx.saved_tensors
+        input_gradient = torch.ops.aten.max_pool2d_with_indices_backward.default(gradient, x, *ctx.options, indices)
+        return input_gradient, *(None for _ in ctx.options)

@@ -63,16 +63,16 @@ def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], module: torch
 
     A tied parameter needs only one of its names.
     """
-    wanted = {name: _entry(tensor) for name, tensor in module.state_dict().items()}
+    expected_tensors = {name: _entry(tensor) for name, tensor in module.state_dict().items()}
     missing = [names[0] for names in _tied(module) if not tensors.keys() & set(names)]
     wrong = [f"it lacks {quoted(name)}" for name in missing]
     for name, tensor in sorted(tensors.items()):
-        if name not in wanted:
+        if name not in expected_tensors:
             wrong.append(f"the model has no {quoted(name)}{did_you_mean(closest(name, missing))}")
-        elif _entry(tensor) != wanted[name]:
-            wrong.append(f"{quoted(name)} is {_entry(tensor)} and must be {wanted[name]}")
+        elif _entry(tensor) != expected_tensors[name]:
+            wrong.append(f"{quoted(name)} is {_entry(tensor)} and must be {expected_tensors[name]}")
     if wrong:
-        expected = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
+        expected = _some([f"{quoted(name)} {entry}" for name, entry in expected_tensors.items()], _EXPECTED)
         raise ValueError(
             f"{path} does not contain this model's weights: {_some(wrong, _SHOWN)}. It must contain {expected}"
         )
@@ -87,10 +87,12 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path
     state = module.state_dict()
     with torch.no_grad():
         for names in _tied(module):
-            first, *others = [name for name in names if name in tensors]
-            for other in others:
-                if not torch.equal(tensors[first], tensors[other]):
-                    raise ValueError(f"{path}: {quoted(first)} and {quoted(other)} are tied in the model but differ")
+            first, *tied_names = [name for name in names if name in tensors]
+            for tied_name in tied_names:
+                if not torch.equal(tensors[first], tensors[tied_name]):
+                    raise ValueError(
+                        f"{path}: {quoted(first)} and {quoted(tied_name)} are tied in the model but differ"
+                    )
             state[first].copy_(tensors[first])
 
 
@@ -106,9 +108,9 @@ def _read(path: Path) -> Weights:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {error}", PLACE) from error
     digest = hashlib.sha256(content).hexdigest()
-    known = _IN_USE.get(digest)
-    if known is not None:
-        return known
+    in_use = _IN_USE.get(digest)
+    if in_use is not None:
+        return in_use
     try:
         tensors = load(content)
     except MemoryError:
@@ -132,5 +134,5 @@ def _entry(tensor: torch.Tensor) -> str:
 
 
 def _some(items: list[str], most: int) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(shortened(item, 200) for item in items[:most]) + more
+    omitted = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(shortened(item, 200) for item in items[:most]) + omitted

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import dpspec.contract as dps
-from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.attacks import AttackMethod, Canary, Score
 from dpspec.contract.fragments import array, block, number
 from dpspec.contract.rules import Rule
 from dpspec.data import arrays, fileless, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.recording.rules.builtin import RULES
+from dpspec.stats.attacks.methods import OWN_METHODS
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
 DATASETS = (
@@ -170,6 +171,11 @@ def dpspec_executors() -> Iterable[dps.Executor]:
 @dps.hookimpl
 def dpspec_attacks() -> Iterable[Canary | Score]:
     return (*CANARIES, *SCORES)
+
+
+@dps.hookimpl
+def dpspec_attack_methods() -> Iterable[AttackMethod]:
+    return OWN_METHODS
 
 
 @dps.hookimpl

@@ -26,13 +26,14 @@ import pluggy
 from packaging.utils import canonicalize_name
 
 from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Mechanism, Model, Reporter
-from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, Statistic
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.contract.rules import Rule
 from dpspec.errors import PluginError, UsageError
 from dpspec.registry.project import ProjectFile, load_file
+from dpspec.stats.attacks import methods
 from dpspec.text import plain, shortened
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -55,7 +56,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One of the nine families of providers, in ``field`` of the catalog.
+    """One of the ten families of providers, in ``field`` of the catalog.
 
     ``code``, ``key`` and ``optional`` are fields of the descriptor: its code, its kind, and more code or nothing.
     ``block`` owns the core keys that ``schema`` may not define.
@@ -100,6 +101,8 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
     if isinstance(provider, Mechanism):
         for kind in sorted(set(provider.schemas.claims) - provider.claims):
             yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(provider.claims))})"
+    if isinstance(provider, AttackMethod) and (bad := set(provider.statistics.values()) - set(get_args(Statistic))):
+        yield f"statistics must be of type {', '.join(get_args(Statistic))}, got {bad.pop()!r}"
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
@@ -117,10 +120,10 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor | Rule) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod) else {"schema": provider.schema}
 
 
-#: The nine families, in the order in which their hooks are called.
+#: The ten families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
     Family("mechanism", "mechanisms", "dpspec_mechanisms", Mechanism, "audit"),
     Family("dataset", "datasets", "dpspec_datasets", Dataset, "source", block="data"),
@@ -130,6 +133,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("executor", "executors", "dpspec_executors", Executor, "pool"),
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
+    Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )
 
@@ -322,6 +326,29 @@ def _registry(files: tuple[ProjectFile, ...]) -> Registry:
 def load_catalog() -> Catalog:
     """The catalog of all installed plugins and of the used project, computed once per process and project."""
     return load_registry().catalog
+
+
+def find_method(kind: str) -> methods.Method | None:
+    """The attack method of a third-party plugin whose evidence is of this kind; None if none offers it."""
+    return _foreign_method(_project, kind)
+
+
+@functools.cache
+def _foreign_method(files: tuple[ProjectFile, ...], kind: str) -> methods.Method | None:
+    offered = _registry(files).catalog.attack_methods.get(kind)
+    if offered is None or not is_foreign(offered):
+        return None
+    try:
+        with foreign_code():
+            test = made(offered, offered.provider.test, "the test")
+    except Failed as failure:
+        raise misbehaved(offered, str(failure)) from failure
+    if not isinstance(test, EvidenceTest):
+        raise misbehaved(offered, f"{offered.provider.test} is not an EvidenceTest")
+    return methods.Method(descriptor=offered.provider, test=test, origin=f"{offered.distribution} {offered.version}")
+
+
+methods.search_plugins(find_method)
 
 
 def notify(event: Event) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import Verdict
+from dpspec import decimals
+from dpspec.contract.results import Verdict
 from dpspec.text import plain, shortened
 
 #: The margin on either side of the values, as a share of the range.
@@ -46,10 +46,10 @@ class Axis:
         """With a margin around finite values, which are positive if ``log``."""
         placed = [math.log10(value) if log else value for value in values] or [0.0, 1.0]
         low, high = min(placed), max(placed)
-        room = _MARGIN * (high - low)
+        margin = _MARGIN * (high - low)
         if high - low <= max(1e-12 * max(abs(low), abs(high)), _SMALLEST):
-            room = 0.5 if log or abs(low) < _SMALLEST else _MARGIN * abs(low)
-        return cls(low - room, high + room, log)
+            margin = 0.5 if log or abs(low) < _SMALLEST else _MARGIN * abs(low)
+        return cls(low - margin, high + margin, log)
 
     def share(self, value: float) -> float:
         """0 at the low end, 1 at the high end."""
@@ -68,15 +68,15 @@ class Axis:
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
         stride, digits = -(-len(powers) // _TICKS), (1, 2, 5) if len(powers) <= 4 else (1,)
         rounded = [(digit, power) for power in powers if power % stride == 0 for digit in digits]
-        found = [
+        ticks = [
             ((math.log10(digit) + power - self.low) / (self.high - self.low), _short(Decimal(digit).scaleb(power)))
             for digit, power in rounded
         ]
-        found = [(share, text) for share, text in found if -1e-9 <= share <= 1.0 + 1e-9]
-        if len(found) > 2:
-            return found
+        ticks = [(share, text) for share, text in ticks if -1e-9 <= share <= 1.0 + 1e-9]
+        if len(ticks) > 2:
+            return ticks
         ends = [(share, self.low + share * (self.high - self.low)) for share in (0.0, 0.5, 1.0)]
-        return [(share, decimals.nearest(10.0 ** min(max(at, -323.0), 308.0), digits=3)) for share, at in ends]
+        return [(share, decimals.nearest(10.0 ** min(max(value, -323.0), 308.0), digits=3)) for share, value in ends]
 
 
 def _short(value: Decimal) -> str:
@@ -117,14 +117,14 @@ class Chart:
         wide, high = _WIDTH - _RIGHT - left, _HEIGHT - _BELOW - _TOP
         ticks_x = [(left + wide * share, text) for share, text in across.ticks()]
         ticks_y = [(_TOP + high * (1.0 - share), text) for share, text in up.ticks()]
-        parts = [*_frame(left, ticks_x, ticks_y, _label(self.x), _label(self.y))]
+        elements = [*_frame(left, ticks_x, ticks_y, _label(self.x), _label(self.y))]
         for line, points in drawn:
-            places = [(left + wide * across.share(x), _TOP + high * (1.0 - up.share(y))) for x, y in points]
-            parts += _drawn(line, places)
+            points_on_page = [(left + wide * across.share(x), _TOP + high * (1.0 - up.share(y))) for x, y in points]
+            elements += _drawn(line, points_on_page)
         return (
             f'<svg viewBox="0 0 {_n(_WIDTH)} {_n(_HEIGHT)}" xmlns="http://www.w3.org/2000/svg" role="img" '
             f'aria-labelledby="{name}-title"><title id="{name}-title">{escape(plain(self.title))}</title>'
-            f'<g fill="currentColor" font-family="sans-serif" font-size="{_n(_TEXT)}">{"".join(parts)}</g></svg>'
+            f'<g fill="currentColor" font-family="sans-serif" font-size="{_n(_TEXT)}">{"".join(elements)}</g></svg>'
         )
 
     @property
@@ -142,36 +142,36 @@ def _frame(
     left: float, ticks_x: list[tuple[float, str]], ticks_y: list[tuple[float, str]], x: str, y: str
 ) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BELOW
-    grid = [f"M {_n(at)} {_n(_TOP)} V {_n(bottom)}" for at, _ in ticks_x]
-    grid += [f"M {_n(left)} {_n(at)} H {_n(right)}" for at, _ in ticks_y]
+    grid = [f"M {_n(position)} {_n(_TOP)} V {_n(bottom)}" for position, _ in ticks_x]
+    grid += [f"M {_n(left)} {_n(position)} H {_n(right)}" for position, _ in ticks_y]
     yield f'<path d="{" ".join(grid)}" fill="none" stroke="var(--grid)" stroke-width="0.6"/>'
     axes = f"M {_n(left)} {_n(_TOP)} V {_n(bottom)} H {_n(right)}"
     yield f'<path d="{axes}" fill="none" stroke="currentColor" stroke-width="0.8"/><g text-anchor="middle">'
     free = -math.inf
-    for at, text in ticks_x:
+    for position, text in ticks_x:
         half = 0.5 * _DIGIT * len(text)
-        if at - half > free:  # no text overlaps the one before
-            yield _text(min(at, _WIDTH - half), bottom + 14.0, text)
-            free = at + half + 4.0
+        if position - half > free:  # no text overlaps the one before
+            yield _text(min(position, _WIDTH - half), bottom + 14.0, text)
+            free = position + half + 4.0
     yield _text(0.5 * (left + right), bottom + 29.0, x)
     yield f'<g transform="translate(11 {_n(0.5 * (_TOP + bottom))}) rotate(-90)">{_text(0, 0, y)}</g>'
     yield '</g><g text-anchor="end">'
-    yield from (_text(left - 6.5, at + 3.6, text) for at, text in ticks_y)
+    yield from (_text(left - 6.5, position + 3.6, text) for position, text in ticks_y)
     yield "</g>"
 
 
-def _drawn(line: Line, places: Sequence[tuple[float, float]]) -> Iterator[str]:
-    kept = list(places[:1])
-    for place in places[1:-1]:
-        if math.dist(place, kept[-1]) >= _SPACING:
-            kept.append(place)
-    kept += places[1:][-1:]
-    if kept:
-        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept), _dash(line)[0]
+def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    spaced = list(points[:1])
+    for point in points[1:-1]:
+        if math.dist(point, spaced[-1]) >= _SPACING:
+            spaced.append(point)
+    spaced += points[1:][-1:]
+    if spaced:
+        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in spaced), _dash(line)[0]
         array = f' stroke-dasharray="{dashes}"' if dashes else ""
         yield f'<path d="M {path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
-    if len(places) < _FEW:
-        yield from (f'<circle cx="{_n(x)}" cy="{_n(y)}" r="1.9" fill="{_color(line)}"/>' for x, y in places)
+    if len(points) < _FEW:
+        yield from (f'<circle cx="{_n(x)}" cy="{_n(y)}" r="1.9" fill="{_color(line)}"/>' for x, y in points)
 
 
 def _dash(line: Line) -> tuple[str, str]:
@@ -237,9 +237,9 @@ def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
     def place(number: float) -> float:
         return 6.0 + (_BAR_WIDTH - 12.0) * min(1.0, max(0.0, axis.share(max(number, least))))
 
-    def label(at: float, y: float, text: str) -> str:
+    def label(position: float, y: float, text: str) -> str:
         half = 0.5 * _CHARACTER * len(text)
-        return _text(min(max(at, half), max(_BAR_WIDTH - half, half)), y, text)
+        return _text(min(max(position, half), max(_BAR_WIDTH - half, half)), y, text)
 
     low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
     crossed = lower is not None and upper is not None and lower > upper
@@ -247,7 +247,7 @@ def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
     color = "var(--bad)" if crossed else "var(--series-0)"
     title = bounds if bounds.startswith("about") else f"bounds: {bounds}"  # an estimate is never called a bound
     faded = ' opacity="0.45"' if lower is None or upper is None else ""
-    parts = [
+    elements = [
         f'<path d="M 6 32 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
         f'<rect x="{_n(low - 1.5)}" y="26" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',
         *(
@@ -259,24 +259,27 @@ def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
     ]
     marks = [f"{verdict.quantity} {bounds}"]
     if claimed is not None:
-        at, text = place(claimed), f"claimed {decimals.exact(claimed)}"
-        parts.append(f'<path d="M {_n(at)} 20 V 68" stroke="currentColor" stroke-width="2"/>{label(at, 80.0, text)}')
+        position, text = place(claimed), f"claimed {decimals.exact(claimed)}"
+        elements.append(
+            f'<path d="M {_n(position)} 20 V 68" stroke="currentColor" stroke-width="2"/>{label(position, 80.0, text)}'
+        )
         marks.append(text)
     if shown is not None:
-        at, text = place(shown), f"attack: at least {decimals.lower(shown)}"
-        parts.append(f'<circle cx="{_n(at)}" cy="32" r="5.5" fill="var(--series-1)"/>{label(at, 56.0, text)}')
+        position, text = place(shown), f"attack: at least {decimals.lower(shown)}"
+        elements.append(
+            f'<circle cx="{_n(position)}" cy="32" r="5.5" fill="var(--series-1)"/>{label(position, 56.0, text)}'
+        )
         marks.append(text)
     scale = [(6.0, decimals.nearest(least, digits=2), "start")]
     end = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
     scale.append((_BAR_WIDTH - 6.0, end, "end"))
-    parts.append("</g>")
-    parts += [
+    elements.append("</g>")
+    elements += [
         f'<g text-anchor="{anchor}" font-size="9" opacity="0.7">{_text(x, 48.0, t)}</g>' for x, t, anchor in scale
     ]
     size = f'viewBox="0 0 {_n(_BAR_WIDTH)} {_n(_BAR_HEIGHT)}"'
-    return (
-        f'<svg class="interval" {size} role="img" aria-label="{escape(plain(", ".join(marks)))}">{"".join(parts)}</svg>'
-    )
+    spoken = escape(plain(", ".join(marks)))
+    return f'<svg class="interval" {size} role="img" aria-label="{spoken}">{"".join(elements)}</svg>'
 
 
 #: The distance of two people, their number in a row, and the height of a row.
@@ -294,7 +297,7 @@ def people(identified: int, guessed: int) -> str:
         An SVG element.
     """
     kinds = ((guessed, "var(--quiet)"), (max(identified, guessed), "var(--bad)"), (100, "var(--line)"))
-    parts, first = [], 0
+    elements, first = [], 0
     for last, color in kinds:
         heads, bodies = [], []
         while first < last:
@@ -306,13 +309,15 @@ def people(identified: int, guessed: int) -> str:
             bodies.append(f"M{x - 1} {y + 5}h{_STEP * (number - 1) + 2}.1")
             first += number
         if heads:
-            parts.append(
+            elements.append(
                 f'<path d="{"".join(heads)}" stroke="{color}" stroke-width="6.4" stroke-dasharray="0 {_STEP}"/>'
             )
             dashes = f"2 {_STEP - 2}"
-            parts.append(f'<path d="{"".join(bodies)}" stroke="{color}" stroke-width="7" stroke-dasharray="{dashes}"/>')
+            elements.append(
+                f'<path d="{"".join(bodies)}" stroke="{color}" stroke-width="7" stroke-dasharray="{dashes}"/>'
+            )
     label = f"{max(identified, guessed)} of 100 people identified at most, {guessed} by guessing"
     return (
         f'<svg class="people" viewBox="0 0 {_STEP * _ROW + 3} {_LINE * 4}" role="img" aria-label="{label}" fill="none" '
-        f'stroke-linecap="round">{"".join(parts)}</svg>'
+        f'stroke-linecap="round">{"".join(elements)}</svg>'
     )

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
+from dpspec.results.redact import redact
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -35,11 +35,19 @@ class _Problem:
 
 
 def _problems(audit: AuditResult) -> Iterator[_Problem]:
-    for one in audit.verdicts:
-        if not one.expected:
-            level, subject = "warning" if words.pending(audit, one) else "error", f"{audit.name}, claim {one.claim}"
+    for verdict in audit.verdicts:
+        if not verdict.expected:
+            level, subject = (
+                "warning" if words.pending(audit, verdict) else "error",
+                f"{audit.name}, claim {verdict.claim}",
+            )
             yield _Problem(
-                one.verdict, one.claim, level, subject, words.headline(audit, one), words.verdict_line(audit, one)
+                verdict.verdict,
+                verdict.claim,
+                level,
+                subject,
+                words.headline(audit, verdict),
+                words.verdict_line(audit, verdict),
             )
     conformance = audit.conformance
     if words.wrong_conformance(audit):
@@ -55,12 +63,12 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     lines = []
     for audit in result.audits:
         for problem in _problems(audit):
-            found = audit.places.get(problem.claim)
-            place = {"file": audit.source} if audit.source else {}
-            if found is not None:
-                place = {"file": found["file"], "line": str(found["line"]), "col": str(found["column"])}
+            position = audit.places.get(problem.claim)
+            location = {"file": audit.source} if audit.source else {}
+            if position is not None:
+                location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{problem.subject}: {problem.label}"
-            lines.append(workflow_command(problem.level, problem.text, title=title, **place))
+            lines.append(workflow_command(problem.level, problem.text, title=title, **location))
     kind = "notice" if result.exit_code is ExitCode.OK else "error"
     lines.append(workflow_command(kind, tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
@@ -173,17 +181,17 @@ def artifact_uri(file: str) -> str:
 
 
 def _result(audit: AuditResult, problem: _Problem) -> Json:
-    place = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
+    position = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
     location = {
-        "artifactLocation": {"uri": artifact_uri(place["file"])},
-        "region": {"startLine": place["line"], "startColumn": place["column"]},
+        "artifactLocation": {"uri": artifact_uri(position["file"])},
+        "region": {"startLine": position["line"], "startColumn": position["column"]},
     }
-    of = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
+    prefix = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
     return {
         "ruleId": f"dpspec/{problem.rule}",
         "ruleIndex": list(_RULES).index(problem.rule),
         "level": problem.level,
-        "message": {"text": plain(f"{problem.subject}: {of}{problem.text}")},
+        "message": {"text": plain(f"{problem.subject}: {prefix}{problem.text}")},
         "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, problem.claim])},
     }

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from dpspec.contract import Series
-from dpspec.engine.redact import redact
-from dpspec.engine.results.codec import dump
-from dpspec.engine.results.diff import Change
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.reporters import words
+from dpspec.results.codec import dump
+from dpspec.results.diff import Change
+from dpspec.results.redact import redact
 from dpspec.text import json_text, markdown, plain
 
 
@@ -39,13 +39,13 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
     writer.writerow(COLUMNS)
     for audit in result.audits:
         for verdict in audit.verdicts:
-            place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
+            position = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
             label = words.headline(audit, verdict)
             texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
             numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
             row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
             row += ["" if number is None else repr(float(number)) for number in numbers]
-            row += [audit.conformance.status, _text(verdict.reason), _text(place["file"]), str(place["line"])]
+            row += [audit.conformance.status, _text(verdict.reason), _text(position["file"]), str(position["line"])]
             writer.writerow(row)
     return out.getvalue()
 

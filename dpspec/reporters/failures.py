@@ -42,8 +42,8 @@ def _github(failure: Failure) -> str:
     lines = []
     for diagnostic in failure.diagnostics:
         span, title = diagnostic.span, f"{diagnostic.severity}[{diagnostic.code}]"
-        place = {} if span is None else {"file": span.file, "line": str(span.line), "col": str(span.column)}
-        lines.append(workflow_command(diagnostic.severity, _text(diagnostic), title=title, **place))
+        location = {} if span is None else {"file": span.file, "line": str(span.line), "col": str(span.column)}
+        lines.append(workflow_command(diagnostic.severity, _text(diagnostic), title=title, **location))
     lines.append(workflow_command("error", failure.headline, title="dpspec"))
     return "\n".join(lines) + "\n"
 
@@ -52,7 +52,7 @@ def _junit(failure: Failure) -> str:
     from junitparser import Error, JUnitXml, TestCase, TestSuite
 
     errors = [diagnostic for diagnostic in failure.diagnostics if diagnostic.severity == "error"]
-    problems = [(_place(one), _text(one), one.code) for one in errors]
+    problems = [(_place(error), _text(error), error.code) for error in errors]
     suite = TestSuite("dpspec")
     for name, text, kind in problems or [("run", failure.message, failure.exit_code.name.lower())]:
         case = TestCase(plain(name), "dpspec")
@@ -104,7 +104,8 @@ def _sarif(failure: Failure) -> str:
 def _markdown(failure: Failure) -> str:
     lines = ["# dpspec", "", f"**{markdown(failure.headline)}**", ""]
     lines += [
-        f"- **{one.severity}** {markdown(f'[{one.code}] {_place(one)}: {_text(one)}')}" for one in failure.diagnostics
+        f"- **{diagnostic.severity}** {markdown(f'[{diagnostic.code}] {_place(diagnostic)}: {_text(diagnostic)}')}"
+        for diagnostic in failure.diagnostics
     ]
     return "\n".join(lines).rstrip() + "\n"
 

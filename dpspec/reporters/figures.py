@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.contract import Evidence, Json, Series
-from dpspec.engine.judging.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
-from dpspec.engine.judging.inequalities import implied_points
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult
+from dpspec import decimals
+from dpspec.contract import Json, Series
+from dpspec.contract.results import AuditResult
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
+from dpspec.results.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
+from dpspec.results.inequalities import implied_points
+from dpspec.stats.attacks import evidence_tests
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 30
@@ -70,7 +71,7 @@ def figures(audit: AuditResult) -> Iterator[Figure]:
 _MOST_OF_CELL, _MOST_LINES = 3, 24
 
 
-def overlaid(parts: Sequence[tuple[str, Chart | None]]) -> Chart | None:
+def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
     """One chart of the same figure of several cells: a color for each cell, a pattern for each of its lines.
 
     Args:
@@ -80,7 +81,7 @@ def overlaid(parts: Sequence[tuple[str, Chart | None]]) -> Chart | None:
         None for fewer than two charts, or too many lines. Of many lines in a cell only bounds are drawn.
     """
     charts = [
-        (name, chart if len(chart.lines) <= _MOST_OF_CELL else _bounding(chart)) for name, chart in parts if chart
+        (name, chart if len(chart.lines) <= _MOST_OF_CELL else _bounding(chart)) for name, chart in cells if chart
     ]
     most = max((len(chart.lines) for _, chart in charts), default=0)
     if len({x for _, chart in charts for line in chart.lines for x in line.x}) < 2:  # a point for each cell
@@ -101,11 +102,11 @@ def _bounding(chart: Chart) -> Chart:
     return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
 
 
-def power_of_cells(parts: Sequence[tuple[str, AuditResult]]) -> Figure | None:
+def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     """The maximum power of membership tests on the smallest group of each cell, in one chart."""
     charts: list[tuple[str, Chart | None]] = []
     rows: list[tuple[str, ...]] = []
-    for name, audit in parts:
+    for name, audit in cells:
         bounds = proven_curves(audit)[:1]
         for curve in bounds:
             rates = list(map(float, curve.polygon.tpr(np.array(_RATES))))
@@ -137,7 +138,7 @@ def power(audit: AuditResult) -> Figure | None:
         for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:
-        if observed := _attack_rates(evidence):
+        if observed := evidence_tests.rates(evidence):
             name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
             lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
@@ -158,7 +159,7 @@ def power(audit: AuditResult) -> Figure | None:
 
 def profile(audit: AuditResult) -> Figure | None:
     """Delta against epsilon by upper bounds at two or more deltas."""
-    curves = [(f"bound{words.curve(one)}", one.pairs) for one in proven_curves(audit) if len(one.pairs) > 1]
+    curves = [(f"bound{words.curve(curve)}", curve.pairs) for curve in proven_curves(audit) if len(curve.pairs) > 1]
     if not curves:
         return None
     lines = [
@@ -171,26 +172,6 @@ def profile(audit: AuditResult) -> Figure | None:
     rows = tuple((text, decimals.upper(e), decimals.exact(d)) for text, pairs in curves for e, d in pairs)
     chart = Chart(title, lines, "epsilon", "delta", log_x=far, log_y=True)
     return Figure(title, "", chart, ("curve", "epsilon", "delta"), rows)
-
-
-def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
-    """Pairs of false- and true-positive rates. In one run half of the guesses and canaries count as present."""
-    counts = evidence.statistics
-    if evidence.kind == "many-run":
-        absent, present = max(1, counts["absent"]), max(1, counts["present"])
-        return [(counts["false_positives"] / absent, counts["true_positives"] / present)]
-    if evidence.kind in ("one-run", "one-run-ladder"):
-        canaries = max(1, int(counts["canaries"]))
-        guessed, right = (counts[key] for key in ("guesses", "correct"))
-        pairs = zip(guessed, right, strict=True) if isinstance(guessed, list | tuple) else [(guessed, right)]
-        return [((int(g) - int(c)) / canaries, int(c) / canaries) for g, c in pairs]
-    if evidence.kind != "many-run-ranked":
-        return []
-    outcomes = str(counts["outcomes"])
-    present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
-    # Thresholds that 1, 2, 4, ... of the highest scores pass.
-    tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]
-    return [(top.count("0") / absent, top.count("1") / present) for top in tops]
 
 
 def _of_series(series: Series) -> Figure:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from dpspec import decimals
 from dpspec.contract import Json, Series
-from dpspec.engine.results import decimals
 from dpspec.reporters import words
 from dpspec.text import plain
 
@@ -67,14 +67,14 @@ def constants(series: Series) -> str:
     return ", ".join(f"{words.value(name)} {series_cell(series, column, value)}" for name, value in pairs)
 
 
-def series_table(series: Series, room: int) -> tuple[str, ...]:
+def series_table(series: Series, width: int) -> tuple[str, ...]:
     """Lines of a short series; empty if it is long or too wide."""
     head = tuple(series.columns)
     columns = [[series_cell(series, column, item) for item in series.columns[column]] for column in head]
     if not columns or len(columns[0]) > _MOST_ROWS:
         return ()
     lines = text_table([head, *zip(*columns, strict=True)], justify="right")
-    return lines if len(max(lines, key=len)) <= room else ()
+    return lines if len(max(lines, key=len)) <= width else ()
 
 
 def series_cell(series: Series, column: str, item: Json) -> str:
@@ -88,10 +88,12 @@ def series_cell(series: Series, column: str, item: Json) -> str:
 
 
 def rounding(series: Series) -> str:
-    bounds = {side: [c for c, held in series.bounds.items() if held == side] for side in ("upper", "lower")}
+    bounds = {
+        side: [c for c, rounded_side in series.bounds.items() if rounded_side == side] for side in ("upper", "lower")
+    }
     ways = (("upper", "up"), ("lower", "down"))
-    parts = [f"{', '.join(bounds[side])} rounded {to}" for side, to in ways if bounds[side]]
-    return ", ".join([*parts, "all else to nearest"]) if parts else "rounded to nearest"
+    rounded_columns = [f"{', '.join(bounds[side])} rounded {to}" for side, to in ways if bounds[side]]
+    return ", ".join([*rounded_columns, "all else to nearest"]) if rounded_columns else "rounded to nearest"
 
 
 class Page:
@@ -124,12 +126,12 @@ class Page:
         """Plain or ``(text, style)`` parts; ``hang`` indents the lines after the first."""
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
         text = Text.assemble(*((plain(content), style) for content, style in pairs))
-        room = self.width - indent
-        lines = list(text.wrap(self._console, room, overflow="fold"))
+        width = self.width - indent
+        lines = list(text.wrap(self._console, width, overflow="fold"))
         if hang and len(lines) > 1:
-            rest = text[len(lines[0].plain) :]
-            rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
-            lines = [lines[0], *rest.wrap(self._console, max(room - hang, 1), overflow="fold")]
+            remaining = text[len(lines[0].plain) :]
+            remaining = remaining[len(remaining.plain) - len(remaining.plain.lstrip(" ")) :]
+            lines = [lines[0], *remaining.wrap(self._console, max(width - hang, 1), overflow="fold")]
         for number, folded in enumerate(lines):
             folded.rstrip()
             self._console.print(Text(" " * (indent if number == 0 else indent + hang)) + folded)

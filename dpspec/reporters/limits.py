@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.storage.stored_trials import origin_summary, version_notices
+from dpspec import decimals
+from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
+from dpspec.results.origins import origin_summary, version_notices
 from dpspec.text import joined
 
 #: Limits of every audit.
@@ -109,7 +109,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     plugins, project = (result.environment.get(key) for key in ("plugins", "project"))
     if isinstance(project, Mapping) and project:
         yield "code of the project", words.conditions(project)
-    installed = {name: at for name, at in plugins.items() if name not in (project or {})} if plugins else {}
+    installed = {name: version for name, version in plugins.items() if name not in (project or {})} if plugins else {}
     if installed:
         yield "plugins", words.conditions(installed)
 

@@ -3,12 +3,12 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
+from dpspec.results.conformance_status import rejected
+from dpspec.results.redact import redact
 from dpspec.text import markdown, plain
 
 #: Of more claims or audits than this, the expected ones are folded.
@@ -21,9 +21,9 @@ def render(result: Result, *, internal: bool = False) -> str:
     several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:
-        for one in audit.verdicts:
-            if one.verdict == "contradicted":
-                lines.extend([f"> **CONTRADICTED** {markdown(one.claim)}: {markdown(one.reason)}", ""])
+        for verdict in audit.verdicts:
+            if verdict.verdict == "contradicted":
+                lines.extend([f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}", ""])
     for audit in result.audits:
         lines.extend(_not_as_expected(audit, several=several))
     judged = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
@@ -61,7 +61,9 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
         yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
-        for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
+        for check in sorted(
+            (candidate for candidate in audit.checks if rejected(candidate, 1)), key=lambda candidate: candidate.p_value
+        ):
             yield f"  - {markdown(words.check(check))}"
     yield ""
 
@@ -93,16 +95,16 @@ def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[st
 
 
 def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    found = audit.recording
-    if found is None:
+    recording = audit.recording
+    if recording is None:
         return
-    of = f": {markdown(audit.name)}" if several else ""
-    yield from (f"## {words.CHANNELS}{of}", "")
-    yield from _rows(words.CHANNEL_COLUMNS, words.channel_rows(found))
-    yield from (f"## {words.EXECUTED}{of}", "")
-    yield from (f"- {markdown(line)}" for line in words.executed(found))
+    suffix = f": {markdown(audit.name)}" if several else ""
+    yield from (f"## {words.CHANNELS}{suffix}", "")
+    yield from _rows(words.CHANNEL_COLUMNS, words.channel_rows(recording))
+    yield from (f"## {words.EXECUTED}{suffix}", "")
+    yield from (f"- {markdown(line)}" for line in words.executed(recording))
     yield ""
-    for line in (words.declared(found), words.accountant(found.accountant), *words.recording_notes(found)):
+    for line in (words.declared(recording), words.accountant(recording.accountant), *words.recording_notes(recording)):
         if line:
             yield from (markdown(line), "")
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
+from dpspec import decimals
 from dpspec.contract import Json
-from dpspec.engine.judging.evidence_weight import TRADE_OFF
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict, joined_series
+from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure, overlaid, power_of_cells, series_chart
 from dpspec.reporters.layout import series_cell
+from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.text import shortened
 
 #: The maximum number of characters of an axis value.
@@ -80,9 +80,9 @@ def _figures(matrix: Matrix) -> Iterator[Figure]:
     names = [cell_title(matrix, audit) for audit in matrix.audits]
     if (power := power_of_cells(list(zip(names, matrix.audits, strict=True)))) is not None:
         yield power
-    held = [series for audit in matrix.audits for series in audit.series]
-    for name in dict.fromkeys(series.name for series in held):
-        if sum(series.name == name for series in held) < 2 or (name == TRADE_OFF and power is not None):
+    all_series = [series for audit in matrix.audits for series in audit.series]
+    for name in dict.fromkeys(series.name for series in all_series):
+        if sum(series.name == name for series in all_series) < 2 or (name == TRADE_OFF and power is not None):
             continue
         joined = joined_series(matrix.audits, [matrix], name)
         axes = set(matrix.axes.values())

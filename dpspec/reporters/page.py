@@ -17,11 +17,9 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from dpspec import decimals
 from dpspec.contract import Check
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.codec import dump, reread
-from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
+from dpspec.contract.results import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.figures import figures
@@ -29,6 +27,8 @@ from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
 from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
+from dpspec.results.codec import dump, reread
+from dpspec.results.redact import redact
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _screen(result: Result) -> SimpleNamespace:
 
 
 def _title(titles: Sequence[str], audits: Sequence[AuditResult], audit: AuditResult) -> str:
-    return titles[next(i for i, each in enumerate(audits) if each is audit)]
+    return titles[next(i for i, candidate in enumerate(audits) if candidate is audit)]
 
 
 def _drawn(result: Result) -> set[int]:
@@ -182,8 +182,8 @@ def _whole(text: str) -> Markup:
     """No line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
-    parts = _WHOLE.split(plain(text))
-    marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
+    pieces = _WHOLE.split(plain(text))
+    marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(pieces))
     return Markup("").join(map(Markup, marked))
 
 
@@ -196,7 +196,9 @@ def _asset(name: str) -> str:
 def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     # Unexpected claims first, then privacy, controls and utility.
-    ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", words.is_control(one)))
+    ordered = sorted(
+        audit.verdicts, key=lambda verdict: (verdict.expected, verdict.kind == "metric", words.is_control(verdict))
+    )
     return SimpleNamespace(
         audit=audit,
         name=name,
@@ -237,11 +239,13 @@ def _chart(audit: AuditResult, verdict: Verdict) -> str:
     bound = None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
     access = words.claimed_access(audit, verdict)
     attacks = [
-        one.value
-        for one in (audit.findings if bound is not None else ())
+        finding.value
+        for finding in (audit.findings if bound is not None else ())
         if bound is not None
-        and (one.quantity, one.bound, one.rigor, one.at) == (verdict.quantity, "lower", "statistical", bound.at)
-        and (one.scope.adjacency, one.scope.unit, one.scope.access) == (bound.scope.adjacency, bound.scope.unit, access)
+        and (finding.quantity, finding.bound, finding.rigor, finding.at)
+        == (verdict.quantity, "lower", "statistical", bound.at)
+        and (finding.scope.adjacency, finding.scope.unit, finding.scope.access)
+        == (bound.scope.adjacency, bound.scope.unit, access)
     ]
     bounds = words.bounds(audit, verdict).removeprefix(f"{verdict.quantity} ")
     return interval_chart(verdict, bounds, max(attacks, default=None))
@@ -249,10 +253,10 @@ def _chart(audit: AuditResult, verdict: Verdict) -> str:
 
 def _check(check: Check) -> tuple[str, ...]:
     declared = "" if check.declared is None else decimals.given(check.declared)
-    found = "" if check.measured is None else decimals.nearest(check.measured)
+    measured = "" if check.measured is None else decimals.nearest(check.measured)
     name = f"{check.assumption}, {check.note}" if check.note else check.assumption
     limit = "" if check.detectable is None else words.detectable(check.detectable).rpartition(" ")[2]
-    return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
+    return name, check.test, decimals.upper(check.p_value, digits=2), declared, measured, check.observed, limit
 
 
 #: The maximum length of a shown difference, and the number of characters before it.
@@ -263,10 +267,10 @@ _GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
 
 def compared(page: str, result: Result) -> tuple[str, str]:
     """The first difference from the rendered result, and the reason why a page of another version is not compared."""
-    named, here = _GENERATOR.findall(page), generator()
+    named, this_program = _GENERATOR.findall(page), generator()
     writer = named[0] if len(named) == 1 else ""
-    if writer != here:
-        return "", f"rendered by {writer or 'an unknown program'}, and this is {here}"
+    if writer != this_program:
+        return "", f"rendered by {writer or 'an unknown program'}, and this is {this_program}"
     again = render(result, internal=INTERNAL_MARK in page)
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
     pairs = zip_longest(without_result(page).split("\n"), without_result(again).split("\n"), fillvalue="")

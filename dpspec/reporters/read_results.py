@@ -11,7 +11,7 @@ from dpspec.errors import ResultError
 from dpspec.regular_files import NotRegularError, read_text
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The id of the script element; browsers do not execute its type.
 ELEMENT = "dpspec-result"
@@ -45,13 +45,13 @@ def extract(page: str) -> str:
     begin = _BEGIN if _BEGIN in page else _BEGIN_COMPRESSED
     text, end, _ = page.partition(begin)[2].partition(_END)
     if begins != 1 or not end:
-        held = begins if begins != 1 else "one without an end"
-        raise ResultError(f"a report contains one result, this page contains {held}")
+        count = begins if begins != 1 else "one without an end"
+        raise ResultError(f"a report contains one result, this page contains {count}")
     return text if begin is _BEGIN else _decompressed(text)
 
 
 def _decompressed(text: str) -> str:
-    from dpspec.engine.results.codec import MAX_BYTES
+    from dpspec.results.codec import MAX_BYTES
 
     reader = zlib.decompressobj()
     try:
@@ -66,8 +66,8 @@ def _decompressed(text: str) -> str:
 
 def without_result(page: str) -> str:
     """A page with an empty element: equal results may be compressed to different bytes."""
-    head, begin, rest = page.partition(_BEGIN_COMPRESSED)
-    return f"{head}{begin}{rest.partition(_END)[1]}{rest.partition(_END)[2]}" if begin else page
+    head, begin, after = page.partition(_BEGIN_COMPRESSED)
+    return f"{head}{begin}{after.partition(_END)[1]}{after.partition(_END)[2]}" if begin else page
 
 
 #: Suffixes of files that programs display as markup, including markup in the result's texts.
@@ -78,7 +78,7 @@ _SHOWN = frozenset(
 
 def page_at(path: Path) -> str | None:
     """The text of a page that :func:`read_result` has read; None for any other file."""
-    from dpspec.engine.results.codec import MAX_BYTES
+    from dpspec.results.codec import MAX_BYTES
 
     text = read_text(path, MAX_BYTES)
     return text if is_page(text) else None
@@ -86,7 +86,7 @@ def page_at(path: Path) -> str | None:
 
 def read_result(path: Path) -> Result:
     """``ResultError`` with the file's name if it contains none."""
-    from dpspec.engine.results.codec import MAX_BYTES, load
+    from dpspec.results.codec import MAX_BYTES, load
 
     try:
         text = read_text(path, MAX_BYTES)

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.evidence_weight import proven_curves
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult
+from dpspec import decimals
+from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
+from dpspec.results.evidence_weight import proven_curves
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
@@ -97,19 +97,19 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
     """Sentences, after the reasons not to rely on them; never empty."""
     if _deviates(audit):
         return (_DEVIATES,)
-    found = [str(rate) for rate in rates(audit)]
+    sentences = [str(rate) for rate in rates(audit)]
     for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
             continue
         kappa = words.claim_block(audit, verdict).get("kappa")
         if isinstance(kappa, int | float) and not isinstance(kappa, bool):
-            found.append(
+            sentences.append(
                 f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} without "
                 f"the release succeeds with probability at most {decimals.upper(verdict.provable, digits=3)} with it."
             )
-    if not found:
+    if not sentences:
         return (_ONE_POINT if proven_curves(audit) else _NOTHING,)
-    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(found)
+    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(sentences)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
@@ -119,19 +119,19 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     Roth and Su 2022). Only curves for both directions and all records count, and only ones with large deltas: one point
     (epsilon, delta) also allows mechanisms with far higher rates.
     """
-    found = []
+    by_curve = []
     for curve in () if _deviates(audit) else (curve for curve in proven_curves(audit) if curve.is_whole):
-        of, size = curve.scope, curve.group_size
-        scope = words.curve(curve).removeprefix(words.groups(size, of.unit)).removeprefix(", ")
-        if "access" not in curve.varying and of.access != "all-iterates":
-            scope = ", ".join(filter(None, (scope, words.scope_part("access", of.access))))
-        name, bracket, most = of.unit.partition(" (")
+        curve_scope, size = curve.scope, curve.group_size
+        scope = words.curve(curve).removeprefix(words.groups(size, curve_scope.unit)).removeprefix(", ")
+        if "access" not in curve.varying and curve_scope.access != "all-iterates":
+            scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
+        name, bracket, most = curve_scope.unit.partition(" (")
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"
-        replaced = " rather than their replacements" if of.adjacency == "replace-one" else ""
+        replaced = " rather than their replacements" if curve_scope.adjacency == "replace-one" else ""
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
-        found.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
-    return tuple(found)
+        by_curve.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
+    return tuple(by_curve)
 
 
 def _deviates(audit: AuditResult) -> bool:
@@ -181,7 +181,7 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
     if not rated:
         caveats.append("No attacker's rate follows from the proved bounds; the reasons are below.")
         return HighestRate("", None, (), tuple(caveats))
-    rate, title, larger = max(rated, key=lambda each: each[0].powers[0])
+    rate, title, larger = max(rated, key=lambda candidate: candidate[0].powers[0])
     without = sum(not of_audit for _, of_audit in by_audit)
     if without:
         caveats.append(f"No rate follows for {words.count(without, 'audit')}.")

@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from dpspec import decimals
 from dpspec.contract import Finding, Json
-from dpspec.engine.judging.evidence_weight import proven_curves
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import ALWAYS
+from dpspec.results.evidence_weight import proven_curves
+from dpspec.results.redact import redact
 from dpspec.text import markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
@@ -46,11 +46,11 @@ def render(result: Result, *, internal: bool = False) -> str:
             lines += [markdown(str(description)), ""]
         lines.append("| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |")
         lines.append("|---|---|---|---|---|---|")
-        for one, upper in _guarantees(audit):
-            verdict = words.headline(audit, one)
-            verdict += " (a control, false on purpose)" if words.is_control(one) else ""
+        for verdict, upper in _guarantees(audit):
+            label = words.headline(audit, verdict)
+            label += " (a control, false on purpose)" if words.is_control(verdict) else ""
             origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
-            cells = (one.claim, one.text, verdict, words.interval(audit, one), *origin)
+            cells = (verdict.claim, verdict.text, label, words.interval(audit, verdict), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
         if curves := curves_of(audit):
@@ -72,30 +72,40 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 def _guarantees(audit: AuditResult) -> list[tuple[Verdict, Finding | None]]:
     """Privacy claims with the findings of their upper ends."""
-    private = [one for one in audit.verdicts if one.kind != "metric"]
-    return [(one, None if one.upper_finding is None else audit.findings[one.upper_finding]) for one in private]
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric"]
+    return [
+        (verdict, None if verdict.upper_finding is None else audit.findings[verdict.upper_finding])
+        for verdict in private
+    ]
 
 
 def _assumptions(audit: AuditResult) -> list[str]:
-    held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
-    return list(dict.fromkeys(f"{one.name} ({one.status}): {one.text or one.name}" for one in held))
+    assumptions = [
+        assumption for finding in audit.findings if finding.bound == "upper" for assumption in finding.assumptions
+    ]
+    return list(
+        dict.fromkeys(
+            f"{assumption.name} ({assumption.status}): {assumption.text or assumption.name}"
+            for assumption in assumptions
+        )
+    )
 
 
 def curves_of(audit: AuditResult) -> list[str]:
     """Each proved curve as mu of Gaussian differential privacy, with the regret of this approximation."""
     from dpspec.accounting import fit_gdp
 
-    found = []
+    sentences = []
     for curve in () if audit.conformance.status == "deviates" else proven_curves(audit):
         mu, regret, floor = fit_gdp(curve.polygon)
         if math.isfinite(mu) and floor < _MOST_FLOOR:
             but = f", except with probability {decimals.upper(floor)}" if floor else ""
-            found.append(
+            sentences.append(
                 f"The proved curve{words.curve(curve) or ', single records'}: "
                 f"mu-GDP with mu at most {decimals.upper(mu)}{but}. "
                 f"This approximation loses at most {decimals.upper(regret)} (regret)"
             )
-    return found
+    return sentences
 
 
 def blocks(audit: AuditResult) -> dict[str, tuple[Coverage, str]]:
@@ -104,16 +114,16 @@ def blocks(audit: AuditResult) -> dict[str, tuple[Coverage, str]]:
     verdicts = [words.verdict_label(audit, verdict) for verdict in private]
     decided = bool(private) and set(verdicts) <= {"proved", "supported"}
     count = f"{verdicts.count('proved')} of {words.count(len(private), 'claim')} proved, by the bounds below"
-    asked = threat.get("group_size") or 1
-    sizes = " and ".join(map(words.value, asked if isinstance(asked, list | tuple) else [asked]))
+    group_size = threat.get("group_size") or 1
+    sizes = " and ".join(map(words.value, group_size if isinstance(group_size, list | tuple) else [group_size]))
     adjacency, access = str(threat.get("adjacency", "add-remove")), str(threat.get("access", "all-iterates"))
     unit = words.unit(audit.document)
-    known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
+    record_limits = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
     records = "The number of records per person is not checked"
     if unit != "record":
-        records = words.sentence(next(known, "the number of records of a user is not checked"))
+        records = words.sentence(next(record_limits, "the number of records of a user is not checked"))
     neighbours = f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of {sizes} were accounted for. {records}"
-    metrics = "; ".join(f"{one.text}: {one.verdict}" for one in audit.verdicts if one.kind == "metric")
+    metrics = "; ".join(f"{verdict.text}: {verdict.verdict}" for verdict in audit.verdicts if verdict.kind == "metric")
     return {
         "Epsilon and delta": ("checked", count)
         if decided
@@ -189,10 +199,11 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
         return _plainly(words.sentence(f"{text.rstrip('.')} ({coverage})"))
 
     stated = [
-        f"Claim {one.claim}: {one.text}. Verdict {words.headline(audit, one)}, interval "
-        f"{words.interval(audit, one).strip('[]').replace(',', ' to')}" + (f"; {words.rigor(upper)}" if upper else "")
-        for one, upper in _guarantees(audit)
-        if not words.is_control(one)
+        f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, interval "
+        f"{words.interval(audit, guarantee).strip('[]').replace(',', ' to')}"
+        + (f"; {words.rigor(upper)}" if upper else "")
+        for guarantee, upper in _guarantees(audit)
+        if not words.is_control(guarantee)
     ]
     if verdict is None:
         who = "single records" if unit == "record" else f"one {unit}"

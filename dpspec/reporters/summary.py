@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.text import joined, shortened
 
@@ -66,8 +66,8 @@ def answer(result: Result) -> Answer:
     """The decisive fact, with its number."""
     audits = result.audits
     detail = " ".join(_execution(audits))
-    every = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
-    wrong = [pair for pair in every if _wrong(*pair)]
+    judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
+    wrong = [pair for pair in judged if _wrong(*pair)]
     deviating = [audit for audit in audits if words.wrong_conformance(audit)]
     cautions = [name for audit in audits for name in words.cautioned(audit)]
     sentence = verdict_sentence(result).rstrip(".")
@@ -81,18 +81,18 @@ def answer(result: Result) -> Answer:
             "bad", texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}"), detail
         )
     if len(wrong) == 1:
-        return Answer("bad", _failure(*wrong[0], alone=len(every) == 1), detail)
+        return Answer("bad", _failure(*wrong[0], alone=len(judged) == 1), detail)
     if wrong:
-        claims = words.count(len(every), "claim")
+        claims = words.count(len(judged), "claim")
         return Answer("bad", f"{len(wrong)} of {claims} failed: {_named(_names(result, _wrong))}", detail)
     if not result.complete:
         return Answer("open", "Not finished: trials are missing", detail)
     if cautions:
         return Answer("open", f"{sentence}, with {words.count(len(cautions), 'caution')}", detail)
-    if not every:
+    if not judged:
         bounds = [finding for audit in audits for finding in words.main_bounds(audit)][:1]
         number = "".join(
-            f": {words.statement(one)}{f' at {words.conditions(one.at)}' if one.at else ''}" for one in bounds
+            f": {words.statement(bound)}{f' at {words.conditions(bound.at)}' if bound.at else ''}" for bound in bounds
         )
         return Answer("open", f"Nothing is claimed{number if len(audits) == 1 else ''}", detail)
     proved = all(words.verdict_label(*pair) == "proved" for pair in _claims(audits)[0])
@@ -107,9 +107,9 @@ def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
-    known = words.bounds(audit, verdict)
+    shown_bounds = words.bounds(audit, verdict)
     claimed = "" if verdict.claimed is None else f", claimed {decimals.exact(verdict.claimed)}"
-    return f"{name} {label}: {known}{claimed}"
+    return f"{name} {label}: {shown_bounds}{claimed}"
 
 
 def remedies(audit: AuditResult) -> Iterator[str]:
@@ -140,17 +140,19 @@ def principal(audits: Sequence[AuditResult]) -> tuple[AuditResult, Verdict] | No
 
 def _claims(audits: Sequence[AuditResult]) -> tuple[_Claims, _Claims, _Claims]:
     """Privacy claims, utility claims and controls."""
-    every = [(audit, one) for audit in audits for one in audit.verdicts]
-    claims = [pair for pair in every if not words.is_control(pair[1])]
+    judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
+    claims = [pair for pair in judged if not words.is_control(pair[1])]
     private = [pair for pair in claims if pair[1].kind != "metric"]
     metrics = [pair for pair in claims if pair[1].kind == "metric"]
-    return private, metrics, [pair for pair in every if words.is_control(pair[1])]
+    return private, metrics, [pair for pair in judged if words.is_control(pair[1])]
 
 
 def verdict_sentence(result: Result) -> str:
     """On all privacy claims, or the reason why no claim counts."""
     conformances = [(audit.name, audit.conformance) for audit in result.audits]
-    broken = [name for name, found in conformances if found.status == "deviates" and not found.expected]
+    broken = [
+        name for name, conformance in conformances if conformance.status == "deviates" and not conformance.expected
+    ]
     if broken:
         return f"The executed run deviates from its declaration: {_named(broken)}."
     private, metrics, controls = _claims(result.audits)
@@ -161,11 +163,11 @@ def verdict_sentence(result: Result) -> str:
 
 def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
     """Sentences on the executed run, its tests and the controls."""
-    one = len(audits) == 1
+    alone = len(audits) == 1
     deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
-        where = "" if one else f" in {_named([audit.name for audit in deviating])}"
-        intended = ", as this control intends" if one and deviating[0].conformance.expected else ""
+        where = "" if alone else f" in {_named([audit.name for audit in deviating])}"
+        intended = ", as this control intends" if alone and deviating[0].conformance.expected else ""
         yield (
             f"The executed run deviates from its declaration{where}{intended}: proofs apply to the declared mechanism, "
             "not to that run."
@@ -174,12 +176,12 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
         yield "Planned checks of the executed run are missing: its conformance is unknown."
     bare = [audit for audit in audits if _untrained(audit)]
     if bare:
-        of = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
-        yield f"No training code was run{of}: results apply to the specification."
+        counted = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
+        yield f"No training code was run{counted}: results apply to the specification."
     fine = [audit for audit in audits if audit.conformance.status == "no-deviation-found"]
     if fine:
         tests = sum(len(audit.checks) for audit in fine)
-        where = "" if one else f" in {words.count(len(fine), 'audit')}"
+        where = "" if alone else f" in {words.count(len(fine), 'audit')}"
         limit = "its detection limit" if tests == 1 else "their detection limits"
         yield f"{words.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
     if any(audit.conformance.status == "not-run" and not _untrained(audit) for audit in audits):
@@ -188,18 +190,20 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
 
 
 def _counted(noun: str, claims: _Claims) -> str:
-    held = [words.verdict_label(audit, one) for audit, one in claims]
-    found = {name: held.count(name) for name in _PREDICATES if name in held}
+    labels = [words.verdict_label(audit, verdict) for audit, verdict in claims]
+    count_by_label = {name: labels.count(name) for name in _PREDICATES if name in labels}
     assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
     under = f" under {words.count(len(assumed), 'assumption')}" if assumed else ""
     predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
-    if len(found) == 1:
-        number = len(held)
+    if len(count_by_label) == 1:
+        number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
-        return f"{subject} {predicates[held[0]].replace('{is}', 'is' if number == 1 else 'are')}."
-    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
-    count, _, rest = parts[0].partition(" ")
-    return f"{joined([f'{count} of {len(held)} {noun}s {rest}', *parts[1:]])}."
+        return f"{subject} {predicates[labels[0]].replace('{is}', 'is' if number == 1 else 'are')}."
+    clauses = [
+        f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in count_by_label.items()
+    ]
+    count, _, predicate = clauses[0].partition(" ")
+    return f"{joined([f'{count} of {len(labels)} {noun}s {predicate}', *clauses[1:]])}."
 
 
 def _controls(controls: _Claims) -> Iterator[str]:
@@ -207,13 +211,13 @@ def _controls(controls: _Claims) -> Iterator[str]:
         return
     refuted = [pair for pair in controls if pair[1].expected]
     by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
-    rest = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+    remark = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
     if len(refuted) < len(controls):
-        rest += ": the audit does not detect such violations"
+        remark += ": the audit does not detect such violations"
     elif not by_theory:
-        rest = ": the audit detects such violations"
+        remark = ": the audit detects such violations"
     were = "was" if len(refuted) == 1 else "were"
-    yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{rest}."
+    yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{remark}."
 
 
 def _untrained(audit: AuditResult) -> bool:
@@ -227,8 +231,8 @@ def _is_recorded(audit: AuditResult) -> bool:
 
 def audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
     """Each mechanism, model and data with the titles of its audits."""
-    held = result.environment.get("mechanisms")
-    described = held if isinstance(held, Mapping) else {}
+    mechanisms = result.environment.get("mechanisms")
+    described = mechanisms if isinstance(mechanisms, Mapping) else {}
     subjects: dict[str, list[str]] = {}
     for audit, title in zip(result.audits, titles, strict=True):
         subjects.setdefault(_subject(audit, described), []).append(title)
@@ -262,26 +266,30 @@ def _kind(block: object) -> str:
 def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
-    held = [one for audit in audits for one in words.assumptions_of(audit)]
+    assumptions = [assumption for audit in audits for assumption in words.assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, (label, with_test) in _HELD.items():
         if status == "declared" and all(audit.recording is not None and audit.recording.confirm for audit in audits):
             continue  # the report lists them as sentences to confirm
-        texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
+        texts = {
+            assumption.name: _plainly(assumption)
+            for assumption in assumptions
+            if assumption.status == status and (assumption.test is None or with_test)
+        }
         if texts:
             named = list(texts.values())
-            more = f"; and {len(named) - most} more" if len(named) > most else ""
-            yield f"{label}: {'; '.join(named[:most])}{more}."
+            further = f"; and {len(named) - most} more" if len(named) > most else ""
+            yield f"{label}: {'; '.join(named[:most])}{further}."
     yield _ALWAYS
 
 
-def _plainly(of: Assumption) -> str:
+def _plainly(stated: Assumption) -> str:
     """The text to its first semicolon or stop, and the name. A long text ends at the last clause in 160 characters."""
-    text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
+    text = re.split(r";|\. ", stated.text, maxsplit=1)[0].strip()
     if len(text) > 160:
         clause = re.match(r".{20,156}(?=[,:] | \()", text)
         text = f"{clause[0]} ..." if clause else textwrap.shorten(text, 160, placeholder="...")
-    return f"{text} ({of.name})" if text else of.name
+    return f"{text} ({stated.name})" if text else stated.name
 
 
 def _named(names: Sequence[str]) -> str:
@@ -322,61 +330,65 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if not isinstance(block, Mapping):
         return ""
     name = words.value(block.get(kind)) if block.get(kind) is not None else ""
-    rest = {key: value for key, value in block.items() if key not in (kind, *omit) and value != ()}
-    cells = rest.get("cells")
-    if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(one, Mapping) for one in cells):
-        rest["cells"] = f"({len(cells)})"
-    for key, value in rest.items():
+    options = {key: value for key, value in block.items() if key not in (kind, *omit) and value != ()}
+    cells = options.get("cells")
+    if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(cell, Mapping) for cell in cells):
+        options["cells"] = f"({len(cells)})"
+    for key, value in options.items():
         if isinstance(value, Mapping) and len(value) > 1:
-            rest[key] = f"({words.conditions(value)})"
-    return shortened(": ".join(part for part in (name, words.conditions(rest)) if part), _LONGEST)
+            options[key] = f"({words.conditions(value)})"
+    return shortened(": ".join(part for part in (name, words.conditions(options)) if part), _LONGEST)
 
 
 def adversary(document: FrozenMap) -> str:
     threat, unit = document.get("threat_model"), words.unit(document)
     if not isinstance(threat, Mapping):
         return ""
-    parts = [words.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
-    parts += [words.scope_part("access", str(threat["access"]))] if threat.get("access") else []
+    clauses = [words.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
+    clauses += [words.scope_part("access", str(threat["access"]))] if threat.get("access") else []
     sizes = threat.get("group_size")
     if sizes is not None:
         listed = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
         units = "" if unit == "record" else f" {unit.partition(' (')[0]}{'' if listed == [1] else 's'}"
-        parts.append(f"groups of {joined([words.value(one) for one in listed])}{units}")
-    return ", ".join(parts)
+        clauses.append(f"groups of {joined([words.value(size) for size in listed])}{units}")
+    return ", ".join(clauses)
 
 
 def tally(result: Result) -> str:
     """``2 audits, 5 claims: all as expected``, or the failures by name."""
     number = words.count(sum(len(audit.verdicts) for audit in result.audits), "claim")
     everything = f"{words.count(len(result.audits), 'audit')}, {number}"
-    parts = []
+    clauses = []
     wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if wrong:
-        parts.append(f"FAILED {wrong} of {number}: {_named(_names(result, _wrong))}")
+        clauses.append(f"FAILED {wrong} of {number}: {_named(_names(result, _wrong))}")
     deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
-        parts.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
+        clauses.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
     named = [name for audit in result.audits for name in words.cautioned(audit)]
     if named:
-        parts.append(f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}")
+        clauses.append(
+            f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}"
+        )
     if later := _names(result, words.pending):
-        parts.append(f"not yet decided: {_named(later)}")
+        clauses.append(f"not yet decided: {_named(later)}")
     if not result.complete:
-        parts.append("INCOMPLETE, trials are missing")
-    if parts:
-        return f"{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
-    made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
-    if not made:
+        clauses.append("INCOMPLETE, trials are missing")
+    if clauses:
+        return f"{'' if failed(result) else f'{everything}; '}{'; '.join(clauses)}"
+    intended = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
+    if not intended:
         claimed = any(audit.verdicts for audit in result.audits)
         return f"{everything}: all as expected" if claimed else f"{everything}: nothing claimed"
-    return f"{everything}: as expected; {_named(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
+    return f"{everything}: as expected; {_named(intended)} {'deviates' if len(intended) == 1 else 'deviate'} on purpose"
 
 
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        words.wrong_conformance(audit) or words.cautioned(audit) or any(_wrong(audit, one) for one in audit.verdicts)
+        words.wrong_conformance(audit)
+        or words.cautioned(audit)
+        or any(_wrong(audit, verdict) for verdict in audit.verdicts)
         for audit in result.audits
     )
 
@@ -393,8 +405,10 @@ def _names(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> lis
         for verdict in [verdict for verdict in audit.verdicts if holds(audit, verdict)]:
             name, matrix = f"{audit.name}.{verdict.claim}", within.get(number)
             if matrix is not None:
-                judged = [(one, matrices.verdict_of(one, verdict.claim)) for one in matrix.audits]
-                cells = sum(found is not None and holds(one, found) for one, found in judged)
+                judged = [(cell_audit, matrices.verdict_of(cell_audit, verdict.claim)) for cell_audit in matrix.audits]
+                cells = sum(
+                    cell_verdict is not None and holds(cell_audit, cell_verdict) for cell_audit, cell_verdict in judged
+                )
                 name = f"{matrix.name}.{verdict.claim} in {cells} of {len(matrix.audits)} cells"
                 if cells == 1:
                     name = f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}"

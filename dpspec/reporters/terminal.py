@@ -6,16 +6,16 @@ The brief report has a line for each expected claim, and unexpected claims and d
 import math
 from collections.abc import Sequence
 
+from dpspec import decimals
 from dpspec.contract import Finding
-from dpspec.engine.judging.conformance_status import missing, rejected
-from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.checked_run import checked_run
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import answer, remedies, tally
+from dpspec.results.conformance_status import missing, rejected
+from dpspec.results.redact import redact
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -50,8 +50,8 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
     result = result if internal else redact(result)
     page = Page(width, color=color)
-    found = answer(result)
-    page.line((f"{found.headline}.", _TONES[found.tone]))
+    first_answer = answer(result)
+    page.line((f"{first_answer.headline}.", _TONES[first_answer.tone]))
     _alarm(page, result)
     page.heading("Claims")
     for audit in result.audits:
@@ -95,10 +95,10 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     page = Page(width, color=color)
     several = len(result.audits) > 1
     if any(audit.recording is None for audit in result.audits):  # a recorded run begins with its own answer
-        found = answer(result)
-        page.line((f"{found.headline}.", _TONES[found.tone]))
+        first_answer = answer(result)
+        page.line((f"{first_answer.headline}.", _TONES[first_answer.tone]))
     _alarm(page, result)
-    cells = {id(one): matrix for matrix in result.matrices for one in matrix.audits}
+    cells = {id(cell_audit): matrix for matrix in result.matrices for cell_audit in matrix.audits}
     for audit in result.audits:
         matrix = cells.get(id(audit))
         if matrix is not None:
@@ -110,16 +110,18 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
             if max(map(len, lines)) > page.width - 2:  # a line for each cell instead of a table
                 first = len(matrix.axes)
                 lines = tuple(
-                    f"{matrices.cell_title(matrix, one)}: {_named_cells(head[first:], row[first:])}"
-                    for one, row in zip(matrix.audits, rows, strict=True)
+                    f"{matrices.cell_title(matrix, cell_audit)}: {_named_cells(head[first:], row[first:])}"
+                    for cell_audit, row in zip(matrix.audits, rows, strict=True)
                 )
             for line in lines:
                 page.line(line, indent=2, hang=2)
             for claim in matrices.claims_of(matrix):
-                texts = {verdict.text for one in matrix.audits if (verdict := matrices.verdict_of(one, claim))}
+                texts = {
+                    verdict.text for cell_audit in matrix.audits if (verdict := matrices.verdict_of(cell_audit, claim))
+                }
                 if len(texts) == 1:  # the same in all cells
                     page.line(f"{claim}: {texts.pop()}", indent=2, hang=2)
-            for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
+            for note in dict.fromkeys(note for cell_audit in matrix.audits for note in cell_audit.notes):
                 page.item(note)
             continue
         if several:
@@ -147,8 +149,8 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
     untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
     if untrained:
-        of = f" for {words.count(len(untrained), 'audit')}" if several else ""
-        page.item(f"No training code was run{of}: results apply to the specification.")
+        counted = f" for {words.count(len(untrained), 'audit')}" if several else ""
+        page.item(f"No training code was run{counted}: results apply to the specification.")
     deltas = [sentence for audit in result.audits for sentence in large_deltas(audit)]
     for sentence in (*deltas, *result.notes, *stored_trials(result)):
         page.item(sentence)
@@ -190,14 +192,14 @@ def _expected(page: Page, audit: AuditResult) -> None:
         about = "bounds for any data, of the declared mechanism" if bounds else "-v shows the findings"
         page.line(("NOTHING CLAIMED", "bold yellow"), f": {about}", indent=2)
         for finding in bounds:
-            at = f" at {words.conditions(finding.at)}" if finding.at else ""
-            page.item(f"{words.statement(finding)}{_tight(finding)}{at}", indent=4)
+            position = f" at {words.conditions(finding.at)}" if finding.at else ""
+            page.item(f"{words.statement(finding)}{_tight(finding)}{position}", indent=4)
     for verdict in audit.verdicts:
         if verdict.expected:
             claimed = words.claimed(verdict)
-            wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
-            rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
-            text = f": {', '.join([verdict.text, *filter(None, rest)])} ({words.bounds(audit, verdict)})"
+            expectation = "as expected" if verdict.verdict not in ("proved", "supported") else ""
+            remarks = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", expectation]
+            text = f": {', '.join([verdict.text, *filter(None, remarks)])} ({words.bounds(audit, verdict)})"
             _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
     if not words.wrong_conformance(audit):
         _conformance(page, audit)
@@ -221,15 +223,15 @@ def _conformance(page: Page, audit: AuditResult) -> None:
         if check.detectable is not None and 0.0 <= check.detectable < math.inf:
             limit[check.assumption] = min(check.detectable, limit.get(check.assumption, math.inf))
     unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limit)
-    parts = [words.count(len(audit.checks), "check")]
+    clauses = [words.count(len(audit.checks), "check")]
     sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
     if sizes:
         low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
         limits = f"detection limit {low}" if low == high else f"detection limits from {low} to {high}"
-        parts.append(f"{limits} of the declared value")
+        clauses.append(f"{limits} of the declared value")
     if unlimited:
-        parts.append(f"no detection limit for {', '.join(unlimited)}")
-    _row(page, label, "; ".join(parts))
+        clauses.append(f"no detection limit for {', '.join(unlimited)}")
+    _row(page, label, "; ".join(clauses))
 
 
 def _deviation(page: Page, audit: AuditResult) -> None:
@@ -241,9 +243,9 @@ def _deviation(page: Page, audit: AuditResult) -> None:
     _row(page, label, words.conformance_outcome(audit), "" if said else f": {conformance.reason}")
     for check in worst:
         page.item(words.check(check), indent=4)
-    rest = len(audit.checks) - len(worst)
-    if rest:
-        page.item(f"{words.count(rest, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
+    other_checks = len(audit.checks) - len(worst)
+    if other_checks:
+        page.item(f"{words.count(other_checks, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
 
 
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
@@ -274,28 +276,28 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
         page.line(verdict.reason, indent=indent)
 
 
-def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
+def _row(page: Page, word: str, *texts: str | tuple[str, str]) -> None:
     """A line that begins with a label in capitals, in the column of verdicts."""
     gap = " " * max(2, _VERDICT_WIDTH + 2 - len(word))
-    name, comma, rest = word.partition(",")
+    name, comma, qualifier = word.partition(",")
     style = _STYLE.get(word, _STYLE.get(name, ""))
-    page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
+    page.line((f"{name.upper()}{comma}{qualifier}", style), gap, *texts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
 def _recording(page: Page, audit: AuditResult, suffix: str) -> None:
-    found = audit.recording
-    if found is None:
+    recording = audit.recording
+    if recording is None:
         return
     page.heading(f"{words.EXECUTED}{suffix}")
-    for line in words.executed(found):
+    for line in words.executed(recording):
         page.item(line)
     page.heading(f"{words.CHANNELS}{suffix}")
-    page.table([words.CHANNEL_COLUMNS, *words.channel_rows(found)], indent=2, folded=2)
-    if text := words.declared(found):
+    page.table([words.CHANNEL_COLUMNS, *words.channel_rows(recording)], indent=2, folded=2)
+    if text := words.declared(recording):
         page.line(text, indent=2)
     page.heading(f"{words.ACCOUNTANT}{suffix}")
-    page.line(words.accountant(found.accountant), indent=2)
-    for note in words.recording_notes(found):
+    page.line(words.accountant(recording.accountant), indent=2)
+    for note in words.recording_notes(recording):
         page.item(("Note: ", "bold"), note)
 
 
@@ -333,9 +335,9 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
         if first.printed is not None:
             page.line((words.printed(first.printed), "yellow"), indent=4, hang=2)
         for finding in group:
-            at = f"  at {words.conditions(finding.at)}" if finding.at else ""
+            position = f"  at {words.conditions(finding.at)}" if finding.at else ""
             privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-            page.line((words.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)
+            page.line((words.statement(finding), "cyan"), _tight(finding), position, privacy, indent=6, hang=2)
     if audit.series:
         page.line(("series", "bold"), indent=2)
     for series in audit.series:

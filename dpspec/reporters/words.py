@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
+from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
-from dpspec.engine.judging.conformance_status import family_sizes, rejected
-from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
+from dpspec.results.conformance_status import family_sizes, rejected
+from dpspec.results.redact import LEFT_OUT_REASON
 from dpspec.text import several
 
 if TYPE_CHECKING:
-    from dpspec.engine.judging.evidence_weight import ProvenCurve
+    from dpspec.results.evidence_weight import ProvenCurve
 
 #: The condition of each verdict; the first that applies.
 VERDICTS = {

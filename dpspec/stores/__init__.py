@@ -89,15 +89,15 @@ class FolderStorage:
         if not os.path.lexists(self.root):
             return
         if not self.root.is_dir():
-            what = "a broken link" if self.root.is_symlink() and not self.root.exists() else "not a folder"
-            raise UsageError(f"cannot keep trials in {self.root}: {self.root} is {what}")
+            fault = "a broken link" if self.root.is_symlink() and not self.root.exists() else "not a folder"
+            raise UsageError(f"cannot keep trials in {self.root}: {self.root} is {fault}")
         try:
             linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
             if linked is not None:
                 raise UsageError(f"{self.root} is not a store of trials: its {linked} is a symbolic link")
-            found = os.listdir(self.root)
-            if found and not self._is_marked():
-                require_unused(found, self.location)
+            entries = os.listdir(self.root)
+            if entries and not self._is_marked():
+                require_unused(entries, self.location)
         except OSError as error:
             raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
 
@@ -118,10 +118,10 @@ class FolderStorage:
 
     def refusal(self) -> str | None:
         """Reason why records cannot be written; None if they can."""
-        place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
-        if not os.path.isdir(place):
-            return f"{place} is not a folder"
-        if not os.access(place, os.W_OK | os.X_OK):
+        existing = next(existing for existing in (self.root, *self.root.absolute().parents) if os.path.exists(existing))
+        if not os.path.isdir(existing):
+            return f"{existing} is not a folder"
+        if not os.access(existing, os.W_OK | os.X_OK):
             return "permission denied; --store names another folder"
         return None
 
@@ -145,16 +145,16 @@ class FolderStorage:
 
     def commit(self, key: str, folder: Path) -> None:
         """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
-        place = self._folder(key)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        record = self._folder(key)
+        record.parent.mkdir(parents=True, exist_ok=True)
         try:
-            folder.rename(place)
+            folder.rename(record)
         except OSError as error:
-            if error.errno not in _TAKEN and not place.is_dir():
+            if error.errno not in _TAKEN and not record.is_dir():
                 raise
             return
         if hasattr(os, "O_DIRECTORY"):  # the rename becomes durable
-            handle = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
             finally:
@@ -162,12 +162,12 @@ class FolderStorage:
 
     def quarantine(self, key: str) -> None:
         """Hide a record and keep it for inspection."""
-        place = self.root / "damaged" / check_key(key)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_symlink() or not place.is_dir():
-            place.unlink(missing_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
-        self._folder(key).rename(place)
+        record = self.root / "damaged" / check_key(key)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        if record.is_symlink() or not record.is_dir():
+            record.unlink(missing_ok=True)
+        shutil.rmtree(record, ignore_errors=True)
+        self._folder(key).rename(record)
 
     def unfinished(self, key: str) -> Path | None:
         """Folder for the state of an unfinished trial, which may not exist; None if not supported."""
@@ -257,15 +257,15 @@ class RemoteStorage:
             return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        place = self._read(key) / _stored_name(name, digest)
-        if not (digest and place.exists()):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            arriving = place.with_name(uuid.uuid4().hex)
+        copy = self._read(key) / _stored_name(name, digest)
+        if not (digest and copy.exists()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            arriving = copy.with_name(uuid.uuid4().hex)
             with self._asked():
-                content = self._files.cat_file(f"{self._folder(key)}/{place.name}")
+                content = self._files.cat_file(f"{self._folder(key)}/{copy.name}")
             arriving.write_bytes(content)
-            os.replace(arriving, place)
-        return place
+            os.replace(arriving, copy)
+        return copy
 
     def scratch(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._local))
@@ -274,19 +274,19 @@ class RemoteStorage:
         if self.holds(key):
             return
         self.mark()
-        place = self._folder(key)
+        key_folder = self._folder(key)
         with suppress(FileExistsError):
             with self._asked(), self._in_bucket():
                 for file in sorted(folder.iterdir()):
                     if file.name != RECORD:
                         with file.open("rb") as stream:
                             name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
-                        self._files.put_file(str(file), f"{place}/{name}")
+                        self._files.put_file(str(file), f"{key_folder}/{name}")
             record = (folder / RECORD).read_bytes()
             for pause in (*_PAUSES, None):
                 try:
                     with self._asked(), self._in_bucket():
-                        self._files.pipe_file(f"{place}/{RECORD}", record, mode="create")
+                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create")
                     break
                 except UsageError:
                     if pause is None:

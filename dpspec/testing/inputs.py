@@ -21,34 +21,36 @@ if TYPE_CHECKING:
 
 
 class DatasetSuite(ProviderSuite):
-    """Subclass it and set ``kind``; override :meth:`options` if the kind needs options or files.
+    """Subclass it and set ``kind``; override :meth:`write_files` if ``options`` name files.
 
     rows: False for a kind that only declares facts.
     """
 
     family: ClassVar[str] = "dataset"
+    options: ClassVar[Mapping[str, Json]] = {}
     rows: ClassVar[bool] = True
 
-    def options(self, directory: Path) -> Mapping[str, Json]:
-        """The options to try. Write the files that they name into ``directory``, the spec's folder."""
-        return {}
+    def write_files(self, directory: Path) -> None:
+        """Write the files that ``options`` name into ``directory``, the spec's folder."""
 
     def source(self, directory: Path) -> DataSource:
-        """Create a source."""
-        made: DataSource = self.code()(self._options(directory), directory)
-        return made
+        """Create a source, after :meth:`write_files`."""
+        self.write_files(directory)
+        source: DataSource = self.code()(self._options(), directory)
+        return source
 
-    def test_options_fit_the_schema(self, tmp_path: Path) -> None:
+    def test_options_fit_the_schema(self) -> None:
         """The options of this suite are valid under the kind's own schema."""
         from jsonschema import Draft202012Validator
 
         validator = Draft202012Validator(thaw(self.provider().schema))
-        errors = [e.message for e in validator.iter_errors(thaw(self._options(tmp_path)))]
+        errors = [e.message for e in validator.iter_errors(thaw(self._options()))]
         require(not errors, "\n".join(errors))
 
     def test_facts_are_light(self, tmp_path: Path) -> None:
         """The facts import neither torch nor scipy, so that ``dpspec validate`` is fast."""
-        options = thaw(self._options(tmp_path))
+        self.write_files(tmp_path)
+        options = thaw(self._options())
         call = f"found(FrozenMap({options!r}), Path({str(tmp_path)!r})).facts()"
         require_light(self.provider().source, call, ("torch", "scipy", "sklearn"), " in facts(): import it in load()")
 
@@ -59,7 +61,7 @@ class DatasetSuite(ProviderSuite):
         facts = self.source(here).facts()
         require(self.source(here).facts() == facts, "two sources of the same options state different facts")
         shutil.copytree(here, tmp_path / "there")
-        moved = self.code()(self._options(here), tmp_path / "there").facts()
+        moved = self.code()(self._options(), tmp_path / "there").facts()
         require(moved == facts, "the facts depend on the folder: paths must not enter the digest")
 
     def test_facts_equal_the_rows(self, tmp_path: Path) -> None:
@@ -108,8 +110,8 @@ class DatasetSuite(ProviderSuite):
         same = all(np.array_equal(a, b) for a, b in zip(kept, load(), strict=True))
         require(same, "loading twice gives different rows")
 
-    def _options(self, directory: Path) -> Any:
-        return filled(self.provider().schema, self.options(directory))
+    def _options(self) -> FrozenMap:
+        return filled(self.provider().schema, self.options)
 
 
 _BATCH = 4

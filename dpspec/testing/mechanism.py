@@ -21,19 +21,19 @@ from typing import Any, ClassVar, Literal
 from dpspec.contract import Audit, Evidence, Finding, FrozenMap, Json, Outcome, Scope, Series, Spec, Trial
 from dpspec.contract.events import Event, TrialFinished
 from dpspec.contract.frozen import canonical_json
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
-from dpspec.engine.judging.inequalities import statement
+from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import check
-from dpspec.engine.results import codec
-from dpspec.engine.results.codec import result_schema
-from dpspec.engine.results.diff import differing
-from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import describe
+from dpspec.results import codec
+from dpspec.results.codec import result_schema
+from dpspec.results.diff import differing
+from dpspec.results.evidence_weight import claim_scope, covers, shortfall
+from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
 

@@ -11,7 +11,7 @@ from dpspec.contract import Json
 from dpspec.testing.provider import ProviderSuite, require
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: A small audit without training: one claim holds, the other one fails.
 _DOCUMENT: dict[str, Json] = {

@@ -20,9 +20,9 @@ def limited(count: int) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _VARIABLES}
     torch = sys.modules.get("torch")
     if torch is None:  # torch's default once it is loaded
-        asked = os.environ.get("OMP_NUM_THREADS", "")
-        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        usual = int(asked) if asked.isdecimal() and int(asked) > 0 else here
+        requested = os.environ.get("OMP_NUM_THREADS", "")
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        usual = int(requested) if requested.isdecimal() and int(requested) > 0 else available
     else:
         usual = torch.get_num_threads()
     os.environ.update(dict.fromkeys(_VARIABLES, str(count)))

@@ -36,8 +36,8 @@ class StoredDirections:
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Nonzero coordinates, int64, and values, float32, (b, block) each, of directions ``indices`` (b,)."""
-        wanted = send(indices, self._values.device)
-        return self._coordinates[wanted], self._values[wanted]
+        rows = send(indices, self._values.device)
+        return self._coordinates[rows], self._values[rows]
 
     def project(self, vector: Tensor) -> Tensor:
         return (vector[self._coordinates] * self._values).sum(1)
@@ -47,7 +47,7 @@ class InvalidDirectionsError(ValueError): ...
 
 
 def read_directions(
-    made: Any, count: int, parameters: int, device: str | torch.device
+    directions: Any, count: int, parameters: int, device: str | torch.device
 ) -> tuple[StoredDirections, float]:
     """Read and validate a plugin's directions; also return the largest deviation from orthonormality.
 
@@ -57,11 +57,11 @@ def read_directions(
     from scipy import sparse
 
     try:
-        places, values = (part.detach().cpu().numpy() for part in made.supports(torch.arange(count)))
-        fits = (made.count, made.parameters) == (count, parameters) and places.dtype == np.int64
-        fits = fits and places.ndim == 2 and len(places) == count and places.shape == values.shape
+        coordinates, values = (part.detach().cpu().numpy() for part in directions.supports(torch.arange(count)))
+        fits = (directions.count, directions.parameters) == (count, parameters) and coordinates.dtype == np.int64
+        fits = fits and coordinates.ndim == 2 and len(coordinates) == count and coordinates.shape == values.shape
         fits = fits and values.dtype.kind == "f" and bool(np.isfinite(values).all())
-        fits = fits and bool(((places >= 0) & (places < parameters)).all())
+        fits = fits and bool(((coordinates >= 0) & (coordinates < parameters)).all())
     except (AttributeError, TypeError, ValueError):  # no directions, or not two tensors
         fits = False
     if not fits:
@@ -69,11 +69,11 @@ def read_directions(
             f"make() does not return {count} directions among {parameters} parameters, with supports() of int64 "
             "coordinates and finite float32 values, a row for each"
         )
-    starts = np.arange(count + 1) * places.shape[1]
-    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), places.ravel(), starts), (count, parameters))
-    twice = bool((np.diff(np.sort(places, axis=1), axis=1) == 0).any())
+    starts = np.arange(count + 1) * coordinates.shape[1]
+    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), coordinates.ravel(), starts), (count, parameters))
+    twice = bool((np.diff(np.sort(coordinates, axis=1), axis=1) == 0).any())
     off = float("inf") if twice else float(abs(rows @ rows.T - sparse.identity(count)).max())
-    copies = torch.from_numpy(places.copy()).to(device), torch.from_numpy(values.astype(np.float32)).to(device)
+    copies = torch.from_numpy(coordinates.copy()).to(device), torch.from_numpy(values.astype(np.float32)).to(device)
     return StoredDirections(parameters, *copies), off
 
 
@@ -182,45 +182,45 @@ def plant(x: Array, y: Array, canaries: Records, copies: Array, coins: Array) ->
     return Rows(np.concatenate([x, canaries.x[owner]]), np.concatenate([y, canaries.y[owner]]), owner)
 
 
-def orthogonal(asked: Asked) -> SignBlocks:
-    assert asked.facts.parameters is not None
-    return SignBlocks(asked.facts.parameters, asked.count, seed=asked.seed, device=asked.device)
+def orthogonal(request: Asked) -> SignBlocks:
+    assert request.facts.parameters is not None
+    return SignBlocks(request.facts.parameters, request.count, seed=request.seed, device=request.device)
 
 
-def mislabelled(asked: Asked) -> Records:
-    (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
+def mislabelled(request: Asked) -> Records:
+    (x, y), rng, classes = _rows(request), np.random.default_rng(request.seed), request.facts.classes
     if classes < 2:
         raise ValueError("mislabelled canaries require at least two classes")
-    chosen = _some(asked.count, len(x), rng)
-    return Records(x[chosen], (y[chosen] + rng.integers(1, classes, size=asked.count)) % classes)
+    chosen = _some(request.count, len(x), rng)
+    return Records(x[chosen], (y[chosen] + rng.integers(1, classes, size=request.count)) % classes)
 
 
-def blank(asked: Asked) -> Records:
+def blank(request: Asked) -> Records:
     """Records with all features at their minimum and distinct labels, so at most one per class."""
-    (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
-    if asked.count > classes:
-        raise ValueError(f"there are {classes} blank records at most, one for each label, not {asked.count}")
-    empty = np.full((asked.count, *x.shape[1:]), x.min(), dtype=x.dtype)
-    return Records(empty, rng.permutation(classes)[: asked.count].astype(y.dtype))
+    (x, y), rng, classes = _rows(request), np.random.default_rng(request.seed), request.facts.classes
+    if request.count > classes:
+        raise ValueError(f"there are {classes} blank records at most, one for each label, not {request.count}")
+    empty = np.full((request.count, *x.shape[1:]), x.min(), dtype=x.dtype)
+    return Records(empty, rng.permutation(classes)[: request.count].astype(y.dtype))
 
 
-def noise(asked: Asked) -> Records:
+def noise(request: Asked) -> Records:
     """Features uniform between the minimum and maximum of the training records, with random labels.
 
     Texts get uniform token ids 1..vocabulary - 1; 0 is the padding.
     """
-    (x, y), rng, vocabulary = _rows(asked), np.random.default_rng(asked.seed), asked.facts.vocabulary
-    shape = (asked.count, *x.shape[1:])
+    (x, y), rng, vocabulary = _rows(request), np.random.default_rng(request.seed), request.facts.vocabulary
+    shape = (request.count, *x.shape[1:])
     if vocabulary is not None:
         features = rng.integers(1, vocabulary, size=shape).astype(x.dtype)
     else:
         features = rng.uniform(x.min(), x.max(), size=shape).astype(x.dtype)
-    return Records(features, rng.integers(0, asked.facts.classes, size=asked.count).astype(y.dtype))
+    return Records(features, rng.integers(0, request.facts.classes, size=request.count).astype(y.dtype))
 
 
-def duplicate(asked: Asked) -> Records:
-    (x, y), rng = _rows(asked), np.random.default_rng(asked.seed)
-    chosen = _some(asked.count, len(x), rng)
+def duplicate(request: Asked) -> Records:
+    (x, y), rng = _rows(request), np.random.default_rng(request.seed)
+    chosen = _some(request.count, len(x), rng)
     return Records(x[chosen], y[chosen])
 
 
@@ -228,14 +228,14 @@ def duplicate(asked: Asked) -> Records:
 _RIDGE = 1e-3
 
 
-def least_variance(asked: Asked) -> Records:
+def least_variance(request: Asked) -> Records:
     """Records of maximum norm along the directions of least variance (last right-singular vectors of ``x``).
 
     Labels are the least likely ones by ridge regression, then the next; after all labels the opposite direction
     follows. A single record is that of ClipBKD (Jagielski, Ullman and Oprea 2020).
     """
-    (x, y), count, classes = _rows(asked), asked.count, asked.facts.classes
-    if asked.facts.vocabulary is not None:
+    (x, y), count, classes = _rows(request), request.count, request.facts.classes
+    if request.facts.vocabulary is not None:
         raise ValueError("texts have no directions of least variance")
     flat = x.reshape(len(x), -1).astype(np.float64)
     features = flat.shape[1]
@@ -252,10 +252,10 @@ def least_variance(asked: Asked) -> Records:
     number = np.arange(count)
     along, round_ = number % features, number // features
     signs = np.where(round_ // classes % 2 == 0, 1.0, -1.0)
-    made = length * signs[:, None] * directions[along]
-    likely = np.argsort(made @ weights, axis=1, kind="stable")
-    labels = likely[number, round_ % classes]
-    return Records(made.reshape(count, *x.shape[1:]).astype(x.dtype), labels.astype(y.dtype))
+    features_of_canaries = length * signs[:, None] * directions[along]
+    labels_by_score = np.argsort(features_of_canaries @ weights, axis=1, kind="stable")
+    labels = labels_by_score[number, round_ % classes]
+    return Records(features_of_canaries.reshape(count, *x.shape[1:]).astype(x.dtype), labels.astype(y.dtype))
 
 
 def _some(count: int, records: int, rng: np.random.Generator) -> Array:
@@ -263,10 +263,10 @@ def _some(count: int, records: int, rng: np.random.Generator) -> Array:
     return np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count]
 
 
-def _rows(asked: Asked) -> tuple[Array, Array]:
-    if asked.x is None or asked.y is None or len(asked.x) == 0:
+def _rows(request: Asked) -> tuple[Array, Array]:
+    if request.x is None or request.y is None or len(request.x) == 0:
         raise ValueError("canaries of this kind require training records")
-    return asked.x, asked.y
+    return request.x, request.y
 
 
 #: Mean cross-entropy of a pass at which training stops, and the maximum number of passes.
@@ -316,9 +316,11 @@ def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
         optimizer = torch.optim.Adam(module.parameters(), lr=_RATE)
         for _ in range(_PASSES):
             total = 0.0
-            for some in torch.split(torch.randperm(len(x), generator=order), _BATCH):
-                at = some.to(device)
-                losses = nn.functional.cross_entropy(module(features[at]), labels[at], reduction="none")
+            for batch in torch.split(torch.randperm(len(x), generator=order), _BATCH):
+                batch_indices = batch.to(device)
+                losses = nn.functional.cross_entropy(
+                    module(features[batch_indices]), labels[batch_indices], reduction="none"
+                )
                 optimizer.zero_grad()
                 torch.autograd.backward(losses.mean())
                 optimizer.step()

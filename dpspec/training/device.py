@@ -23,22 +23,22 @@ from dpspec.text import closest, did_you_mean
 
 def resolve_device(name: str) -> str:
     """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``."""
-    wanted = name.strip().lower()
-    if wanted == "auto":
+    device_name = name.strip().lower()
+    if device_name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cpu":
-        return wanted
-    match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
+    if device_name == "cpu":
+        return device_name
+    match = re.fullmatch(r"cuda(?::(\d{1,4}))?", device_name)
     if match is None:
-        hint = did_you_mean(closest(wanted, ["auto", "cpu", "cuda"]))
+        hint = did_you_mean(closest(device_name, ["auto", "cpu", "cuda"]))
         raise UsageError(f"{name!r} is not a device{hint} (valid: auto, cpu, cuda, cuda:0, cuda:1, ...)")
     if not torch.cuda.is_available():
-        raise UsageError(f"device {wanted!r} is not available: torch finds no CUDA device; use 'cpu' or 'auto'")
+        raise UsageError(f"device {device_name!r} is not available: torch finds no CUDA device; use 'cpu' or 'auto'")
     present = torch.cuda.device_count()
     if match[1] is not None and int(match[1]) >= present:
         names = ", ".join(f"cuda:{i}" for i in range(present))
-        raise UsageError(f"device {wanted!r} does not exist here (valid: cpu, {names})")
-    return wanted
+        raise UsageError(f"device {device_name!r} does not exist here (valid: cpu, {names})")
+    return device_name
 
 
 def devices(name: str) -> tuple[str, ...]:
@@ -81,27 +81,27 @@ def _nothing_rounded() -> Iterator[None]:
     library, operation); an unset one inherits and reads as its parent. They are therefore read top-down, unsetting
     each, and restored last and bottom-up, because setting mkldnn's also sets the global one (torch 2.13).
     """
-    places, new = _precision_settings(), []
+    settings, new = _precision_settings(), []
     try:
         old = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:  # torch reports the new settings
         old = None
-    for place in places:
-        new.append(place.fp32_precision)
-        place.fp32_precision = "none"
+    for setting in settings:
+        new.append(setting.fp32_precision)
+        setting.fp32_precision = "none"
     if old is not None:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
-    for place in places:
-        place.fp32_precision = "ieee"
+    for setting in settings:
+        setting.fp32_precision = "ieee"
     try:
         yield
     finally:
         if old is not None:
             torch.set_float32_matmul_precision(old[0])
             torch.backends.cudnn.allow_tf32 = old[1]
-        for place, value in reversed(list(zip(places, new, strict=True))):
-            place.fp32_precision = value
+        for setting, value in reversed(list(zip(settings, new, strict=True))):
+            setting.fp32_precision = value
 
 
 @cache
@@ -111,8 +111,13 @@ def _precision_settings() -> tuple[Any, ...]:
         return ()
     libraries, names = (backends.cudnn, backends.mkldnn), ("matmul", "conv", "rnn")
     operations = [(backends.cuda, "matmul"), *itertools.product(libraries, names)]
-    found = [getattr(library, operation, None) for library, operation in operations]
-    return (backends, backends.cudnn, backends.mkldnn, *(place for place in found if hasattr(place, "fp32_precision")))
+    settings = [getattr(library, operation, None) for library, operation in operations]
+    return (
+        backends,
+        backends.cudnn,
+        backends.mkldnn,
+        *(setting for setting in settings if hasattr(setting, "fp32_precision")),
+    )
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -122,9 +127,9 @@ def derive(seed: int, purpose: str) -> int:
 
 def generator(seed: int, purpose: str, device: str | torch.device = "cpu") -> torch.Generator:
     """Create a generator for one purpose on ``device``. Streams differ between device types, and are not secret."""
-    made = torch.Generator(device=device)
-    made.manual_seed(derive(seed, purpose))
-    return made
+    random = torch.Generator(device=device)
+    random.manual_seed(derive(seed, purpose))
+    return random
 
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -199,8 +204,8 @@ class SyncedAttribute(Generic[T]):
         if instance is None:
             raise AttributeError(self._name)
         instance.transfers.flush()
-        found: T = getattr(instance, self._name)
-        return found
+        value: T = getattr(instance, self._name)
+        return value
 
     def __set__(self, instance: Any, value: T) -> None:
         setattr(instance, self._name, value)

@@ -82,9 +82,9 @@ def require_constant_buffers(module: nn.Module, x: Tensor) -> None:
 
 def require_separate_records(module: nn.Module, first: Tensor, second: Tensor) -> None:
     """Require equal outputs for record 0, which both batches share, and name the layer that mixes records."""
-    for one, other in zip(*(_passes(module, batch) for batch in (first, second)), strict=True):
-        (name, layer, *tensors), (_, _, *others) = one, other
-        unchanged = [torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(tensors, others, strict=True)]
+    for first_pass, second_pass in zip(*(_passes(module, batch) for batch in (first, second)), strict=True):
+        (name, layer, *tensors), (_, _, *second_tensors) = first_pass, second_pass
+        unchanged = [torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(tensors, second_tensors, strict=True)]
         if unchanged == [True, False]:
             raise ModelError(
                 f"{layer_name(name, layer)} mixes records: its output for a record depends on the other records of the "
@@ -122,8 +122,8 @@ def require_own_gradients(module: nn.Module, x: Tensor, y: Tensor) -> None:
         alone = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trainable, materialize_grads=True)])
         difference = (row - alone).abs()
         if not float(difference.norm()) <= _ROUNDING * float(alone.norm()) + 1e-6:
-            parts = layout.unflatten(difference)
-            worst = max(parts, key=lambda name: float(parts[name].norm()))
+            by_parameter = layout.unflatten(difference)
+            worst = max(by_parameter, key=lambda name: float(by_parameter[name].norm()))
             raise ModelError(
                 f"the gradient of a record in a batch differs from its gradient alone, most in {worst!r}: the layer "
                 "mixes records, or its backward pass does not belong to its forward pass"

@@ -42,10 +42,10 @@ class OpacusTrainer:
             try:
                 _Run(job).run()
             except (NotImplementedError, UnsupportedModuleError) as error:
-                why = " ".join(str(error).split()) or type(error).__name__
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise ModelError(
-                    f"Opacus cannot train this model: {shortened(why, 300)}; use training.backend: native, or layers "
-                    "that Opacus knows"
+                    f"Opacus cannot train this model: {shortened(reason, 300)}; use training.backend: native, or "
+                    "layers that Opacus knows"
                 ) from error
 
 
@@ -126,27 +126,27 @@ class _Run:
 
     def _require_gradients(self, records: int) -> None:
         for name, parameter in self._trained.named_parameters():
-            each = getattr(parameter, "grad_sample", None)
-            rows = each[-1] if isinstance(each, list) and each else each
+            grad_sample = getattr(parameter, "grad_sample", None)
+            rows = grad_sample[-1] if isinstance(grad_sample, list) and grad_sample else grad_sample
             if parameter.requires_grad and records and (rows is None or len(rows) != records):
-                made = "none" if rows is None else str(len(rows))
+                computed = "none" if rows is None else str(len(rows))
                 raise ModelError(
-                    f"Opacus computes {made} of the {records} per-example gradients of parameter {name!r}, for example "
-                    "because a positional embedding is used once for the whole batch; use training.backend: native, "
-                    "which supports such layers"
+                    f"Opacus computes {computed} of the {records} per-example gradients of parameter {name!r}, for "
+                    "example because a positional embedding is used once for the whole batch; use training.backend: "
+                    "native, which supports such layers"
                 )
 
     def _plant(self, indices: Tensor) -> None:
         canaries = self._job.canaries
-        at = (indices >= self._real).nonzero().squeeze(1)
-        if canaries is None or len(at) == 0:
+        canary_rows = (indices >= self._real).nonzero().squeeze(1)
+        if canaries is None or len(canary_rows) == 0:
             return
-        rows = canaries.gradients(indices[at] - self._real)
+        rows = canaries.gradients(indices[canary_rows] - self._real)
         parameters = self._optimizer.params
         pieces = torch.split(rows, [p.numel() for p in parameters], dim=1)
         for parameter, piece in zip(parameters, pieces, strict=True):
-            shaped = piece.reshape(len(at), *parameter.shape).to(parameter.grad_sample)
-            parameter.grad_sample[at.to(shaped.device)] = shaped
+            shaped = piece.reshape(len(canary_rows), *parameter.shape).to(parameter.grad_sample)
+            parameter.grad_sample[canary_rows.to(shaped.device)] = shaped
 
     def _measure_noise(self, optimizer: Any) -> None:
         """Measure after clipping and noising, before the step. Opacus's own hook runs first."""

@@ -84,22 +84,24 @@ class Reader(Remembering, dps.Observer):
             return
         scale = rules.divisor / rules.rates[step - 1]
         noisy = (0.5 * (ends.first + ends.second) - self._current) * scale - rules.decay * rules.divisor * previous
-        at = previous.to(state.dtype)
+        model_row = previous.to(state.dtype)
         if self._clipping is None:
-            total = population(self._model, at, self._x, self._y, phase.clip).sum
+            total = population(self._model, model_row, self._x, self._y, phase.clip).sum
         else:  # this also prepares the clipping at the model
             everyone = torch.arange(len(self._x))
-            total = WrittenOut(self._model, self._x, self._y, self._clipping).clipped(at, everyone, phase.clip).sum
-        seen = noisy - phase.sampler.inclusion * total.double()
+            total = (
+                WrittenOut(self._model, self._x, self._y, self._clipping).clipped(model_row, everyone, phase.clip).sum
+            )
+        noise_row = noisy - phase.sampler.inclusion * total.double()
         gap = ends.gap * scale
         if rules.mixing.shared:
             line = ends.first - ends.second
             square = float(line.square().sum())
-            seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
+            noise_row = noise_row - line * (float(line @ noise_row) / square if square > 0.0 else 0.0)
             gap = torch.zeros_like(gap)
         # Outputs and widths of the uniform, (m, width) each, on the scale of the sum.
-        seen, gap, unit = seen[self._coordinates], gap[self._coordinates], self._unit(phase)
-        shift, signed = self._shift(phase) / unit, seen * self._signs / unit
+        noise_row, gap, unit = noise_row[self._coordinates], gap[self._coordinates], self._unit(phase)
+        shift, signed = self._shift(phase) / unit, noise_row * self._signs / unit
         law = log_laplace_density if phase.noise == "laplace" else log_density
         ratio = (law(signed - shift, gap / unit) - law(signed, gap / unit)).sum(1)
         rate = phase.sampler.inclusion

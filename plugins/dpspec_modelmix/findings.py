@@ -55,12 +55,12 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
     base = BASE if PhaseOptions.of(spec.phases[0]).embedding is None else (*BASE, SUBSPACE)
     reasons = [reason for _, reason in unmet_conditions(spec)]
     curve = kit.CURVE_DELTAS if spec.audit is not None else ()
-    wanted = tuple(sorted({*deltas, *curve}))
+    deltas_of_curve = tuple(sorted({*deltas, *curve}))
     # DP-SGD with the same noise also bounds ModelMix. No pair attains it: mixing adds noise to the output of DP-SGD.
-    plain = dict(zip(wanted, _plain(tuple(theory.without_mixing(segments)), wanted), strict=True))
-    why = f" ({'; '.join(reasons)})" if reasons else ""
+    plain = dict(zip(deltas_of_curve, _plain(tuple(theory.without_mixing(segments)), deltas_of_curve), strict=True))
+    remark = f" ({'; '.join(reasons)})" if reasons else ""
     for delta, interval in plain.items():
-        method = f"without mixing, {interval.method}{why}"
+        method = f"without mixing, {interval.method}{remark}"
         yield certified_upper(
             "epsilon", interval, at={"delta": delta}, scope=SCOPE, source="Ganesh 2024", assumptions=base, method=method
         )
@@ -138,9 +138,9 @@ def _theorem(
     assumptions: tuple[dps.Assumption, ...],
     scope: dps.Scope = SCOPE,
 ) -> dps.Finding:
-    at = {"delta": delta}
+    position = {"delta": delta}
     return kit.theorem_upper(
-        "epsilon", value, at=at, scope=scope, method=method, source=source, assumptions=assumptions
+        "epsilon", value, at=position, scope=scope, method=method, source=source, assumptions=assumptions
     )
 
 
@@ -190,9 +190,9 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
             )
             for n, gap in enumerate(recorded, start=1)
         ]
-        below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
-        if known or below:
-            least = min(known, default=None)
+        below, least_gaps = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
+        if least_gaps or below:
+            least = min(least_gaps, default=None)
             yield dps.Check(
                 assumption="gap",
                 test="minimum gap over all coordinates and steps, in units of the threshold",
@@ -237,13 +237,13 @@ def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Fin
         return
     about = next(twins for trial in trials if (twins := kit.recorded_part(trial, Twins, "twins")) is not None)
     noise, rate = f"{about.noise_factor:.4g}", f"{about.learning_rate:.4g}"
-    words = {
+    titles = {
         "modelmix": "ModelMix",
         "same-noise": f"DP-SGD with the same noise, learning rate {rate}",
         "same-epsilon": f"DP-SGD with {noise} times the noise, epsilon {about.epsilon:.4g} like ModelMix, "
         f"learning rate {rate}",
     }
-    for name, text in words.items():
+    for name, text in titles.items():
         quantity = "accuracy" if name == "modelmix" else f"accuracy-{name}"
         counts = [m[name] for m in measured]
         yield from utility.from_counts(

@@ -101,8 +101,8 @@ def mixed_norm(phase: dps.Phase) -> float:
 
 
 def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
-    own = PhaseOptions.of(phase).learning_rate
-    return float(training["learning_rate"]) if own is None else own
+    phase_rate = PhaseOptions.of(phase).learning_rate
+    return float(training["learning_rate"]) if phase_rate is None else phase_rate
 
 
 def gap_on_sum(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int) -> float:
@@ -275,8 +275,8 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
     options = PhaseOptions.of(phase)
-    for key, given in (("linf_truncation", options.sparsity > 1), ("embedding", options.embedding is not None)):
-        if given:
+    for key, is_set in (("linf_truncation", options.sparsity > 1), ("embedding", options.embedding is not None)):
+        if is_set:
             message = f"{key} needs l2 clipping, and Laplace noise clips to an l1 norm"
             yield kit.unsupported(message, dps.in_phase(spec, i, key), "remove it: clip_norm bounds the l1 norm")
     if phase.noiseless or unmet_conditions(spec):

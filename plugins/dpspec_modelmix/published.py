@@ -72,16 +72,22 @@ def printed_moments(b: float, c: float, tau: float) -> Moments | None:
     return corrected._replace(mean=mean)
 
 
-def printed_total(steps: int, one: Moments, delta: float) -> float:
+def printed_total(steps: int, step_moments: Moments, delta: float) -> float:
     """T E + sqrt(2 (T V L + L e0^2 / 9)) + L e0^2 / 3, as printed; not a form of Bernstein's inequality."""
     log = -math.log(inside("delta", delta))
-    square = one.largest**2
-    return steps * one.mean + math.sqrt(2.0 * log * (steps * one.second + square / 9.0)) + log * square / 3.0
+    square = step_moments.largest**2
+    return (
+        steps * step_moments.mean
+        + math.sqrt(2.0 * log * (steps * step_moments.second + square / 9.0))
+        + log * square / 3.0
+    )
 
 
-def advanced_composition(steps: int, one: float, delta: float) -> float:
+def advanced_composition(steps: int, step_epsilon: float, delta: float) -> float:
     """Without mixing: sqrt(2 T ln(1 / delta)) e0 + T e0 (e^e0 - 1) (Theorem 2.1)."""
-    return math.sqrt(-2.0 * steps * math.log(inside("delta", delta))) * one + steps * one * math.expm1(one)
+    return math.sqrt(
+        -2.0 * steps * math.log(inside("delta", delta))
+    ) * step_epsilon + steps * step_epsilon * math.expm1(step_epsilon)
 
 
 #: Orders that reproduce the paper's printed values. Its proof does not cover the fractional ones.
@@ -168,10 +174,10 @@ def comparisons(
         yield from _printed(segments, delta)
     matched = theory.variance_matched(segments)
     noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
-    what, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
+    remark, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
     if laplace:
-        what, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
-    value, method = theory.gaussian_epsilon(matched, delta).epsilon, f"DP-SGD with noise_multiplier {noise}: {what}"
+        remark, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
+    value, method = theory.gaussian_epsilon(matched, delta).epsilon, f"DP-SGD with noise_multiplier {noise}: {remark}"
     yield compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
@@ -222,20 +228,22 @@ def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]
     value = theory.mixed_epsilon([replace(segment, steps=1)], delta).epsilon
     yield compared("epsilon", value, "Corollary 4.1, without T", PRINTED, delta=delta, refuted=MISSING_T)
     far = asymptotic(segment)
-    why = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
+    refuted = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
     if not far.applies:
-        why += ", and the condition on the gap fails"
+        refuted += ", and the condition on the gap fails"
     method = "Theorem 4.2, delta of its tail events" + (", vacuous" if far.vacuous else "")
-    yield compared("delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why)
+    yield compared(
+        "delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=refuted
+    )
 
 
 def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterator[dps.Finding]:
     """Lemma D.2 in the units of the spec, if its condition holds in these units."""
     loss, width = segment.laplace_loss, segment.gap * clip_norm / segment.effect
-    one = printed_moments(clip_norm / loss, clip_norm, width)
-    if one is None:
+    step_moments = printed_moments(clip_norm / loss, clip_norm, width)
+    if step_moments is None:
         return
-    value = printed_total(segment.steps, one, delta)
+    value = printed_total(segment.steps, step_moments, delta)
     yield compared(
         "epsilon",
         value,
@@ -253,9 +261,9 @@ def clipping_bias(clip_norm: float, tail: float) -> dict[str, float]:
     """
     part = clip_norm / 4.0
     left = math.exp(-part / tail)
-    kept = 1.0 - left
-    a3 = clip_norm * (kept * (1.0 - 1.0 / 3.0 - 1.0 / 2.0) - left)
-    return {"a1": kept / 2.0, "a2": ((part + tail) * left / kept) ** 2, "a3": a3}
+    remaining = 1.0 - left
+    a3 = clip_norm * (remaining * (1.0 - 1.0 / 3.0 - 1.0 / 2.0) - left)
+    return {"a1": remaining / 2.0, "a2": ((part + tail) * left / remaining) ** 2, "a3": a3}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,15 +96,15 @@ def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
     elif shift > width:
         pieces = [(low, high)]
     base, weights = _RULE
-    parts: list[tuple[Floats, Floats]] = []
+    panels_of_pieces: list[tuple[Floats, Floats]] = []
     for start, end in pieces:
         panels = max(1, math.ceil((end - start) / _PANEL))
         size = (end - start) / panels
         if size <= 0.0:
             continue
         middles = start + size * (np.arange(panels) + 0.5)
-        parts.append(((middles[:, None] + 0.5 * size * base).ravel(), np.tile(0.5 * size * weights, panels)))
-    return np.concatenate([o for o, _ in parts]), np.concatenate([w for _, w in parts])
+        panels_of_pieces.append(((middles[:, None] + 0.5 * size * base).ravel(), np.tile(0.5 * size * weights, panels)))
+    return np.concatenate([o for o, _ in panels_of_pieces]), np.concatenate([w for _, w in panels_of_pieces])
 
 
 def log_excess_moments(orders: Floats, shift: float, width: float, rate: float = 1.0) -> Floats:
@@ -209,8 +209,10 @@ def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
     epsilons = [math.fsum(steps * loss for steps, loss, _ in scaled)]
     if all(loss < min(width, LARGEST_LOSS) for _, loss, width in scaled):
         for cut in np.geomspace(1e-2, _FARTHEST, _CUTS).tolist():
-            parts = [(n, cut_moments(loss, width, min(cut, 0.499 * (width - loss)))) for n, loss, width in scaled]
-            epsilons.append(freedman_total(parts, delta))
+            step_moments = [
+                (n, cut_moments(loss, width, min(cut, 0.499 * (width - loss)))) for n, loss, width in scaled
+            ]
+            epsilons.append(freedman_total(step_moments, delta))
     return min(epsilons)
 
 
@@ -267,15 +269,15 @@ def mass_outside(width: float) -> float:
     return -math.expm1(-width) / width
 
 
-def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
+def freedman_total(step_moments: Sequence[tuple[int, Moments]], delta: float) -> float:
     """sum T E + e0 L / 3 + sqrt((e0 L / 3)^2 + 2 L sum T V), L = ln(1 / delta), over (T, moments of one of T steps).
 
     Freedman's inequality for martingales with steps of at most the largest e0. It replaces the printed total.
     """
     log = -math.log(accounting.inside("delta", delta))
-    mean = math.fsum(accounting.whole("steps", steps, 1) * one.mean for steps, one in parts)
-    second = math.fsum(steps * one.second for steps, one in parts)
-    linear = max(one.largest for _, one in parts) * log / 3.0
+    mean = math.fsum(accounting.whole("steps", steps, 1) * moments.mean for steps, moments in step_moments)
+    second = math.fsum(steps * moments.second for steps, moments in step_moments)
+    linear = max(moments.largest for _, moments in step_moments) * log / 3.0
     return mean + linear + math.sqrt(linear**2 + 2.0 * second * log)
 
 

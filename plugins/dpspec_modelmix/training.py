@@ -203,9 +203,9 @@ class Rules:
     decay: float
     mixed: Tensor | None
 
-    def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
+    def ends(self, step: int, current: Tensor, unreleased: Tensor) -> Ends:
         """The released model and the kept one, (P,) float64 each, with a gap of at least the threshold."""
-        threshold, difference = self.thresholds[step - 1], current - kept
+        threshold, difference = self.thresholds[step - 1], current - unreleased
         sign = torch.sign(difference)
         if not self.mixing.zero_ties:
             sign = torch.where(difference == 0, torch.ones_like(sign), sign)
@@ -213,9 +213,9 @@ class Rules:
         if self.mixed is not None:
             small = small & self.mixed
         half = 0.5 * threshold * (1.0 + _ROOM) * sign
-        middle = 0.5 * (current + kept)
-        first, second = (current, kept) if self.mixing.literal else (middle, middle)
-        first, second = torch.where(small, first + half, current), torch.where(small, second - half, kept)
+        middle = 0.5 * (current + unreleased)
+        first, second = (current, unreleased) if self.mixing.literal else (middle, middle)
+        first, second = torch.where(small, first + half, current), torch.where(small, second - half, unreleased)
         if self.mixed is not None:
             second = torch.where(self.mixed, second, current)
         return Ends(first, second, small)
@@ -267,7 +267,7 @@ def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: s
 
 def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
     """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`."""
-    parts = native.parts_of(job)
+    loop_parts = native.parts_of(job)
     if clipping is not None:
         embedding = PhaseOptions.of(job.phases[0]).embedding
         contributions = WrittenOut(
@@ -278,12 +278,12 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
             seed=job.seed,
             deviation=0.0 if embedding is None else embedding.deviation,
         )
-        parts = replace(parts, contributions=contributions)
+        loop_parts = replace(loop_parts, contributions=contributions)
     if rules is None:
-        native.train_with(job, parts)
+        native.train_with(job, loop_parts)
         return np.zeros(0)
     update = MixingUpdate(rules, job.seed, job.device)
-    native.train_with(job, replace(parts, update=update))
+    native.train_with(job, replace(loop_parts, update=update))
     return np.array(update.gaps, dtype=np.float64)
 
 
@@ -328,13 +328,13 @@ def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
     schedule = rates_of(training, sum(int(phase["steps"]) for phase in phases))
-    own = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
+    phases_set_rates = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
     rates: list[float] = []
     thresholds: list[float] = []
     for phase in phases:
         mixing = PhaseOptions.of(phase).mixing
         for step in range(len(rates) + 1, len(rates) + int(phase["steps"]) + 1):
-            rates.append(learning_rate(phase, training) if own else schedule(step))
+            rates.append(learning_rate(phase, training) if phases_set_rates else schedule(step))
             thresholds.append(mixing.threshold * (rates[-1] if mixing.relative else 1.0))
     rule, mixed = PhaseOptions.of(phases[0]).mixing, None
     if rule.unmixed:

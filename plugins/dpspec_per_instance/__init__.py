@@ -70,13 +70,13 @@ class PerInstanceAudit(dps.Audit):
         assert spec.audit is not None
         runs, audited = spec.audit.runs, Audited.of(spec.document["threat_model"], facts)
         points, options = len(audited.points), AuditBlock.of(spec.audit.options)
-        shards, attack, own = options.shards(points), options.attack, audited.needs_own_runs
+        shards, attack, own_runs = options.shards(points), options.attack, audited.needs_own_runs
         # One shard per chunk, so that recomputing a shard reproduces its bits.
         together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
         chunks = kit.chunks(runs * shards.count, together)
         looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
-        trained = runs * (shards.count + (points if own else 0))
-        gradients = runs * looks * points * (2.0 if own else 1.0)
+        trained = runs * (shards.count + (points if own_runs else 0))
+        gradients = runs * looks * points * (2.0 if own_runs else 1.0)
         gradients += min(LOGGED_RUNS, runs) * min(MEASURED_STEPS, spec.steps) * facts.records
         if attack is not None:
             attacked, pilots = runs * attack.targets * attack.runs, min(runs, len(chunks))
@@ -89,7 +89,7 @@ class PerInstanceAudit(dps.Audit):
             "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does not "
             "cover training whose steps use these values.",
         )
-        if own:
+        if own_runs:
             notes += (f"Each of {points} records needs a separate run in every one of {runs} runs.",)
         return dps.Plan(
             chunks=chunks,

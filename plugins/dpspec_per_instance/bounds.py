@@ -168,8 +168,8 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
     possible = np.where(np.isneginf(logs), -np.inf, v)
     top = np.max(possible, axis=0)
     with np.errstate(over="ignore"):
-        rest = np.log(np.sum(np.exp(weight * (possible - top) + logs), axis=0))
-    return np.asarray(top + rest / weight, dtype=np.float64)
+        log_mean = np.log(np.sum(np.exp(weight * (possible - top) + logs), axis=0))
+    return np.asarray(top + log_mean / weight, dtype=np.float64)
 
 
 def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, runs: float, log_terms: float) -> Floats:
@@ -247,33 +247,33 @@ class Composer:
         last, second = (float(self.saturated(float(e.orders[t]), t + 1) * e.weights[t]) for t in (self.count - 1, 1))
         return last, second
 
-    def relative(self, order: float, observed: int, places: npt.NDArray[np.uint16]) -> Floats:
+    def relative(self, order: float, observed: int, table_rows: npt.NDArray[np.uint16]) -> Floats:
         """Divergence of an observed step at each model relative to a saturated record, shape (R, m)."""
         row = self.tables[self._phase_of[self.observed[observed] - 1]].row(order)
-        return np.asarray(row[places] / row[-1], dtype=np.float64)
+        return np.asarray(row[table_rows] / row[-1], dtype=np.float64)
 
-    def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
+    def total(self, order: float, table_rows: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """Total at one order; ``log_terms`` is ln(s / J) over all s values that must hold jointly."""
         e = exponents(order, self.count, self.p)
         observed = self.observed - 1
         largest = np.concatenate(
             [self.tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self.tables))]
         )
-        rest = float(largest.sum() - largest[observed].sum())
+        unobserved = float(largest.sum() - largest[observed].sum())
         spans = np.diff(np.append(self.observed, self.count + 1))
-        steps, certain = [], np.zeros(places[0].shape[1])
-        for t, place in zip(observed, places, strict=True):
+        steps, certain = [], np.zeros(table_rows[0].shape[1])
+        for t, row_indices in zip(observed, table_rows, strict=True):
             row, weight = self.tables[self._phase_of[t]].row(float(e.orders[t])) / (e.orders[t] - 1.0), e.weights[t]
-            mean = entropic_mean(row[place], float(weight))
+            mean = entropic_mean(row[row_indices], float(weight))
             steps.append(mean)
             if t > 0:  # the first model is deterministic
-                mean = confidence_upper_mean(mean, float(weight), float(largest[t]), len(place), log_terms)
+                mean = confidence_upper_mean(mean, float(weight), float(largest[t]), len(row_indices), log_terms)
             certain += mean
         contributions = np.stack(steps)
         # The observed step has the largest order of the steps that it represents.
         caps = np.add.reduceat(largest, observed) / spans
         plug_in = spans @ np.minimum(contributions, caps[:, None])
-        return Total(np.asarray(plug_in, dtype=np.float64), certain + rest, contributions)
+        return Total(np.asarray(plug_in, dtype=np.float64), certain + unobserved, contributions)
 
 
 def spoken_directions(spec: dps.Spec) -> list[str]:
@@ -320,20 +320,20 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
     for direction in spoken_directions(spec):
         scope = dps.Scope(direction=direction)
         for delta, epsilon in tight_epsilons(spec, direction).items():
-            places: list[dict[str, dps.Json]] = [{"delta": delta}]
+            positions: list[dict[str, dps.Json]] = [{"delta": delta}]
             if delta in claimed:
-                places += [{"delta": delta, "fraction": 1.0, "population": one} for one in populations]
-            for at in places:
+                positions += [{"delta": delta, "fraction": 1.0, "population": population} for population in populations]
+            for position in positions:
                 upper = accounting.certified_upper(
                     "epsilon",
                     epsilon,
-                    at=at,
+                    at=position,
                     scope=scope,
                     source="Ganesh 2024, Theorem 3.1, for one record",
                     assumptions=kit.ASSUMPTIONS,
                 )
                 yield upper
-                if delta in claimed and attained and "fraction" not in at:
+                if delta in claimed and attained and "fraction" not in position:
                     source = "Ganesh 2024, section 3.3, for one record"
                     lower = accounting.certified_lower(upper, epsilon, source=source, min_records=largest)
                     if lower is not None:

@@ -39,14 +39,14 @@ def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tria
         run, shard = shards.run_and_shard(trial.index)
         runs.setdefault(run, {})[shard] = trial
     joined = []
-    for parts in runs.values():
-        if len(parts) < shards.count:
+    for shard_trials in runs.values():
+        if len(shard_trials) < shards.count:
             continue
-        arrays = dict(parts[0].arrays)
+        arrays = dict(shard_trials[0].arrays)
         for name in PER_RECORD:
-            if any(name in part.arrays for part in parts.values()):
-                arrays[name] = np.concatenate([read_array(part, name) for part in parts.values()], axis=-1)
-        joined.append(replace(parts[0], arrays=arrays))
+            if any(name in part.arrays for part in shard_trials.values()):
+                arrays[name] = np.concatenate([read_array(part, name) for part in shard_trials.values()], axis=-1)
+        joined.append(replace(shard_trials[0], arrays=arrays))
     return joined
 
 
@@ -133,7 +133,7 @@ class Analysis:
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
         terms = bounds.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
-        self.sides = {name: Side(spec, name, some, terms) for name, some in ratios.items()}
+        self.sides = {name: Side(spec, name, direction_ratios, terms) for name, direction_ratios in ratios.items()}
 
     @property
     def privacy(self) -> dps.findings.Privacy:
@@ -155,11 +155,11 @@ class Analysis:
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
-        sides = [self.sides[one] for one in bounds.one_sided(direction)]
+        sides = [self.sides[side] for side in bounds.one_sided(direction)]
         orders = np.array(sides[0].composer.orders)[:, None]
 
         def worst(divergences: Iterable[Floats]) -> Floats:
-            epsilons = [epsilon_at_orders(orders, one, delta).min(axis=0) for one in divergences]
+            epsilons = [epsilon_at_orders(orders, divergence, delta).min(axis=0) for divergence in divergences]
             return np.asarray(np.max(epsilons, axis=0), dtype=np.float64)
 
         return Epsilons(
@@ -308,12 +308,12 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
     """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population."""
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
-    wanted = int(np.ceil(fraction * population - 1e-9))
+    bounded_records = int(np.ceil(fraction * population - 1e-9))
     if audited == population:
-        return max(0, wanted - 1)
+        return max(0, bounded_records - 1)
     if failure is None:
         return max(0, int(np.ceil(fraction * audited - 1e-9)) - 1)
-    enough = np.flatnonzero(above(population, max(0, wanted - 1), audited) <= failure)
+    enough = np.flatnonzero(above(population, max(0, bounded_records - 1), audited) <= failure)
     return int(enough[0]) if len(enough) else None
 
 
@@ -329,8 +329,8 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
     logs = np.concatenate([[0.0], np.cumsum(gain)])
     weights = np.exp(logs - logs.max())
     tails = np.cumsum(weights[::-1])[::-1]
-    found = np.concatenate([np.ones(least), tails[1:] / tails[0], np.zeros(drawn - most)])
-    return found[:drawn]
+    tail_probabilities = np.concatenate([np.ones(least), tails[1:] / tails[0], np.zeros(drawn - most)])
+    return tail_probabilities[:drawn]
 
 
 def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -338,16 +338,16 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
     share = float(np.mean(epsilons.estimate < epsilons.renyi))
     values: list[tuple[str, dict[str, dps.Json], float]] = [("share_below_data_independent", {}, share)]
     for fraction in FRACTIONS:
-        place = quantile_place(fraction, len(below), audited.quantile_size, None)
-        at: dict[str, dps.Json] = {"fraction": fraction, "population": audited.quantiles_of}
-        values.append(("epsilon_by_rdp", at, float(below[place or 0])))
-    for quantity, at, value in values:
+        quantile_index = quantile_place(fraction, len(below), audited.quantile_size, None)
+        position: dict[str, dps.Json] = {"fraction": fraction, "population": audited.quantiles_of}
+        values.append(("epsilon_by_rdp", position, float(below[quantile_index or 0])))
+    for quantity, position, value in values:
         yield dps.Finding(
             quantity=quantity,
             value=value,
             bound="estimate",
             rigor="approximate",
-            at=dps.FrozenMap({"delta": epsilons.delta, **at}),
+            at=dps.FrozenMap({"delta": epsilons.delta, **position}),
             scope=dps.Scope(direction=epsilons.direction, data="this"),
             method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
@@ -374,12 +374,12 @@ def _capped(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
         "and tie; ranks use the uncapped estimates",
         privacy=records.privacy,
     )
-    for rank, place in enumerate(np.argsort(-estimates, kind="stable")[:_TOP].tolist(), start=1):
+    for rank, record in enumerate(np.argsort(-estimates, kind="stable")[:_TOP].tolist(), start=1):
         yield finding(
             quantity="epsilon_uncapped",
-            value=float(estimates[place]),
+            value=float(estimates[record]),
             at=dps.FrozenMap({"delta": epsilons.delta, "rank": rank}),
-            scope=dps.Scope(direction=epsilons.direction, data="this", record=records.audited.points[place]),
+            scope=dps.Scope(direction=epsilons.direction, data="this", record=records.audited.points[record]),
             method=f"plug-in over {records.runs} runs, among {len(estimates)} audited records",
             privacy="per-record",
         )
@@ -389,18 +389,18 @@ def _epsilon_findings(
     records: Analysis, epsilons: Epsilons, *, record: int | None = None, fraction: float = 1.0
 ) -> Iterator[dps.Finding]:
     """Estimate and confidence bound of one ``record``, or of a ``fraction`` of the population."""
-    audited, at = records.audited, dict[str, dps.Json]({"delta": epsilons.delta})
+    audited, position = records.audited, dict[str, dps.Json]({"delta": epsilons.delta})
     if record is None:
-        at |= {"fraction": fraction, "population": audited.quantiles_of}
+        position |= {"fraction": fraction, "population": audited.quantiles_of}
     for confident, values in ((False, epsilons.estimate), (True, epsilons.confidence_upper)):
-        place: int | None
+        value_index: int | None
         if record is None:
             values = np.sort(values)
             failure = records.failure if confident else None
-            place = quantile_place(fraction, len(values), audited.quantile_size, failure)
+            value_index = quantile_place(fraction, len(values), audited.quantile_size, failure)
         else:
-            place = audited.points.index(record)
-        value = epsilons.tight if place is None else min(float(values[place]), epsilons.tight)
+            value_index = audited.points.index(record)
+        value = epsilons.tight if value_index is None else min(float(values[value_index]), epsilons.tight)
         how = "confidence bound over" if confident else "plug-in over"
         which = "the data-independent value is smaller"
         which = which if value >= epsilons.tight else "below the data-independent value"
@@ -409,7 +409,7 @@ def _epsilon_findings(
             value=value,
             bound="upper" if confident else "estimate",
             rigor="statistical" if confident else "approximate",
-            at=dps.FrozenMap(at),
+            at=dps.FrozenMap(position),
             scope=dps.Scope(direction=epsilons.direction, data="this", record="all" if record is None else record),
             method=f"{how} {records.runs} runs; {which}",
             source=f"{_SOURCE}; {bounds.CONFIDENCE_SOURCE}" if confident else _SOURCE,
@@ -473,9 +473,9 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
         # Pilot runs on different devices round differently and may choose different records.
         indices = {targets.get(name) for targets in chosen}
         record = indices.pop() if len(indices) == 1 else None
-        wanted = requested[name]
-        record = wanted if record is None else record
-        public_name = name if wanted is None or wanted not in claimed else wanted
+        requested_record = requested[name]
+        record = requested_record if record is None else record
+        public_name = name if requested_record is None or requested_record not in claimed else requested_record
         method = f"many-run, all-iterates, on the {name}" + (" record" if "exposed" in name else "")
         evidence = dps.Evidence(
             id=f"many-run/{name.replace(' ', '-')}",

@@ -68,10 +68,10 @@ def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner:
     )
 
 
-def typical_sizes(others: int, rate: float) -> range:
-    """The batch sizes above 0 within five standard deviations of the expected one, of a batch from ``others``."""
-    middle, spread = others * rate, 5.0 * math.sqrt(others * rate * (1.0 - rate))
-    return range(max(1, math.floor(middle - spread)), min(others, math.ceil(middle + spread)) + 1)
+def typical_sizes(other_records: int, rate: float) -> range:
+    """Sizes above 0 of a batch from ``other_records``, within five standard deviations of the expected size."""
+    middle, spread = other_records * rate, 5.0 * math.sqrt(other_records * rate * (1.0 - rate))
+    return range(max(1, math.floor(middle - spread)), min(other_records, math.ceil(middle + spread)) + 1)
 
 
 def mean_changes(
@@ -82,19 +82,19 @@ def mean_changes(
     Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record.
     """
     n, count = len(gradients), np.array(sizes)
-    own = np.square(points, dtype=np.float64).sum(axis=1)
+    squared_norms = np.square(points, dtype=np.float64).sum(axis=1)
     distances = np.empty((len(count), draws, len(points)))
     for draw in range(draws):
         order = rng.permutation(n)
         sums = np.cumsum(gradients[order[: sizes[-1] + 1]], axis=0, dtype=np.float64)
         squares, along = np.square(sums).sum(axis=1), sums @ points.T.astype(np.float64)
-        places = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
-        passed = places[None, :] < count[:, None]  # the prefix contains the record: extend it by one and subtract it
+        positions = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
+        passed = positions[None, :] < count[:, None]  # the prefix contains the record: extend it by one and subtract it
         last = count[:, None] - 1 + passed
         column = np.arange(len(points))[None, :]
-        inner = along[last, column] - passed * own
-        square = squares[last] - passed * (2.0 * along[last, column] - own)
-        far = own - 2.0 * inner / count[:, None] + square / np.square(count)[:, None]
+        inner = along[last, column] - passed * squared_norms
+        square = squares[last] - passed * (2.0 * along[last, column] - squared_norms)
+        far = squared_norms - 2.0 * inner / count[:, None] + square / np.square(count)[:, None]
         distances[:, draw] = np.sqrt(np.maximum(far, 0.0)) / (count[:, None] + 1.0)
     return distances
 
@@ -128,11 +128,11 @@ def estimate_kinds(
     share = max(1, _HELD // max(1, rows[1].sizes.size * order))
     values, sizes = np.zeros((3, len(points))), np.zeros((3, len(points)))
     for left in range(0, len(points), share):
-        some = slice(left, left + share)
-        outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., some].astype(np.float64)) for r in rows)
+        block = slice(left, left + share)
+        outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., block].astype(np.float64)) for r in rows)
         for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
-            e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None, divided)
-            values[kind, some], sizes[kind, some] = plug_in(e / sigma**2, order)
+            e = _exponents(outer, inner, points[block].astype(np.float64), present, coins is None, divided)
+            values[kind, block], sizes[kind, block] = plug_in(e / sigma**2, order)
     return Estimate(values, sizes)
 
 
@@ -140,22 +140,25 @@ def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside:
     """sum_{i<j} <v_i, v_j> of every tuple (outer, inner, m). If not ``present``, the outer batch has the record."""
     beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
     beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
-    own = np.square(points).sum(axis=1)
+    squared_norms = np.square(points).sum(axis=1)
     along_o, along = outer.sums @ points.T, inner.sums @ points.T  # (o, m), (o, i, a, m)
     gram = np.einsum("oiad,oibd->oiab", inner.sums, inner.sums)
     cross = np.einsum("oiad,od->oia", inner.sums, outer.sums)[..., None]
     square = np.square(outer.sums).sum(axis=1)[:, None]
     # u = <U_i, U_o>, w = |U_o|^2, and the sums over tuples of <U_i, U_j> and |U_i|^2
-    u = (cross + beta_o[:, None, None] * along + beta * along_o[:, None, None] + beta * beta_o[:, None, None] * own) / (
-        size * size_o[:, None, None]
-    )
-    w = (square + 2.0 * beta_o * along_o + beta_o**2 * own) / size_o**2
+    u = (
+        cross
+        + beta_o[:, None, None] * along
+        + beta * along_o[:, None, None]
+        + beta * beta_o[:, None, None] * squared_norms
+    ) / (size * size_o[:, None, None])
+    w = (square + 2.0 * beta_o * along_o + beta_o**2 * squared_norms) / size_o**2
     diagonal = np.einsum("oiaa->oia", gram)[..., None]
-    norms = (diagonal + 2.0 * beta * along + beta**2 * own) / size**2
+    norms = (diagonal + 2.0 * beta * along + beta**2 * squared_norms) / size**2
     weights = 1.0 / size
     total = np.einsum("oiam,oiab,oibm->oim", weights, gram, weights, optimize=True)
     reach = (weights * beta).sum(axis=2)
-    total += 2.0 * reach * (weights * along).sum(axis=2) + reach**2 * own
+    total += 2.0 * reach * (weights * along).sum(axis=2) + reach**2 * squared_norms
     a = inner.sums.shape[2]
     # |sum v|^2 - sum |v|^2 with v_i = U_i - U_o
     all_pairs = total - 2.0 * a * u.sum(axis=2) + a**2 * w[:, None]
@@ -187,7 +190,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
     if rule is None or "mean_rule" not in trial.arrays:
         return
     values, sizes, norms = (trial.arrays[name] for name in ("mean_rule", "mean_rule_sizes", "mean_norms"))
-    delta, others = kit.claimed_deltas(spec)[-1], records.records - (records.audited.population == "train")
+    delta, other_records = kit.claimed_deltas(spec)[-1], records.records - (records.audited.population == "train")
     tuples: list[Sequence[dps.Json]] = []
     steps: list[Sequence[dps.Json]] = []
     for s, stage in enumerate(STAGES):
@@ -200,11 +203,16 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
                 medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
                 largest = float(bounds.step_divergence(float(order), rate, 1.0 / sigma))
                 tuples.append((stage, float(batch), int(order), *medians, largest, float(sizes[s, b, o, :2].min())))
-            each = []
+            record_epsilons = []
             for m, norm in enumerate(norms[s]):
-                drawn = dict(zip(typical_sizes(others, rate), changes[:, :, m], strict=True))
-                each.append([_step_epsilon(table, others, rate, slack, float(norm), some) for some in (drawn, None)])
-            base, (sampled, bounded) = one_step(rate, sigma, 1.0, delta), np.median(each, axis=0).tolist()
+                drawn = dict(zip(typical_sizes(other_records, rate), changes[:, :, m], strict=True))
+                record_epsilons.append(
+                    [
+                        _step_epsilon(table, other_records, rate, slack, float(norm), record_changes)
+                        for record_changes in (drawn, None)
+                    ]
+                )
+            base, (sampled, bounded) = one_step(rate, sigma, 1.0, delta), np.median(record_epsilons, axis=0).tolist()
             holds = "yes" if base.holds else "no"
             steps.append((stage, float(batch), sampled, bounded, base.amplified, base.printed, holds))
     by_stage = partial(
@@ -230,8 +238,8 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _step_epsilon(
-    table: Floats, others: int, rate: float, slack: float, norm: float, sampled: dict[int, Array] | None
+    table: Floats, other_records: int, rate: float, slack: float, norm: float, sampled: dict[int, Array] | None
 ) -> float:
-    distances, log_masses = stratified_distances(others, rate, norm, sampled)
-    places = np.minimum(np.ceil(distances * _DISTANCES), _DISTANCES).astype(np.int64)
-    return best_corollary(rate, table[places], log_masses, slack, _EXPONENTS)
+    distances, log_masses = stratified_distances(other_records, rate, norm, sampled)
+    table_indices = np.minimum(np.ceil(distances * _DISTANCES), _DISTANCES).astype(np.int64)
+    return best_corollary(rate, table[table_indices], log_masses, slack, _EXPONENTS)

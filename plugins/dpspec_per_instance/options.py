@@ -46,16 +46,16 @@ class Audited:
     def of(cls, threat_model: Mapping[str, Any], facts: dps.Facts) -> "Audited":
         population, direction = str(threat_model.get("population", "train")), str(threat_model.get("direction", "both"))
         points, size = threat_model.get("points", "all"), population_size(threat_model, facts)
-        places: Sequence[int] = range(size)
+        records: Sequence[int] = range(size)
         if isinstance(points, Mapping):
-            drawn = random.Random(int(points.get("seed", 0))).sample(places, min(int(points["count"]), size))
-            places = tuple(sorted(drawn))
+            drawn = random.Random(int(points.get("seed", 0))).sample(records, min(int(points["count"]), size))
+            records = tuple(sorted(drawn))
         elif not isinstance(points, str):
-            places = tuple(int(point) for point in points)
+            records = tuple(int(point) for point in points)
         return cls(
             population=population,
             size=size,
-            points=places,
+            points=records,
             sampled=isinstance(points, Mapping),
             directions=("remove", "add") if direction == "both" else (direction,),
         )
@@ -399,7 +399,7 @@ def _refuse_training(
         message = "per-instance audits average over independent runs and insert no canaries"
         help = "write method: many-run and runs, without canary; audit.attack attacks records of the data"
         yield kit.unsupported(message, ("audit", "canary" if audit.method == "many-run" else "method"), help)
-    shards, own = AuditBlock.of(audit.options).shards(len(audited.points)), len(audited.points)
+    shards, record_count = AuditBlock.of(audit.options).shards(len(audited.points)), len(audited.points)
     if shards.count > MOST_SHARDS:
         yield kit.bad_value(
             f"{audit.options['shard_records']} of {shards.records} records in each trial make "
@@ -408,10 +408,10 @@ def _refuse_training(
             f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or remove it",
         )
     yield from dps.untrainable(spec, facts, ["iterates"])
-    if audited.needs_own_runs and own > MOST_OWN_RUNS:
+    if audited.needs_own_runs and record_count > MOST_OWN_RUNS:
         yield kit.bad_value(
-            f"direction {audited.widest_direction} needs separate runs on modified data for each of {own} records: at "
-            f"most {MOST_OWN_RUNS}",
+            f"direction {audited.widest_direction} needs separate runs on modified data for each of {record_count} "
+            f"records: at most {MOST_OWN_RUNS}",
             ("threat_model", "direction"),
             f"write direction: {audited.shared_direction}, in which all records share runs, or list fewer points",
         )

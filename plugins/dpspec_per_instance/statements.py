@@ -73,11 +73,11 @@ def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
 
 def lemma(rate: float, log_norm: float, delta: float, p: float, fpr: npt.ArrayLike) -> Floats:
     """The largest true-positive rate at false-positive rates ``fpr`` (Lemma A.1), at most 1; log_norm is ln N_p."""
-    at = np.asarray(fpr, dtype=np.float64)
+    rates = np.asarray(fpr, dtype=np.float64)
     with np.errstate(divide="ignore"):
-        log_drawn = math.log(rate) + log_norm + (1.0 - 1.0 / p) * np.log(at)
+        log_drawn = math.log(rate) + log_norm + (1.0 - 1.0 / p) * np.log(rates)
     drawn = np.exp(np.minimum(log_drawn, 1.0))  # values above 1 are trivial
-    return np.asarray(np.minimum(1.0, drawn + rate * delta + (1.0 - rate) * at), dtype=np.float64)
+    return np.asarray(np.minimum(1.0, drawn + rate * delta + (1.0 - rate) * rates), dtype=np.float64)
 
 
 def best_lemma(rate: float, sigma: float, norm: float, delta: float, fpr: npt.ArrayLike) -> Floats:
@@ -100,14 +100,14 @@ def corollary(rate: float, log_norm: float, slack: float, p: float) -> float:
     reverse inequality.
     """
     log_drawn = (p * (math.log(rate) + log_norm) - math.log(slack)) / (p - 1.0)
-    rest = math.log1p(-rate) if rate < 1.0 else -math.inf
-    return max(0.0, float(np.logaddexp(log_drawn, rest)))
+    log_absent = math.log1p(-rate) if rate < 1.0 else -math.inf
+    return max(0.0, float(np.logaddexp(log_drawn, log_absent)))
 
 
 def amplified(rate: float, epsilon: float) -> float:
     """ln(1 + q (e^epsilon - 1)), at q delta: the limit of the corollary for p -> inf, and never larger than it."""
-    rest = math.log1p(-rate) if rate < 1.0 else -math.inf
-    return float(np.logaddexp(math.log(rate) + epsilon, rest))
+    log_absent = math.log1p(-rate) if rate < 1.0 else -math.inf
+    return float(np.logaddexp(math.log(rate) + epsilon, log_absent))
 
 
 def stratified_distances(
@@ -118,14 +118,14 @@ def stratified_distances(
     In clip norms. A size b in ``sampled`` uses distances of sampled batches; others the bound (norm + 1) / (b + 1), the
     empty batch ``norm``. Rare small batches, which dominate for large p, thus never depend on sampling.
     """
-    given, sizes = dict(sampled or {}), np.arange(records + 1)
+    sampled_sizes, sizes = dict(sampled or {}), np.arange(records + 1)
     log_sizes = binom.logpmf(sizes, records, rate)
-    rest = log_sizes > _NEVER
-    rest[list(given)] = False
+    bounded = log_sizes > _NEVER
+    bounded[list(sampled_sizes)] = False
     bounds = np.where(sizes == 0, norm, (norm + 1.0) / (sizes + 1.0))
-    distances, logs = [bounds[rest]], [log_sizes[rest]]
-    for size, some in given.items():
-        drawn = np.atleast_1d(np.asarray(some, dtype=np.float64))
+    distances, logs = [bounds[bounded]], [log_sizes[bounded]]
+    for size, sampled_distances in sampled_sizes.items():
+        drawn = np.atleast_1d(np.asarray(sampled_distances, dtype=np.float64))
         distances.append(drawn)
         logs.append(np.full(len(drawn), log_sizes[size] - math.log(len(drawn))))
     return np.concatenate(distances), np.concatenate(logs)
@@ -220,7 +220,7 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
     """The worst step for a saturated record, by clipped norm, and the power of attacks."""
     steps = [(phase.rate(), phase.noise_multiplier) for phase in spec.phases]
     by_norm = {
-        norm: max((one_step(*step, norm, delta) for step in steps), key=lambda one: one.corollary) for norm in NORMS
+        norm: max((one_step(*step, norm, delta) for step in steps), key=lambda step: step.corollary) for norm in NORMS
     }
     worst, method = by_norm[1.0], "one step of a saturated record"
     forms = [
@@ -239,7 +239,7 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
             assumptions=kit.ASSUMPTIONS,
             printed=printed,
         )
-    rows = [(norm, *one[:3], "yes" if one.holds else "no") for norm, one in by_norm.items()]
+    rows = [(norm, *step[:3], "yes" if step.holds else "no") for norm, step in by_norm.items()]
     yield kit.series(
         "one-step",
         f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),

@@ -70,9 +70,9 @@ class RunSetup:
 
     @cached_property
     def points(self) -> Rows:
-        data, places = self.context.data, np.array(self.audited.points, dtype=np.int64)
+        data, indices = self.context.data, np.array(self.audited.points, dtype=np.int64)
         x, y = (data.train_x, data.train_y) if self.audited.population == "train" else (data.test_x, data.test_y)
-        return (x, y) if self.audited.complete else (x[places], y[places])
+        return (x, y) if self.audited.complete else (x[indices], y[indices])
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -99,15 +99,15 @@ class RunSetup:
         watcher = NormObserver(job, *self._point_tensors[key], self.steps)
         return replace(job, observers=(watcher, *job.observers)), watcher
 
-    def neighbours(self, place: int) -> tuple[Rows, Rows]:
-        """The data with and without the audited record at ``place``."""
-        data, point = self.context.data, self.audited.points[place]
+    def neighbours(self, position: int) -> tuple[Rows, Rows]:
+        """The data with and without the audited record at ``position``."""
+        data, point = self.context.data, self.audited.points[position]
         x, y = data.train_x, data.train_y
         if self.audited.population == "train":
-            others = np.arange(len(x)) != point
-            return (x, y), (x[others], y[others])
-        own = self.points[0][place : place + 1], self.points[1][place : place + 1]
-        return (np.concatenate([x, own[0]]), np.concatenate([y, own[1]])), (x, y)
+            remaining = np.arange(len(x)) != point
+            return (x, y), (x[remaining], y[remaining])
+        point_row = self.points[0][position : position + 1], self.points[1][position : position + 1]
+        return (np.concatenate([x, point_row[0]]), np.concatenate([y, point_row[1]])), (x, y)
 
     def train(self, jobs: Sequence[dps.TrainingJob], indices: Sequence[int] = ()) -> None:
         kind = self.context.device.partition(":")[0]
@@ -115,9 +115,9 @@ class RunSetup:
         if len(jobs) > 1 and not alone:
             train_many(self.context.trainer, jobs)
             return
-        places = (self.context.resumable(index) for index in indices) if indices else itertools.repeat(None)
-        for job, place in zip(jobs, places, strict=False):
-            self.context.trainer.train(replace(job, resumable=place))
+        resumables = (self.context.resumable(index) for index in indices) if indices else itertools.repeat(None)
+        for job, resumable in zip(jobs, resumables, strict=False):
+            self.context.trainer.train(replace(job, resumable=resumable))
 
 
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
@@ -151,7 +151,7 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
         if options.attack is not None and shard == 0:
             targets = choose_targets(setup, options.attack) if targets is None else targets
             evidence["outcomes"] = attack_records(setup, options.attack, targets, number)
-            evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
+            evidence["internal"]["targets"] = [[name, setup.audited.points[position]] for name, position in targets]
         if index == 0 and options.mean_rule is not None:
             arrays |= estimate_mean_rule(setup, options.mean_rule)
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence), arrays=arrays)
@@ -161,13 +161,13 @@ def _train_own_runs(setup: RunSetup, number: int, part: slice) -> Array:
     """Norms of each record of ``part`` along a run on modified data: float32, shape (observed, m)."""
     watchers: list[NormObserver] = []
     jobs: list[dps.TrainingJob] = []
-    for place in range(part.start, part.stop):
-        present, absent = setup.neighbours(place)
+    for position in range(part.start, part.stop):
+        present, absent = setup.neighbours(position)
         # The dataset of the other direction: without the training record, or with the test record.
         rows = absent if setup.audited.population == "train" else present
-        what = "training on modified data of each record" if not jobs else ""
-        job = setup.job(number, "own", str(setup.audited.points[place]), rows=rows, progress=what)
-        x, y = (column[place : place + 1] for column in setup.points)
+        progress_label = "training on modified data of each record" if not jobs else ""
+        job = setup.job(number, "own", str(setup.audited.points[position]), rows=rows, progress=progress_label)
+        x, y = (column[position : position + 1] for column in setup.points)
         watchers.append(NormObserver(job, *tensors(x, y, job.device), setup.steps))
         jobs.append(replace(job, observers=(watchers[-1],)))
     together = kit.runs_together(setup.context.facts, most=len(jobs))
@@ -185,8 +185,8 @@ def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, i
         )
         setup.train([job])
         ranked = np.argsort(np.square(watcher.ratios.astype(np.float64)).mean(axis=0), kind="stable")
-        targets += [(f"most exposed {i + 1}", int(place)) for i, place in enumerate(ranked[::-1][: attack.most])]
-        targets += [(f"least exposed {i + 1}", int(place)) for i, place in enumerate(ranked[: attack.least])]
+        targets += [(f"most exposed {i + 1}", int(position)) for i, position in enumerate(ranked[::-1][: attack.most])]
+        targets += [(f"least exposed {i + 1}", int(position)) for i, position in enumerate(ranked[: attack.least])]
     return tuple(targets)
 
 
@@ -195,21 +195,21 @@ def attack_records(
 ) -> list[dps.Json]:
     """[name, [[inclusion bit, edges below the score], ...]] per target; scores would reveal records."""
     outcomes: list[dps.Json] = []
-    for number, (name, place) in enumerate(targets):
-        present, absent = setup.neighbours(place)
-        others = tensors(*absent, setup.context.device)
+    for number, (name, position) in enumerate(targets):
+        present, absent = setup.neighbours(position)
+        other_records = tensors(*absent, setup.context.device)
         x, y = setup.points
-        record = tensors(x[place : place + 1], y[place : place + 1], setup.context.device)
+        record = tensors(x[position : position + 1], y[position : position + 1], setup.context.device)
         label = f"target {number}"
         coins = np.random.default_rng(setup.context.seed(run_number, label, "coins")).integers(0, 2, size=attack.runs)
-        what = f"attacking the {name} record" if "exposed" in name else f"attacking {name}"
+        progress_label = f"attacking the {name} record" if "exposed" in name else f"attacking {name}"
         scores: list[float] = []
         for start in range(0, attack.runs, _TOGETHER):
             jobs, watchers = [], []
-            target = Target(setup.job(run_number, label).model, others, record)
+            target = Target(setup.job(run_number, label).model, other_records, record)
             for run in range(start, min(attack.runs, start + _TOGETHER)):
                 rows = present if coins[run] else absent
-                job = setup.job(run_number, label, str(run), rows=rows, progress=what if run == start else "")
+                job = setup.job(run_number, label, str(run), rows=rows, progress=progress_label if run == start else "")
                 watchers.append(RecordAttack(job, target))
                 jobs.append(replace(job, observers=(watchers[-1],)))
             setup.train(jobs)
@@ -255,19 +255,23 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
         phase = phases[int(np.searchsorted(ends, step, side="right"))]
         clip = phase.clip_norm
         gradients = _clipped_rows(model, state, job.x, job.y, clip)
-        own = gradients[inside] if inside is not None else _clipped_rows(model, state, x[:count], y[:count], clip)
-        norms.append(np.linalg.norm(own, axis=1) / clip)
-        others = len(job.x) - (inside is not None)
+        point_gradients = (
+            gradients[inside] if inside is not None else _clipped_rows(model, state, x[:count], y[:count], clip)
+        )
+        norms.append(np.linalg.norm(point_gradients, axis=1) / clip)
+        other_records = len(job.x) - (inside is not None)
         for b, batch in enumerate(rule.batches):
             rng = np.random.default_rng(setup.context.seed(0, "mean rule", str(stage), str(batch)))
-            typical = mean_rule.typical_sizes(others, float(batch) / len(job.x))
-            by_batch[b].append(mean_rule.mean_changes(rng, gradients, own, inside, typical, rule.outer) / clip)
+            typical = mean_rule.typical_sizes(other_records, float(batch) / len(job.x))
+            by_batch[b].append(
+                mean_rule.mean_changes(rng, gradients, point_gradients, inside, typical, rule.outer) / clip
+            )
             for o, order in enumerate(rule.orders):
                 rng = np.random.default_rng(setup.context.seed(0, "mean rule", str(stage), str(batch), str(order)))
                 rate, counts = float(batch) / len(job.x), (rule.outer, rule.inner, int(order))
                 batches = mean_rule.draw(rng, len(job.x), rate, *counts)
                 coins = mean_rule.draw(rng, count, rate, *counts) if inside is None else None
-                estimate = mean_rule.estimate_kinds(gradients, own, inside, batches, coins, phase.deviation)
+                estimate = mean_rule.estimate_kinds(gradients, point_gradients, inside, batches, coins, phase.deviation)
                 values[stage, b, o], sizes[stage, b, o] = estimate
     changes: dict[str, Array] = {
         f"mean_changes_{b}": np.stack(stages).astype(np.float32) for b, stages in enumerate(by_batch)
@@ -276,11 +280,11 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
 
 
 def _clipped_rows(model: FlatModel, state: Tensor, x: Array, y: Array, clip: float) -> Array:
-    parts = []
+    blocks = []
     for part_x, part_y in zip(*(torch.split(t, 1024) for t in tensors(x, y, model.device)), strict=True):
         rows = model.rows(state, part_x, part_y)
-        parts.append((rows * (clip / rows.norm(dim=1, keepdim=True).clamp(min=clip))).cpu())
-    clipped: Array = torch.cat(parts).numpy()
+        blocks.append((rows * (clip / rows.norm(dim=1, keepdim=True).clamp(min=clip))).cpu())
+    clipped: Array = torch.cat(blocks).numpy()
     return clipped
 
 
@@ -298,21 +302,21 @@ class NormObserver(Observer):
         self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
-        self._place = {step: place for place, step in enumerate(steps)}
+        self._place = {step: position for position, step in enumerate(steps)}
         self.transfers = TransferQueue()
         self.ratios = np.zeros((len(steps), len(x)), dtype=np.float32)
         self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
     def released(self, step: int, state: Tensor) -> None:
-        place = self._place.get(step + 1)
-        if place is None:
+        position = self._place.get(step + 1)
+        if position is None:
             return
         norms, classes = self._model.look(state, self._x, self._y)
         ratios = torch.nan_to_num(norms * ((1.0 + SLACK) / self._clips[step]), nan=1.0, posinf=1.0).clamp_(max=1.0)
-        self.transfers.add(self._keep, place, ratios, classes == self._y)
+        self.transfers.add(self._keep, position, ratios, classes == self._y)
 
-    def _keep(self, place: int, ratios: Array, right: Array) -> None:
-        self.ratios[place], self.right[place] = ratios, right
+    def _keep(self, position: int, ratios: Array, right: Array) -> None:
+        self.ratios[position], self.right[position] = ratios, right
 
     def state(self) -> Mapping[str, Array]:
         return {"ratios": self.ratios.copy(), "right": self.right.copy()}
@@ -333,10 +337,10 @@ class RecordView(NamedTuple):
 class Target:
     """One attacked record. The first request at a step evaluates the models of all waiting runs together."""
 
-    def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
-        self._x, self._y = others
+    def __init__(self, module: nn.Module, other_records: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
+        self._x, self._y = other_records
         self._record = record
-        self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
+        self._model = StackedModel(copy.deepcopy(module).to(other_records[0].device), *record)
         self.watchers: list[RecordAttack] = []
         self._most: int | None = None
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
@@ -363,8 +367,8 @@ class Target:
             return products
 
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
-        first, *rest = itertools.starmap(RecordView, zip(gradients, products, strict=True))
-        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
+        first, *waiting_views = itertools.starmap(RecordView, zip(gradients, products, strict=True))
+        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], waiting_views, strict=True)}
         return first
 
 

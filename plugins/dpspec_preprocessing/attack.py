@@ -33,9 +33,11 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = steps.flat_rows(context, declared), _labels(context.data.train_y, declared)
-    private, own = pipeline.private, declared.private
-    engine: LinearEngine | NetworkEngine = LinearEngine(private=private, radius=pipeline.out_radius, declared=own)
-    if own.network:
+    private, declared_mechanism = pipeline.private, declared.private
+    engine: LinearEngine | NetworkEngine = LinearEngine(
+        private=private, radius=pipeline.out_radius, declared=declared_mechanism
+    )
+    if declared_mechanism.network:
         engine = NetworkEngine(private=private, training=inputs["training"], context=context)
     y[0], tested = 1, declared.ptr is not None
     try:
@@ -101,9 +103,9 @@ def _accuracy(
     context: dps.Context, pipeline: Pipeline, engine: LinearEngine | NetworkEngine, declared: Declaration, x: Array
 ) -> dict[str, dict[str, int]]:
     """Correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
-    others = steps.flat_rows(context, declared, test=True)
+    test_rows = steps.flat_rows(context, declared, test=True)
     device = steps.search_device(context, pipeline)
-    rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, others, device)
+    rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, test_rows, device)
     y, test_y = (_labels(labels, declared) for labels in (context.data.train_y, context.data.test_y))
     random = np.random.default_rng(context.seed(0, "twin"))
     output = next(engine.execute([rows], y, [0], random, NoiseTally()))
@@ -127,9 +129,9 @@ def build_neighbours(
     elif step.name == "pca":
         values, vectors = np.linalg.eigh(np.cov(rows[1:], rowvar=False))
         order = np.argsort(values)[::-1]
-        kept, dropped = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
+        last_kept, first_dropped = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
         scale = radius / math.sqrt(2.0)
-        canary, replacement = scale * (kept + dropped), scale * (kept - dropped)
+        canary, replacement = scale * (last_kept + first_dropped), scale * (last_kept - first_dropped)
     else:
         canary = radius * np.eye(features)[int(np.argmin(rows.std(axis=0)))]
     present, absent = rows, rows.copy()
@@ -237,13 +239,13 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     method = f"many-run, {len(coins)} executions with one record or its replacement"
     if min(present, absent):
         for delta in kit.claimed_deltas(spec):
-            at = dps.FrozenMap({"delta": delta})
+            position = dps.FrozenMap({"delta": delta})
             evidence = dps.Evidence(
                 id=f"many-run/delta={delta:g}",
                 kind="many-run-ranked",
                 statistics=dps.FrozenMap({"outcomes": coins}),
                 scope=scope,
-                at=at,
+                at=position,
                 method=method,
                 source=thresholds.SOURCE,
                 power=thresholds.largest(present, absent, delta, spec.audit.confidence),
@@ -280,8 +282,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
         if private.network:
             notes.append(("steps", "measured", table.TABLE[0].compares))
         for assumption, how, note in notes:
-            why = f"{note}, not tested: every execution was refused"
-            yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=how, note=why)
+            untested = f"{note}, not tested: every execution was refused"
+            yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=how, note=untested)
         return
     count = sum(run.noise.count for run in runs)
     if count:

@@ -93,7 +93,7 @@ def _repaired(
     m = pipeline.private
     grouped = tau is None or math.isinf(tau)
     over_collection = data == "collection"
-    why = f": {NOT_SMOOTH}" if grouped and over_collection and not math.isfinite(m.smooth) else ""
+    remark = f": {NOT_SMOOTH}" if grouped and over_collection and not math.isfinite(m.smooth) else ""
     scope = bound_scope(spec, m, data=data, neighbours=SAME_MASK if pipeline.same_mask and not grouped else "all")
     mu, pure = repaired_mu(m, tau, changed), pure_epsilon(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = [
@@ -104,14 +104,14 @@ def _repaired(
         values.append(("mu", mu, {}))
     if pure is not None:
         values.append(("epsilon", pure, {"delta": 0.0}))
-    for quantity, value, at in values:
+    for quantity, value, position in values:
         yield kit.theorem_upper(
             quantity,
             value * (1.0 + 1e-12),
-            at=at,
+            at=position,
             scope=scope,
             method=f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi",
-            source=(GROUP if grouped else REPAIRED) + why,
+            source=(GROUP if grouped else REPAIRED) + remark,
             assumptions=(*ASSUMPTIONS, COLLECTION) if over_collection else ASSUMPTIONS,
         )
 
@@ -194,14 +194,14 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
         values += [("epsilon", end, {"delta": delta}) for end, delta in zip(ends, deltas, strict=True)]
         values += [("epsilon", value, {"alpha": order}) for value, order in zip(divergences, orders, strict=True)]
         scope = bound_scope(spec, m, data=pair.data, neighbours=SAME_MASK, min_records=m.records)
-        for quantity, value, at in values:
+        for quantity, value, position in values:
             if value > 0.0:
                 yield dps.Finding(
                     quantity=quantity,
                     value=value,
                     bound="lower",
                     rigor="certified",
-                    at=dps.FrozenMap(at),
+                    at=dps.FrozenMap(position),
                     scope=replace(scope, access="final-model"),
                     method=f"two datasets, {pair.name}",
                     source=SOURCE,
@@ -260,7 +260,7 @@ def convert_curve(
         return best_epsilon(orders, values, delta, conversion)
 
     coarse = best(orders)
-    place = int(np.argmin(np.abs(orders - coarse.order)))
-    low, high = orders[max(0, place - 1)], orders[min(len(orders) - 1, place + 1)]
+    best_index = int(np.argmin(np.abs(orders - coarse.order)))
+    low, high = orders[max(0, best_index - 1)], orders[min(len(orders) - 1, best_index + 1)]
     finer = np.unique(np.clip(np.geomspace(low - 1.0, high - 1.0, 41) + 1.0, max(low, lowest), high))
     return min(coarse.epsilon, best(finer).epsilon)

@@ -106,8 +106,8 @@ class LinearEngine:
             if m.kind == "dp-gd":
                 gradient = self.gradients(theta, x, y).sum(axis=0) / n
             else:
-                at = step if stop >= 0 else int(random.integers(n)) if random is not None else step % n
-                gradient = self.gradients(theta, x[at : at + 1], y[at : at + 1])[0]
+                record = step if stop >= 0 else int(random.integers(n)) if random is not None else step % n
+                gradient = self.gradients(theta, x[record : record + 1], y[record : record + 1])[0]
             if random is not None:
                 noise = random.normal(0.0, m.sigma, gradient.shape)
                 gradient = gradient + noise
@@ -137,8 +137,8 @@ def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Arr
     if m.kind == "laplace":
         return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)
     if m.kind == "exponential":
-        at = int(output[0])
-        return float((present[at] - absent[at]) / (2.0 * m.sigma))
+        candidate = int(output[0])
+        return float((present[candidate] - absent[candidate]) / (2.0 * m.sigma))
     towards = present - absent
     length = float(np.linalg.norm(towards))
     if length == 0.0:
@@ -187,15 +187,15 @@ class NetworkEngine:
 
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
-            some, queue = which[start : start + _TOGETHER], TransferQueue()
+            block, queue = which[start : start + _TOGETHER], TransferQueue()
             noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
-            logs = [StateLog() for _ in some]
+            logs = [StateLog() for _ in block]
             jobs = [
                 self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise, log))
-                for side, log in zip(some, logs, strict=True)
+                for side, log in zip(block, logs, strict=True)
             ]
 
-            def report(done: int, total: int, start: int = start, together: int = len(some)) -> None:
+            def report(done: int, total: int, start: int = start, together: int = len(block)) -> None:
                 steps, records = start * total + together * done, float(self.batch_size)
                 self.context.progress(steps, len(which) * total, "training", unit="steps", records=records)
 

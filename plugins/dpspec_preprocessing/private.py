@@ -166,8 +166,8 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
-    return [math.nan, math.nan, *(m.steps * each).tolist()]
+    step_divergences = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
+    return [math.nan, math.nan, *(m.steps * step_divergences).tolist()]
 
 
 def at_integer_order(curve: list[float], order: float) -> float:
@@ -234,9 +234,9 @@ def compose_lines(rdp: Curve, srdp: Curve, order: float) -> float:
     """:func:`compose` for two curves that are lines up to some order: in closed form if the orders are in range."""
     x, y = rdp(1.0 + 1e-9), srdp(1.0 + 1e-9)
     if 0.0 < y < math.inf and 0.0 < x < math.inf:
-        for scaled, other, ratio in ((srdp, rdp, x / y), (rdp, srdp, y / x)):
+        for scaled, unscaled, ratio in ((srdp, rdp, x / y), (rdp, srdp, y / x)):
             p = 1.0 + (order - 1.0) / order * math.sqrt(ratio)
-            value = _term(scaled, other, order, p)
+            value = _term(scaled, unscaled, order, p)
             if math.isfinite(value):
                 return value
     return compose(rdp, srdp, order)
@@ -247,9 +247,9 @@ def composed_slope(private_slope: float, smooth_slope: float) -> float:
     return (math.sqrt(private_slope) + math.sqrt(smooth_slope)) ** 2
 
 
-def _term(scaled: Curve, other: Curve, order: float, p: float) -> float:
+def _term(scaled: Curve, unscaled: Curve, order: float, p: float) -> float:
     """T1(p) if ``scaled``, evaluated at order p a, is the smooth curve; T2(p) if it is the private curve."""
-    return (order * p - 1.0) / (p * (order - 1.0)) * scaled(order * p) + other((p * order - 1.0) / (p - 1.0))
+    return (order * p - 1.0) / (p * (order - 1.0)) * scaled(order * p) + unscaled((p * order - 1.0) / (p - 1.0))
 
 
 def _minimum(value: Callable[[float], float]) -> float:

@@ -142,10 +142,10 @@ def median(spread: float, missing_in_row: int = 1) -> float:
 
 def trimmed_mean(spread: float, observed: int, trim: int, missing_in_row: int = 1) -> float:
     """sqrt(q) (x_hi - x_lo) / (N - 2 m): one kept value is replaced, added or removed."""
-    kept = observed - 2 * trim
-    if kept < 1:
+    kept_values = observed - 2 * trim
+    if kept_values < 1:
         raise ValueError(f"trimming {trim} values at each end removes all {observed} values")
-    return math.sqrt(missing_in_row) * spread / kept
+    return math.sqrt(missing_in_row) * spread / kept_values
 
 
 def regression(smallest: float, largest: float, missing_in_row: int = 1) -> float:

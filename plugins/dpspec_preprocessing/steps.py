@@ -48,10 +48,10 @@ class Tree:
         counts = np.asarray(counts, dtype=np.int64)
         total, waiting = counts.copy(), np.flatnonzero(self._weight > 1)
         while len(waiting):
-            some = waiting[: max(1, int(np.searchsorted(np.cumsum(counts[waiting]), _LISTED, side="right")))]
-            for row, neighbours in zip(some, self.within(some, radius), strict=True):
+            block = waiting[: max(1, int(np.searchsorted(np.cumsum(counts[waiting]), _LISTED, side="right")))]
+            for row, neighbours in zip(block, self.within(block, radius), strict=True):
                 total[neighbours] += self._weight[row] - 1
-            waiting = waiting[len(some) :]
+            waiting = waiting[len(block) :]
         return total
 
     def within(self, rows: Array, radius: float) -> list[Array]:
@@ -90,14 +90,14 @@ class Products:
     def within(self, rows: Array, radius: float) -> list[Array]:
         neighbours: list[Array] = []
         for start in range(0, len(rows), self._block):
-            some = rows[start : start + self._block]
-            sure, close = self._split(some, radius)
+            block = rows[start : start + self._block]
+            sure, close = self._split(block, radius)
             left, right = (part.cpu().numpy() for part in sure.nonzero(as_tuple=True))
-            place = {int(row): i for i, row in enumerate(some)}
-            lists = [right[left == i] for i in range(len(some))]
+            position = {int(row): i for i, row in enumerate(block)}
+            lists = [right[left == i] for i in range(len(block))]
             for a, b in close:
                 for row in np.unique(a):
-                    lists[place[int(row)]] = np.sort(np.concatenate([lists[place[int(row)]], b[a == row]]))
+                    lists[position[int(row)]] = np.sort(np.concatenate([lists[position[int(row)]], b[a == row]]))
             neighbours += lists
         return neighbours
 
@@ -105,17 +105,17 @@ class Products:
         """Certain neighbours of ``rows`` as a mask (b, n) on the device, and borderline pairs within ``radius``."""
         from dpspec.training.device import full_precision
 
-        at = self._rows[rows]
+        block = self._rows[rows]
         with full_precision(self._rows.device):
-            squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * at @ self._rows.T
+            squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * block @ self._rows.T
         limit = (radius * self._scale) * (radius * self._scale)
         sure = squared <= limit - self._slack
         left, right = ((squared <= limit + self._slack) & ~sure).nonzero(as_tuple=True)
         left, right = rows[left.cpu().numpy()], right.cpu().numpy()
         close = []
-        each = max(1, _DIFFERENCES // self._x.shape[1])
-        for start in range(0, len(left), each):
-            a, b = left[start : start + each], right[start : start + each]
+        pairs_at_once = max(1, _DIFFERENCES // self._x.shape[1])
+        for start in range(0, len(left), pairs_at_once):
+            a, b = left[start : start + pairs_at_once], right[start : start + pairs_at_once]
             inside = np.sqrt(np.square(self._x[a] - self._x[b]).sum(axis=1)) <= radius
             close.append((a[inside], b[inside]))
         return sure, close
@@ -138,10 +138,10 @@ class Neighbourhoods:
         keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
         _, first, which, weight = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(first)
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
         #: First record of every distinct row, and index of the distinct row of every record.
-        self._first, self._which = first[order], place[which.ravel()]
+        self._first, self._which = first[order], rank[which.ravel()]
         distinct = rows[self._first], weight[order]
         self._finder = Tree(*distinct) if rows.shape[1] <= TREE_FEATURES else Products(*distinct, device)
 
@@ -149,20 +149,22 @@ class Neighbourhoods:
         return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
 
     def good_clusters(self, eta: float) -> Clusters:
-        near, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
-        centres = near == wide
+        weight_within, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
+        centres = weight_within == wide
         # Any center finds its whole cluster, whose first center keeps it. Batches of centers are drawn in random order,
         # with at most as many results as there are rows, so that few clusters are searched twice.
-        keeper, unassigned = np.full(len(near), -1), centres & (near > 1)
+        keeper, unassigned = np.full(len(weight_within), -1), centres & (weight_within > 1)
         random = np.random.default_rng(0)
         while unassigned.any():
             waiting = random.permutation(np.flatnonzero(unassigned))
-            some = waiting[: max(1, int(np.searchsorted(np.cumsum(near[waiting]), len(near), side="right")))]
-            for inside in self._finder.within(some, eta):
+            block = waiting[
+                : max(1, int(np.searchsorted(np.cumsum(weight_within[waiting]), len(weight_within), side="right")))
+            ]
+            for inside in self._finder.within(block, eta):
                 keeper[inside] = self._first[inside[centres[inside]]].min()
                 unassigned[inside] = False
         representative = np.where(keeper[self._which] < 0, np.arange(len(self._which)), keeper[self._which])
-        return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
+        return Clusters(centres[self._which], representative, int(weight_within[centres].max(initial=1)))
 
 
 #: A fitted step: maps rows (n, d) to rows (n, d).
@@ -174,13 +176,13 @@ def run_steps(
 ) -> tuple[Array, Array]:
     """Fit all steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
     rows = np.array(x, dtype=np.float64)
-    others = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
+    test_rows = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
     for step in pipeline:
         transform = fit_step(rows, step, radius, device)
-        rows, others = transform(rows), transform(others) if len(others) else others
-    if not (np.isfinite(rows).all() and np.isfinite(others).all()):
+        rows, test_rows = transform(rows), transform(test_rows) if len(test_rows) else test_rows
+    if not (np.isfinite(rows).all() and np.isfinite(test_rows).all()):
         raise ValueError("missing or infinite values remain after the last step of the pipeline")
-    return rows, others
+    return rows, test_rows
 
 
 def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
@@ -218,15 +220,15 @@ def _fit_regression(x: Array) -> Map:
     complete = x[~np.isnan(x).any(axis=1)]
     fits = []
     for j in range(x.shape[1]):
-        others = np.arange(x.shape[1]) != j
-        fits.append(np.linalg.lstsq(complete[:, others], complete[:, j], rcond=None)[0])
+        regressors = np.arange(x.shape[1]) != j
+        fits.append(np.linalg.lstsq(complete[:, regressors], complete[:, j], rcond=None)[0])
 
     def fill(rows: Array) -> Array:
         missing = np.isnan(rows)
         filled, zeroed = rows.copy(), np.where(missing, 0.0, rows)
         for j in np.flatnonzero(missing.any(axis=0)):
-            at = missing[:, j]
-            filled[at, j] = np.delete(zeroed[at], j, axis=1) @ fits[j]
+            empty = missing[:, j]
+            filled[empty, j] = np.delete(zeroed[empty], j, axis=1) @ fits[j]
         return filled
 
     return fill

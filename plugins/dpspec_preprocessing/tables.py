@@ -206,13 +206,13 @@ _series = partial(kit.series, rigor="approximate")
 def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[dps.Series]:
     p, ball, steps = int(stated["changed"]), int(stated["ball"]), int(stated["steps"])
     eta, gap, order = float(stated["eta"]), float(stated["eigengap"]), float(stated["order"])
-    each = mean_same_mask(records - p)
+    mean_shift = mean_same_mask(records - p)
     repaired = {name: merging(Step(name=name, eta=eta), ball, records) for name in ("deduplicate", "quantise")}
     #: By pre-processing: x in the table, tau of Theorem 2, and the sensitivity of the repaired bound.
     columns: dict[str, tuple[float, float, Sensitivity]] = {
         "deduplicate": (p, p, repaired["deduplicate"]),
         "quantise": (p * eta, p * eta, repaired["quantise"]),
-        "impute-mean": (p * each, p * each, Sensitivity(p, each)),
+        "impute-mean": (p * mean_shift, p * mean_shift, Sensitivity(p, mean_shift)),
         "pca": (PRINTED_PCA / gap, pca_printed(gap, records).tau, pca(gap, records)),
     }
     for name, (tabled, tau, proved) in columns.items():
@@ -273,12 +273,12 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
                 value = epsilon_by(pipeline, method, delta)
             if math.isfinite(value):
                 rows.append((title, delta, value, _status(pipeline, method)))
-    why = refutation(pipeline)
+    refuted = refutation(pipeline)
     return _series(
         "epsilon-by-accounting",
         "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "standing"), rows),
-        source=PAPER if why is None else f"{PAPER}; Theorem 2 and Table 2 refuted: {why}",
+        source=PAPER if refuted is None else f"{PAPER}; Theorem 2 and Table 2 refuted: {refuted}",
         upper=["epsilon"],
     )
 

@@ -133,9 +133,9 @@ def _sampled(rate: float, losses: Floats) -> Floats:
     """ln(1 - p + p e^l) at each l."""
     if rate == 1.0:
         return np.asarray(losses, dtype=np.float64)
-    near = np.log1p(rate * np.expm1(np.minimum(losses, 1.0)))
-    far = np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
-    return np.asarray(np.where(losses < 1.0, near, far), dtype=np.float64)
+    by_expm1 = np.log1p(rate * np.expm1(np.minimum(losses, 1.0)))
+    by_logaddexp = np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
+    return np.asarray(np.where(losses < 1.0, by_expm1, by_logaddexp), dtype=np.float64)
 
 
 RDP_SOURCE = "Balle, Cherubin and Hayes 2022"
@@ -170,12 +170,12 @@ def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
         if phase.effect == 0.0:
             continue
         if phase.noise == "gaussian":
-            one = sampled_gaussian_rdp(orders, phase.rate, 1.0 / phase.effect, "present-first")
+            step_divergences = sampled_gaussian_rdp(orders, phase.rate, 1.0 / phase.effect, "present-first")
         elif phase.rate == 1.0:
-            one = laplace_rdp(orders, phase.effect)
+            step_divergences = laplace_rdp(orders, phase.effect)
         else:
-            one = np.maximum(tabulate_loss(phase).moment(orders), 0.0) / (orders - 1.0)
-        total += phase.count * one
+            step_divergences = np.maximum(tabulate_loss(phase).moment(orders), 0.0) / (orders - 1.0)
+        total += phase.count * step_divergences
     return total
 
 

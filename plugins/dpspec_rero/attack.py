@@ -181,38 +181,38 @@ class Reader:
             update = update_of(first.options, first.expected_batch_size, len(self._phases))
             scale = -float(update(torch.zeros(1), torch.ones(1)))
             everyone = [rows[:-1] for rows in self._rows]
-            known, spread, times = torch.zeros_like(start), 0.0, 0.0
+            known_sum, spread, times = torch.zeros_like(start), 0.0, 0.0
             for phase in self._schedule.phases:
                 q, clip = phase.sampler.inclusion, phase.clip_norm
                 for state in (start, end):
-                    known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+                    known_sum += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
                 spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
                 times += phase.steps * q
-            rest = (start - end) / scale - known
+            residual = (start - end) / scale - known_sum
 
-            def loss(places: Tensor) -> Tensor:
-                total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
+            def loss(candidates: Tensor) -> Tensor:
+                total = 0.5 * times * (self._clipped(start, candidates, clip) + self._clipped(end, candidates, clip))
                 # <x, m> - |m|^2 / 2 for observations x and means m
-                products = torch.einsum("rcp,rp->rc", total, rest).double()
+                products = torch.einsum("rcp,rp->rc", total, residual).double()
                 return (products - 0.5 * total.square().sum(2).double()) / spread
 
             self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
         assert isinstance(self._update, Sgd)
-        known, present = [], []
+        known_records, present = [], []
         for rows, batch in zip(self._rows, batches, strict=True):
             if batch is None:  # a backend that keeps no log of full batches
                 batch = torch.arange(len(rows))
-            known.append(rows[batch[batch < len(rows) - 1]])
+            known_records.append(rows[batch[batch < len(rows) - 1]])
             present.append(bool((batch == len(rows) - 1).any()))
         clip, q = phase.clip_norm, phase.sampler.inclusion
         recovered = self._update.invert(before, after)
-        rest = (recovered.noisy - self._sums(before, known, clip)) / clip
+        residual = (recovered.noisy - self._sums(before, known_records, clip)) / clip
         sigma = max(phase.noise_multiplier, _LEAST_NOISE)
 
-        def drawn_or_not(places: Tensor) -> Tensor:
-            loss = self._losses(before, places, rest, clip, sigma)
+        def drawn_or_not(candidates: Tensor) -> Tensor:
+            loss = self._losses(before, candidates, residual, clip, sigma)
             if q < 1.0:
                 loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
             return loss
@@ -222,20 +222,20 @@ class Reader:
             return
         if recovered.expected / clip <= MOST_NOISE_ROUNDING * math.sqrt(before.numel()) * phase.noise_multiplier:
             targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
-            own = self._clipped(before, targets, clip)[:, 0] / clip
-            there = send(torch.tensor(present), own.device)[:, None]
-            noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
+            target_rows = self._clipped(before, targets, clip)[:, 0] / clip
+            there = send(torch.tensor(present), target_rows.device)[:, None]
+            noise = torch.where(there, residual - target_rows, residual).double() / phase.noise_multiplier
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
         else:
             self.hidden += self._step_degrees
 
-    def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
-        """Log-likelihood ratios (R, c) of ``rest`` (R, P), in clip norms, if a step drew each of ``places`` (R, c)."""
+    def _losses(self, before: Tensor, candidates: Tensor, residual: Tensor, clip: float, sigma: float) -> Tensor:
+        """Log-ratios (R, c) of ``residual`` (R, P), in clip norms, if a step drew one of ``candidates`` (R, c)."""
         if self._laplace:
-            means = self._clipped(before, places, clip) / clip
-            seen = rest.unsqueeze(1)
-            return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64) * math.sqrt(2.0) / sigma
-        products, squares = self._stacked.along(before, rest, self._x[places], self._y[places])
+            means = self._clipped(before, candidates, clip) / clip
+            observed = residual.unsqueeze(1)
+            return (observed.abs() - (observed - means).abs()).sum(2, dtype=torch.float64) * math.sqrt(2.0) / sigma
+        products, squares = self._stacked.along(before, residual, self._x[candidates], self._y[candidates])
         squares = squares / clip**2
         factors = squares.clamp(min=1.0).rsqrt()
         return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
@@ -245,39 +245,41 @@ class Reader:
         candidates = send(self._candidates, self._x.device)
 
         def found(width: int) -> Tensor:
-            return torch.cat([loss(places) for places in torch.split(candidates, width, dim=1)], dim=1)
+            return torch.cat([loss(block) for block in torch.split(candidates, width, dim=1)], dim=1)
 
         values = self._halving(found, written=self._laplace or not self._iterates)
         self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
         size = self._width if written else self._chunk
-        found, self._most[written] = memory.halving(work, size, self._most.get(written))
-        return found
+        result, self._most[written] = memory.halving(work, size, self._most.get(written))
+        return result
 
-    def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
-        """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
-        padded = pad_sequence(list(places), batch_first=True)
-        inside = torch.arange(padded.shape[1]) < torch.tensor([len(run_places) for run_places in places])[:, None]
+    def _sums(self, states: Tensor, records_of_runs: Sequence[Tensor], clip: float) -> Tensor:
+        """The sums (R, P) of the clipped gradients of each run's records, at models ``states`` (R, P)."""
+        padded = pad_sequence(list(records_of_runs), batch_first=True)
+        inside = (
+            torch.arange(padded.shape[1]) < torch.tensor([len(run_places) for run_places in records_of_runs])[:, None]
+        )
         padded, inside = send(padded, states.device), send(inside, states.device)
         clipping = clipper(clip)
 
         def added(width: int) -> Tensor:
             total = torch.zeros_like(states)
-            for some, there in zip(torch.split(padded, width, dim=1), torch.split(inside, width, dim=1), strict=True):
+            for block, there in zip(torch.split(padded, width, dim=1), torch.split(inside, width, dim=1), strict=True):
                 if self._laplace:
                     weights = there.to(states.dtype)
-                    total += torch.einsum("rcp,rc->rp", self._clipped(states, some, clip), weights)
+                    total += torch.einsum("rcp,rc->rp", self._clipped(states, block, clip), weights)
                 else:
-                    self._stacked.add_clipped(total, states, self._x[some], self._y[some], there, clipping)
+                    self._stacked.add_clipped(total, states, self._x[block], self._y[block], there, clipping)
             return total
 
         return self._halving(added, written=self._laplace)
 
-    def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
-        """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
+    def _clipped(self, states: Tensor, records: Tensor, clip: float) -> Tensor:
+        """The clipped gradients (R, c, P) of ``records`` (R, c) at ``states`` (R, P); zero where not finite."""
         layout = self._model.layout
-        rows = layout.flatten(self._gradients(layout.split(states), self._x[places], self._y[places]), leading=2)
+        rows = layout.flatten(self._gradients(layout.split(states), self._x[records], self._y[records]), leading=2)
         return scale_rows(rows, clip, ord=1 if self._laplace else 2)
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -328,7 +330,7 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
     made_x, made_y = x[:0], y[:0]
     if candidates.source == "planted":
         made_x, made_y = make_records(candidates.count, x, y, classes, source)
-        places = len(y) + np.arange(candidates.count, dtype=np.int64)
+        candidate_rows = len(y) + np.arange(candidates.count, dtype=np.int64)
     else:
         pool = np.arange(len(y), dtype=np.int64)
         if candidates.source == "same-class":
@@ -337,10 +339,12 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
             if len(large) == 0:
                 raise dps.DataError(f"no class has {candidates.count} records to choose candidates from")
             pool = np.flatnonzero(y == source.choice(large))
-        places = source.choice(pool, size=candidates.count, replace=False).astype(np.int64)
+        candidate_rows = source.choice(pool, size=candidates.count, replace=False).astype(np.int64)
     target = int(source.choice(candidates.count, p=candidates.masses))
-    known = np.setdiff1d(np.arange(len(y), dtype=np.int64), places)
-    return HiddenTarget(x=made_x, y=made_y, places=places, target=target, rows=np.append(known, places[target]))
+    known_rows = np.setdiff1d(np.arange(len(y), dtype=np.int64), candidate_rows)
+    return HiddenTarget(
+        x=made_x, y=made_y, places=candidate_rows, target=target, rows=np.append(known_rows, candidate_rows[target])
+    )
 
 
 def make_records(count: int, x: Array, y: Array, classes: int, source: np.random.Generator) -> tuple[Array, Array]:
@@ -353,9 +357,9 @@ def make_records(count: int, x: Array, y: Array, classes: int, source: np.random
     if count > features * classes:
         raise dps.DataError(f"{features} features and {classes} classes tell {features * classes} records apart")
     feature, label = np.divmod(source.choice(features * classes, size=count, replace=False), classes)
-    made = np.zeros((count, features), dtype=x.dtype)
-    made[np.arange(count), feature] = np.linalg.norm(x.reshape(len(x), -1), axis=1).max()
-    return made.reshape(count, *x.shape[1:]), label.astype(y.dtype)
+    features_of_records = np.zeros((count, features), dtype=x.dtype)
+    features_of_records[np.arange(count), feature] = np.linalg.norm(x.reshape(len(x), -1), axis=1).max()
+    return features_of_records.reshape(count, *x.shape[1:]), label.astype(y.dtype)
 
 
 def _run_group(
@@ -367,19 +371,21 @@ def _run_group(
     ]
     # The synthetic records of all trials follow the dataset in one array.
     placed, records, start = [], len(data.train_y), 0
-    for one in hidden:
-        places, rows = (np.where(old < records, old, old + start) for old in (one.places, one.rows))
-        placed.append(replace(one, places=places, rows=rows))
-        start += len(one.y)
-    x = np.concatenate([data.train_x, *(one.x for one in hidden)])
-    y = np.concatenate([data.train_y, *(one.y for one in hidden)])
-    jobs = [make_job(inputs, context, i, (x[one.rows], y[one.rows])) for i, one in zip(group, placed, strict=True)]
+    for target in hidden:
+        candidate_rows, rows = (np.where(old < records, old, old + start) for old in (target.places, target.rows))
+        placed.append(replace(target, places=candidate_rows, rows=rows))
+        start += len(target.y)
+    x = np.concatenate([data.train_x, *(target.x for target in hidden)])
+    y = np.concatenate([data.train_y, *(target.y for target in hidden)])
+    jobs = [
+        make_job(inputs, context, i, (x[target.rows], y[target.rows])) for i, target in zip(group, placed, strict=True)
+    ]
 
     jobs[0] = replace(jobs[0], progress=lambda done, total: context.progress(done, total, "training"))
     reader = Reader(
         jobs,
-        [torch.from_numpy(one.rows) for one in placed],
-        torch.from_numpy(np.stack([one.places for one in placed])),
+        [torch.from_numpy(target.rows) for target in placed],
+        torch.from_numpy(np.stack([target.places for target in placed])),
         *tensors(x, y, context.device),
         iterates=inputs["threat_model"]["access"] == "all-iterates",
     )

@@ -43,13 +43,13 @@ def gammas_monte_carlo(
     logs = log_ratios(phases, whole("samples", samples, 100), seed)
     miss = (1.0 - inside("confidence", confidence)) / max(1, len(levels))
     half = len(logs) // 2
-    pilot, rest = np.sort(logs[:half])[::-1], np.sort(logs[half:])[::-1]
+    pilot, held_back = np.sort(logs[:half])[::-1], np.sort(logs[half:])[::-1]
     ordered = np.sort(logs)[::-1]
     estimates = []
     for kappa in levels:
         largest = np.exp(np.minimum(ordered[: math.ceil(kappa * len(logs))], _LAST))
         value = min(1.0, float(largest.sum()) / len(logs))
-        estimates.append(Estimate(value, _interval(kappa, pilot, rest, miss)))
+        estimates.append(Estimate(value, _interval(kappa, pilot, held_back, miss)))
     return estimates
 
 
@@ -91,22 +91,23 @@ def _draw_losses(phase: Steps, source: np.random.Generator, rows: int, columns: 
     return np.asarray(logs.sum(axis=1), dtype=np.float64)
 
 
-def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interval:
+def _interval(kappa: float, pilot: Floats, held_back: Floats, miss: float) -> Interval:
     """gamma(``kappa``) at confidence 1 - ``miss``, from log-ratios in falling order: thresholds from ``pilot``."""
-    each = 0.25 * miss
+    share = 0.25 * miss
     log_c = min(float(pilot[min(math.ceil(kappa * len(pilot)), len(pilot)) - 1]), _LAST)
-    bounded = np.exp(np.minimum(rest, log_c))
-    upper = 1.0 + math.exp(log_c) * kappa - _mean_limit(bounded, math.exp(log_c), each, upper=False)
+    bounded = np.exp(np.minimum(held_back, log_c))
+    upper = 1.0 + math.exp(log_c) * kappa - _mean_limit(bounded, math.exp(log_c), share, upper=False)
     # A larger threshold, so that its level is almost certainly below kappa.
-    spread = math.sqrt(kappa / len(rest))
+    spread = math.sqrt(kappa / len(held_back))
     safe = max(kappa - 3.0 * spread, 0.0)
     log_c = min(float(pilot[min(math.ceil(safe * len(pilot)), len(pilot)) - 1 if safe > 0.0 else 0]), _LAST)
-    above = int(np.count_nonzero(rest > log_c))
+    above = int(np.count_nonzero(held_back > log_c))
     level = Interval(
-        binomial.lower(above, len(rest), 1.0 - each), max(binomial.upper(above, len(rest), 1.0 - each), 1e-300)
+        binomial.lower(above, len(held_back), 1.0 - share),
+        max(binomial.upper(above, len(held_back), 1.0 - share), 1e-300),
     )
-    below = np.where(rest > log_c, 0.0, np.exp(np.minimum(rest, log_c)))
-    power = max(1.0 - _mean_limit(below, math.exp(log_c), each, upper=True), math.exp(log_c) * level.lower, 0.0)
+    below = np.where(held_back > log_c, 0.0, np.exp(np.minimum(held_back, log_c)))
+    power = max(1.0 - _mean_limit(below, math.exp(log_c), share, upper=True), math.exp(log_c) * level.lower, 0.0)
     lower = min(1.0, power) * min(1.0, kappa / level.upper)
     upper = min(1.0, max(upper, kappa))
     return Interval(min(max(lower, kappa), upper), upper)
@@ -155,14 +156,14 @@ def gamma_outcomes(spec: dps.Spec, leakage: Leakage, named: Sequence[float]) -> 
     if (monte_carlo := spec.mechanism.get("monte_carlo")) is not None:
         noisy, revealed = noisy_steps(leakage.phases), revealed_probability(leakage.phases)
         estimates = gammas_monte_carlo(kappas, noisy, int(monte_carlo["samples"]), _SEED, _CONFIDENCE)
-        values["monte-carlo"] = [with_revealed(one.value, revealed) for one in estimates]
-        for one in estimates:
-            low, high = (with_revealed(end, revealed) for end in (one.interval.lower, one.interval.upper))
+        values["monte-carlo"] = [with_revealed(estimate.value, revealed) for estimate in estimates]
+        for estimate in estimates:
+            low, high = (with_revealed(end, revealed) for end in (estimate.interval.lower, estimate.interval.upper))
             drawn.append(Interval(low, high))
     for index in map(kappas.index, named):
-        at = dps.FrozenMap({"kappa": kappas[index]})
-        yield certified("gamma", bounds[index], at=dict(at), source=gamma_source(bounds[index]))
-        finding = partial(dps.Finding, quantity="gamma", at=at, scope=scope_of(), assumptions=ASSUMPTIONS)
+        position = dps.FrozenMap({"kappa": kappas[index]})
+        yield certified("gamma", bounds[index], at=dict(position), source=gamma_source(bounds[index]))
+        finding = partial(dps.Finding, quantity="gamma", at=position, scope=scope_of(), assumptions=ASSUMPTIONS)
         for name, column in values.items():
             value = column[index]
             if value is not None and name in _METHODS:
@@ -187,17 +188,17 @@ def gamma_outcomes(spec: dps.Spec, leakage: Leakage, named: Sequence[float]) -> 
             )
     columns: dict[str, Sequence[float | None]] = {
         "kappa": kappas,
-        "gamma": [one.upper for one in bounds],
-        "gamma-lower": [one.lower for one in bounds],
+        "gamma": [bound.upper for bound in bounds],
+        "gamma-lower": [bound.lower for bound in bounds],
         **values,
     }
-    middles = [0.5 * (one.lower + one.upper) for one in bounds]
+    middles = [0.5 * (bound.lower + bound.upper) for bound in bounds]
     for name in [name for name in values if name in APPROXIMATE]:
         pairs = zip(values[name], middles, strict=True)
         columns[f"{name}-error"] = [None if value is None else value / middle - 1.0 for value, middle in pairs]
     if drawn:
-        columns["monte-carlo-lower"] = [one.lower for one in drawn]
-        columns["monte-carlo-upper"] = [one.upper for one in drawn]
+        columns["monte-carlo-lower"] = [interval.lower for interval in drawn]
+        columns["monte-carlo-upper"] = [interval.upper for interval in drawn]
     yield kit.series(
         "gamma-by-kappa",
         "Reconstruction: gamma by baseline success kappa, on logarithmic axes",

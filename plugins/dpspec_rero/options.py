@@ -109,12 +109,12 @@ def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
 
 def _trained(block: dps.FrozenMap) -> dps.Phase:
     phase = dps.Phase.of(block)
-    rest = {key: value for key, value in phase.items() if key not in ("scale", "sensitivity")}
+    keys = {key: value for key, value in phase.items() if key not in ("scale", "sensitivity")}
     if "scale" in phase:
         clip_norm = _sensitivity(phase)
         deviation = float(phase["scale"]) * (math.sqrt(2.0) if phase.noise == "laplace" else 1.0)
-        rest |= {"clip_norm": clip_norm, "noise_multiplier": deviation / clip_norm}
-    return dps.Phase({**rest, "noise": phase.noise})
+        keys |= {"clip_norm": clip_norm, "noise_multiplier": deviation / clip_norm}
+    return dps.Phase({**keys, "noise": phase.noise})
 
 
 def _sensitivity(phase: dps.Phase) -> float:
@@ -157,10 +157,10 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
         help = "write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm"
         yield kit.unsupported(message, dps.in_phase(spec, number, "clip_norm"), help)
     elif "sensitivity" in phase and norm not in phase["sensitivity"]:
-        (other,) = phase["sensitivity"]
-        message = f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one"
+        (given_norm,) = phase["sensitivity"]
+        message = f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {given_norm} one"
         help = "a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs"
-        yield kit.unsupported(message, dps.in_phase(spec, number, "sensitivity", other), help)
+        yield kit.unsupported(message, dps.in_phase(spec, number, "sensitivity", given_norm), help)
     yield from kit.other_scheme(
         spec,
         number,

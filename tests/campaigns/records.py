@@ -36,7 +36,6 @@ from dpspec.contract.frozen import digest
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.codec import dump, load
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble, bound, run
 from dpspec.engine.storage.stored_trials import StoredTrials
@@ -44,6 +43,7 @@ from dpspec.engine.storage.trial_store import Store, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.terminal import render
+from dpspec.results.codec import dump, load
 
 #: Limits of one case: seconds of processor time, and bytes.
 SECONDS, BYTES = 2.0, 1 << 30

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from dpspec.contract import Check, FrozenMap, TrainingJob
-from dpspec.engine.judging.conformance_status import rejected
+from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer

@@ -13,8 +13,8 @@ import pytest
 from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
-from dpspec.engine.judging.conformance_status import rejected
 from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
+from dpspec.results.conformance_status import rejected
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

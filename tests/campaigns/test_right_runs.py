@@ -4,7 +4,7 @@ import pytest
 from campaigns import right_runs
 from scipy.stats import binom
 
-from dpspec.engine.judging.conformance_status import rejected
+from dpspec.results.conformance_status import rejected
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 300), marks=pytest.mark.slow)], ids=["few", "many"])

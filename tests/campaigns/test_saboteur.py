@@ -7,11 +7,11 @@ import random
 import pytest
 from campaigns import saboteur
 
-from dpspec.engine.results.codec import dump, load
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
+from dpspec.results.codec import dump, load
 
 Cell = saboteur.Cell
 

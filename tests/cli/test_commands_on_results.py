@@ -9,10 +9,8 @@ import pytest
 from support import specs
 from support.results import audit, result, verdict
 
+from dpspec import decimals
 from dpspec.engine.differences import Mismatch
-from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.results import decimals
-from dpspec.engine.results.codec import dump
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
@@ -20,6 +18,8 @@ from dpspec.registry.loader import load_catalog
 from dpspec.reporters import page as html
 from dpspec.reporters.page import generator
 from dpspec.reporters.read_results import extract
+from dpspec.results.codec import dump
+from dpspec.results.redact import LEFT_OUT_REASON
 
 
 @pytest.fixture

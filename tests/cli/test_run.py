@@ -14,8 +14,8 @@ from support import counting as support
 
 import dpspec.contract as dps
 from dpspec.contract.catalog import Offered
-from dpspec.engine.results.codec import load
 from dpspec.registry import loader
+from dpspec.results.codec import load
 
 
 def test_claims_as_expected(dpspec, counting):

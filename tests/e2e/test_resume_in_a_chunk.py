@@ -9,8 +9,8 @@ import pytest
 
 from dpspec.contract import Plan, Spec
 from dpspec.contract.frozen import canonical_json
+from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify

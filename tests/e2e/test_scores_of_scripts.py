@@ -12,7 +12,7 @@ from support.attacks import spec_at
 
 from dpspec.contract import Finding
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog

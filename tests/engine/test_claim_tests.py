@@ -9,16 +9,16 @@ from support import audits, counting
 from support.audits import HERE, approx, attack, average, bound, check, claim, spec, unjudged, verdict, verdicts
 
 from dpspec.contract import Claim, Evidence, Finding, FrozenMap, Scope
-from dpspec.engine.judging import conformance_status
+from dpspec.contract.results import Result, Verdict
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import Result, Verdict
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode
+from dpspec.results import conformance_status
+from dpspec.results.redact import redact
 from dpspec.stats import binomial
 from dpspec.stats.attacks import evidence_tests, one_run
 

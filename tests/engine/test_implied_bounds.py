@@ -13,8 +13,8 @@ from support.audits import approx, bound, verdict
 from dpspec.accounting import Interval, PrivacyLoss
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
+from dpspec.contract.results import SOURCE
 from dpspec.engine.judging.implied_bounds import ContradictoryBoundsError, contradictions
-from dpspec.engine.results.result import SOURCE
 
 #: Quantities with one condition, and values of it.
 CONDITIONS = {

@@ -13,9 +13,9 @@ from support import audits
 from support.audits import HERE, MEASURED, approx, attack, average, bound, claim, counts, spec, verdict, verdicts
 
 from dpspec.contract import Assumption, Claim, Finding, FrozenMap, Printed, Scope
-from dpspec.engine.judging.inequalities import statement
+from dpspec.contract.results import VerdictName
 from dpspec.engine.judging.judge import as_expected, judge
-from dpspec.engine.results.result import VerdictName
+from dpspec.results.inequalities import statement
 
 #: Guesses that reject epsilon = 3 overwhelmingly (1000 of 1000), a little (p about 0.002), and not at all.
 OVERWHELMING = attack(1000, 1000, 1000)

@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize, special
 
 import dpspec
-from dpspec.engine.results.result import Remedy
+from dpspec.contract.results import Remedy
 from dpspec.engine.running import remedies as module
 from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog

@@ -13,14 +13,14 @@ from support import counting
 
 from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, LoadedData, Resumable, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
+from dpspec.contract.results import Result
 from dpspec.engine.preparing import context as context_module
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.diff import diff
-from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.results.diff import diff
 from dpspec.training.gradients import memory
 
 

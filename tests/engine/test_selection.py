@@ -8,8 +8,8 @@ import pytest
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Scope, Spec
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.preparing.prepare import check
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.selection import common_scopes
 from dpspec.engine.storage.trial_store import Store

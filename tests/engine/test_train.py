@@ -13,8 +13,8 @@ from support.counting import notices
 
 from dpspec.contract import Plan, Spec
 from dpspec.contract.events import Event, Progressed, TrialFinished
+from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import Prepared, prepare
-from dpspec.engine.results.result import Result
 from dpspec.engine.running import train
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions

@@ -15,11 +15,10 @@ from support import counting
 from dpspec.contract import FrozenMap
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
+from dpspec.contract.results import Result
 from dpspec.engine.preparing import trial_keys
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
-from dpspec.engine.results import codec
-from dpspec.engine.results.result import Result
 from dpspec.engine.running import train
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import stored_trials
@@ -27,6 +26,7 @@ from dpspec.engine.storage.stored_trials import trial_key
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.reporters import markdown, terminal
+from dpspec.results import codec, origins
 
 FAMILIES = {"mechanism": "mechanisms", "data": "datasets", "backend": "backends"}
 NAMES = {"mechanism": ("audit", "Audit"), "data": ("source", "Source"), "backend": ("trainer", "Trainer")}
@@ -142,7 +142,7 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
     assert (by["backend"]["distribution"], by["backend"]["version"], by["backend"]["revision"]) == ("acme", "0.1", 1)
     made = by["backend"]["code"][:12]
     here = importlib.metadata.version("dpspec")
-    said = stored_trials.origin_summary(audit)
+    said = origins.origin_summary(audit)
     assert said.startswith(f"5 of 5 trials from the store, made by dpspec {here}, torch ")
     assert f"backend of acme 0.1, code {made} on 20" in said
     for render in (terminal.render, markdown.render):
@@ -183,7 +183,7 @@ def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: 
     )
     found = verify(dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=edited),)), catalog("backend"))
     assert any(one.differs and one.what.endswith(", key") for one in found)
-    assert stored_trials.origin_summary(dataclasses.replace(audit, trials=edited))
+    assert origins.origin_summary(dataclasses.replace(audit, trials=edited))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from support import counting
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import canonical_json, digest
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import gpu_name
 from dpspec.engine.storage.trial_store import DamageError, Store, file_digest, read_array, read_key, seal_of

@@ -17,19 +17,19 @@ from support.forger.pairs import LEFT_OUT
 
 from dpspec.contract import FrozenMap, MissingArrayError
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.results import Result
 from dpspec.engine.differences import Mismatch
 from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.conformance_status import conformance_of
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.redact import LEFT_OUT_REASON, redact
-from dpspec.engine.results import codec
-from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document, load_specs
 from dpspec.registry.loader import load_catalog, resolve
+from dpspec.results import codec
+from dpspec.results.conformance_status import conformance_of
+from dpspec.results.redact import LEFT_OUT_REASON, redact
 
 SPEC = """\
 dpspec: 1

@@ -14,11 +14,11 @@ import pytest
 from dpspec.cli.app import main
 from dpspec.contract import FrozenMap
 from dpspec.engine import differences
-from dpspec.engine.results import codec
 from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import markdown
 from dpspec.reporters import page as html
+from dpspec.results import codec
 
 CORPUS = Path(__file__).parent / "results-0.1.0"
 NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpspec
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 
 SPEC = Path(__file__).parents[2] / "specs" / "cifar" / "wide-resnet-one-run.yaml"
 

@@ -8,7 +8,7 @@ import pytest
 from support.opacus_training import Training
 
 import dpspec
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.errors import MissingLibraryError
 from dpspec.integrations.trackers import _summary, log_to_mlflow, log_to_wandb
 

@@ -10,9 +10,9 @@ from support import solved_once
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, certified_upper, findings, refinement
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
+from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.results.result import Verdict
 from dpspec_group import GroupAudit
 from dpspec_group import theory as group_theory
 from dpspec_modelmix import ModelMixAudit

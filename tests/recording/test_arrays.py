@@ -13,9 +13,9 @@ import torch
 from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
-from dpspec.engine.judging.conformance_status import rejected
 from dpspec.errors import UsageError
 from dpspec.recording.watching.arrays import tensor_of
+from dpspec.results.conformance_status import rejected
 
 RECORDS, RATE, CLIP, SIGMA, SHAPES = 200, 0.1, 0.5, 1.5, ((8, 5), (5,))
 

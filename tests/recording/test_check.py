@@ -16,9 +16,9 @@ from support.opacus_training import Training, recorded, two_passes
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
+from dpspec.contract.results import UNKNOWN, Result
 from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
 from dpspec.engine.recorded.check import document_of
-from dpspec.engine.results.result import UNKNOWN, Result
 
 DELTA = 1e-5
 

@@ -12,8 +12,8 @@ from support.checked_runs import checked
 from support.opacus_training import Training, after_each, recorded, scheduled
 
 from dpspec.cli.app import main
+from dpspec.decimals import upper
 from dpspec.engine.recorded.section import accountant_epsilon
-from dpspec.engine.results.decimals import upper
 
 DELTA = 1e-5
 

@@ -16,8 +16,8 @@ from dpspec.accounting.numerics import Directions
 from dpspec.cli.app import main
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.engine.results.codec import load
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
+from dpspec.results.codec import load
 
 SPEC = """\
 dpspec: 1

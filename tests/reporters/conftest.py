@@ -7,7 +7,7 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Check, Facts, Finding, FrozenMap, Printed, Scope
-from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
+from dpspec.contract.results import AuditResult, Conformance, Result, Verdict
 
 #: A terminal escape, a right-to-left override, markup of three languages, a line end and a lone surrogate.
 HOSTILE = "evil\x1b[31m\u202e[red]x[/red] <b>|`*\n::error::\udc80"

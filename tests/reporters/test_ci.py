@@ -12,7 +12,7 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.reporters import ci
 from dpspec.reporters import data_files as csv_format
 

@@ -9,11 +9,11 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
-from dpspec.engine.judging.evidence_weight import proven_curves
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.figures import figures, power, profile, series_chart
+from dpspec.results.evidence_weight import proven_curves
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 

@@ -7,11 +7,11 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap, Series
-from dpspec.engine.results import codec
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import terminal
 from dpspec.reporters.layout import constants, rounding, series_cell, series_table, text_table
+from dpspec.results import codec
 
 SERIES = factory.series(
     {"rate": [0.12344], "epsilon": [2.95512], "shown": [1.23456], "mean": [2.95512], "n": [3]},

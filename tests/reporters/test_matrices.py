@@ -3,7 +3,7 @@
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters.page import render
 from dpspec.reporters.terminal import render_brief
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.engine.redact import redact
-from dpspec.engine.results.codec import dump, load
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
 from dpspec.reporters import read_results
 from dpspec.reporters.page import compared, generator
 from dpspec.reporters.read_results import ELEMENT, extract, is_page
 from dpspec.reporters.words import place
+from dpspec.results.codec import dump, load
+from dpspec.results.redact import redact
 
 
 class Page(HTMLParser):
@@ -162,7 +162,7 @@ def test_a_large_result_is_compressed_and_compared_all_the_same(monkeypatch: pyt
         with pytest.raises(ResultError, match=message):
             extract(page[:start] + content + page[end:])
     bomb = b64encode(zlib.compress(b"0" * 5000)).decode()
-    monkeypatch.setattr("dpspec.engine.results.codec.MAX_BYTES", 4000)
+    monkeypatch.setattr("dpspec.results.codec.MAX_BYTES", 4000)
     with pytest.raises(ResultError, match="more than 4000 bytes"):
         extract(page[:start] + bomb + page[end:])
 

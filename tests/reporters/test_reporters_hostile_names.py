@@ -23,12 +23,12 @@ from support.claims_oracle import PRIVATE
 from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap
-from dpspec.engine.results.codec import result_schema
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.reporters import ci, markdown, statement, terminal
 from dpspec.reporters import data_files as csv_format
 from dpspec.reporters import data_files as json_format
 from dpspec.reporters import statement as registry
+from dpspec.results.codec import result_schema
 
 #: Text that means something to a terminal, a shell, a browser, Markdown, YAML, XML, a spreadsheet or a CI runner.
 HOSTILE = (

@@ -3,7 +3,7 @@
 import dataclasses
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.redact import LEFT_OUT_REASON, redact
+from dpspec.results.redact import LEFT_OUT_REASON, redact
 
 
 def test_hidden_values_go_with_what_repeats_them(result):

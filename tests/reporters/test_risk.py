@@ -12,7 +12,7 @@ from scipy import special
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.reporters.risk import FALSE_POSITIVES, SCALE, highest_rate, rates, risk
 
 

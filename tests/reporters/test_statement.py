@@ -12,7 +12,7 @@ from support.schemas import registry_errors
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Assumption, Finding, FrozenMap
-from dpspec.engine.results.result import AuditResult, Conformance
+from dpspec.contract.results import AuditResult, Conformance
 from dpspec.reporters import statement
 
 DOCUMENT = FrozenMap(

@@ -8,8 +8,7 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, FrozenMap
-from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.results.result import AuditResult, Conformance, Remedy, Result, Verdict
+from dpspec.contract.results import AuditResult, Conformance, Remedy, Result, Verdict
 from dpspec.reporters import ci, markdown, terminal
 from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
@@ -26,6 +25,7 @@ from dpspec.reporters.summary import (
     untested,
     verdict_sentence,
 )
+from dpspec.results.redact import LEFT_OUT_REASON
 
 DOCUMENT = {
     "dpspec": 1,

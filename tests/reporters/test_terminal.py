@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
-from dpspec.engine.results.result import AuditResult, Conformance
+from dpspec.contract.results import AuditResult, Conformance
 from dpspec.reporters import markdown
 from dpspec.reporters.terminal import render, render_brief
 from dpspec.testing.reporter import sample_result

@@ -10,7 +10,7 @@ from support.specs import DECLARED
 
 import dpspec
 from dpspec.contract import Check, FrozenMap, Scope
-from dpspec.engine.results.result import Conformance, Result
+from dpspec.contract.results import Conformance, Result
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import statement, terminal, words
 from dpspec.reporters.risk import rates

@@ -22,7 +22,7 @@ from support import counting
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.frozen import digest
-from dpspec.engine.results.result import Result
+from dpspec.contract.results import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import trial_store as store_module
 from dpspec.engine.storage.trial_store import Store

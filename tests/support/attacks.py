@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 from dpspec.contract import Outcome, Spec, Trial
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec_group.scores import ScoreDistribution
 from support import specs

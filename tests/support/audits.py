@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 import dpspec.contract as dps
+from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.results.result import Verdict
 from support import specs
 
 SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "min_records", "neighbours", "record", "over")

@@ -12,12 +12,12 @@ from typing import Any
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
+from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, canary_bound, epsilon_of
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.results.result import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, log_softmax, logsumexp
 
 from dpspec.contract import Claim, Facts, Finding, FrozenMap, Scope, Section, Spec, ThreatModel
-from dpspec.engine.judging.evidence_weight import covers
+from dpspec.results.evidence_weight import covers
 from dpspec_preprocessing import PreprocessingAudit, bounds, options, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Power, Scope, Series
-from dpspec.engine.results.result import AuditResult, Conformance, Result, TrialRecord, Verdict
+from dpspec.contract.results import AuditResult, Conformance, Result, TrialRecord, Verdict
 
 
 def verdict(claim: str = "one", **changes: Any) -> Verdict:

@@ -6,8 +6,8 @@ from typing import Any
 
 from dpspec.contract import Diagnostic, FrozenMap, Section, Spec, ThreatModel
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import check
-from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs

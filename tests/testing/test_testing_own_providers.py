@@ -27,9 +27,7 @@ class TestDigits(Ours, DatasetSuite):
 class TestDeclared(Ours, DatasetSuite):
     kind = "declared"
     rows = False
-
-    def options(self, directory):
-        return {"records": 50}
+    options: ClassVar = {"records": 50}
 
 
 class TestSynthetic(TestDeclared):
@@ -39,19 +37,19 @@ class TestSynthetic(TestDeclared):
 
 class TestNpz(Ours, DatasetSuite):
     kind = "npz"
+    options: ClassVar = {"path": "rows.npz", "classes": 2}
 
-    def options(self, directory: Path):
+    def write_files(self, directory: Path):
         x, y = np.random.default_rng(1).normal(size=(20, 3)), np.arange(20) % 2
         np.savez(directory / "rows.npz", x=x, y=y)
-        return {"path": "rows.npz", "classes": 2}
 
 
 class TestCsv(Ours, DatasetSuite):
     kind = "csv"
+    options: ClassVar = {"path": "rows.csv", "label": "label", "classes": 3}
 
-    def options(self, directory: Path):
+    def write_files(self, directory: Path):
         (directory / "rows.csv").write_text("a,b,label\n" + "".join(f"{i},{i / 7},{i % 3}\n" for i in range(12)))
-        return {"path": "rows.csv", "label": "label", "classes": 3}
 
 
 class TestMlp(Ours, ModelSuite):

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
-from dpspec.engine.judging.evidence_weight import (
+from dpspec.contract.results import Recording
+from dpspec.results.evidence_weight import (
     claim_scope,
     covers,
     curve_points,
@@ -15,8 +16,7 @@ from dpspec.engine.judging.evidence_weight import (
     proven_bound,
     usable,
 )
-from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
-from dpspec.engine.results.result import Recording
+from dpspec.results.inequalities import Part, Points, Statement, statement
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The default family-wise confidence.
@@ -183,9 +183,11 @@ class ClaimTests:
         for of_privacy, family in self._families.items():
             for number, audit in enumerate(audits):
                 if audit.incomplete:
-                    own = [c for c in self.claims if c.number == number and c.statement.about_privacy == of_privacy]
-                    most = audit.tests if of_privacy else sum(len(c.statement.parts) for c in own)
-                    family.others += max(0, most - len({h for c in own for h, *_ in c.hypotheses}))
+                    audit_claims = [
+                        c for c in self.claims if c.number == number and c.statement.about_privacy == of_privacy
+                    ]
+                    most = audit.tests if of_privacy else sum(len(c.statement.parts) for c in audit_claims)
+                    family.others += max(0, most - len({h for c in audit_claims for h, *_ in c.hypotheses}))
 
     def level(self, tested: TestedClaim) -> float:
         return self._levels[tested.statement.about_privacy]
@@ -229,23 +231,23 @@ class ClaimTests:
         from dpspec.stats.attacks import evidence_tests
 
         stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        found: list[TestedHypothesis] = []
+        tested_hypotheses: list[TestedHypothesis] = []
         usable_evidence = [(index, e) for index, e in enumerate(evidence) if usable(e.assumptions)]
         if stated.about_privacy:
             usable_evidence = [(index, e) for index, e in usable_evidence if covers(scope, e.scope)]
             for index, e in usable_evidence:
                 if stated.points and e.quantity == "epsilon" and group_size(e) <= claim.group_size:
-                    found.append(((number, index, "curve", stated.points), e, None))
+                    tested_hypotheses.append(((number, index, "curve", stated.points), e, None))
         for part in stated.parts:
             if not stated.about_privacy and not is_metric(part.quantity, self._findings[number]):
                 continue
             for index, e in usable_evidence:
                 # Counts on one model's test records cover no other model, under any conditions.
-                at = e.at if stated.about_privacy else {**e.at, "about": evidence_tests.about(e)}
+                conditions = e.at if stated.about_privacy else {**e.at, "about": evidence_tests.about(e)}
                 counts = e.kind == "binomial" if stated.about_privacy else measures(e)
-                if counts and e.quantity == part.quantity and part.matches(at, opposing=True):
-                    found.append(((number, index, part.side, ((part.claimed, 0.0),)), e, part))
-        return found
+                if counts and e.quantity == part.quantity and part.matches(conditions, opposing=True):
+                    tested_hypotheses.append(((number, index, part.side, ((part.claimed, 0.0),)), e, part))
+        return tested_hypotheses
 
 
 @dataclass(frozen=True, kw_only=True)

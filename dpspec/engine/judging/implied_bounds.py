@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Finding
-from dpspec.engine.judging.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
-from dpspec.engine.judging.inequalities import Part
-from dpspec.engine.results.decimals import exact, lower, upper
-from dpspec.engine.results.result import SOURCE
+from dpspec.contract.results import SOURCE
+from dpspec.decimals import exact, lower, upper
+from dpspec.results.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
+from dpspec.results.inequalities import Part
 
 #: Relative slack for float64 formulas, and the error of a probability computed from a polygon.
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
@@ -101,6 +101,8 @@ def _above_curve(low: Finding, pairs: Sequence[Pair]) -> bool:
 
 def _shown(finding: Finding) -> str:
     side, rounded = ("<=", upper) if finding.bound == "upper" else (">=", lower)
-    at = ", ".join(f"{key} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items())
-    value = f"{finding.quantity} {side} {rounded(finding.value)}{f' at {at}' if at else ''}"
+    conditions = ", ".join(
+        f"{key} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items()
+    )
+    value = f"{finding.quantity} {side} {rounded(finding.value)}{f' at {conditions}' if conditions else ''}"
     return f"the {finding.bound} bound {value} ({finding.rigor}, {finding.method})"

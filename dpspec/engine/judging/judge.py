@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, Scope
+from dpspec.contract.results import Conformance, Verdict, VerdictName
+from dpspec.decimals import exact, lower, upper
 from dpspec.engine.judging.claim_tests import (
     ClaimTests,
     Concluded,
@@ -19,9 +21,10 @@ from dpspec.engine.judging.claim_tests import (
     reject_bounds,
     rejection_of,
 )
-from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
-from dpspec.engine.judging.conformance_status import rejected as is_rejected
-from dpspec.engine.judging.evidence_weight import (
+from dpspec.engine.judging.implied_bounds import require_consistent
+from dpspec.results.conformance_status import conformance_of, family_sizes, join_checks
+from dpspec.results.conformance_status import rejected as is_rejected
+from dpspec.results.evidence_weight import (
     WeighedFinding,
     covers,
     enough_records,
@@ -31,10 +34,7 @@ from dpspec.engine.judging.evidence_weight import (
     scope_shortfall,
     weighed_findings,
 )
-from dpspec.engine.judging.implied_bounds import require_consistent
-from dpspec.engine.judging.inequalities import Part, Statement
-from dpspec.engine.results.decimals import exact, lower, upper
-from dpspec.engine.results.result import Conformance, Verdict, VerdictName
+from dpspec.results.inequalities import Part, Statement
 from dpspec.text import several
 
 
@@ -89,9 +89,9 @@ class PartView:
         self.proof: WeighedFinding | None = next((w for w in proving if w.strength == "proof"), None)
         # The deciding bound on the proving side, and the farthest on the other.
         self.attacked = next((w for w in opposing if w.strength == "statistical"), None)
-        near, far = self.best or next(iter(proving), None), self.refuting or next(iter(opposing), None)
-        far = self.attacked or far if only_attack else far
-        self.ends = (near, far) if part.side == "at-most" else (far, near)
+        deciding, farthest = self.best or next(iter(proving), None), self.refuting or next(iter(opposing), None)
+        farthest = self.attacked or farthest if only_attack else farthest
+        self.ends = (deciding, farthest) if part.side == "at-most" else (farthest, deciding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,19 +202,19 @@ class ClaimEvaluator:
         for finding in self.findings:
             in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.matches(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
-                for one in finding.assumptions:
-                    if one.status == "unchecked" and not recording.ended:
+                for assumption in finding.assumptions:
+                    if assumption.status == "unchecked" and not recording.ended:
                         return (
                             f"The recording has no end after step {recording.steps}: the process was killed, failed "
                             "or still runs. Record the whole training again."
                         )
-                    if one.status in ("false", "unchecked"):
-                        name = one.name.removesuffix("-unknown")
+                    if assumption.status in ("false", "unchecked"):
+                        name = assumption.name.removesuffix("-unknown")
                         channel = next((c.name for c in recording.channels if name in c.sources), "")
-                        how = "violated" if one.status == "false" else "open"
-                        what = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"
-                        of = "" if name == channel else f"{name}: "
-                        return f"{what}: {of}{one.text}."
+                        how = "violated" if assumption.status == "false" else "open"
+                        sentence_start = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"
+                        prefix = "" if name == channel else f"{name}: "
+                        return f"{sentence_start}: {prefix}{assumption.text}."
         return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
@@ -332,12 +332,13 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
 
     evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
     if evidence.kind == "binomial":
-        at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
-        bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
+        conditions = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
+        proved = f"{finding.quantity} <= {upper(finding.value)}"
+        bound = f"the proved bound {proved}{' at ' + conditions if conditions else ''} itself"
     else:
         epsilon, delta = min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
-        what, more = ("bound", "") if len(points) == 1 else ("curve", f", all {len(points)} points")
-        bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
+        subject, remark = ("bound", "") if len(points) == 1 else ("curve", f", all {len(points)} points")
+        bound = f"the proved {subject} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{remark}"
     text = (
         f"The attack ({attack_name(evidence)}) rejects {bound}, p = {upper(rejected.p_value)} over the invocation: "
         "theory, implementation or attack is wrong."
@@ -363,12 +364,14 @@ def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) ->
         value = (upper if part.side == "at-most" else lower)(weighed.value)
         return f"Approximate: {part.quantity} is about {value}, within the claim, without a guarantee."
     if weighed.strength == "statistical":
-        at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
-        return f"Statistical: {bound} at {at}, within the claim."
+        level = (
+            f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
+        )
+        return f"Statistical: {bound} at {level}, within the claim."
     whose = "for the declared collection of datasets" if finding.scope.data == "collection" else "for this dataset"
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
-    given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
-    text = f"Proved only {given}: {bound}, within the claim."
+    condition = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
+    text = f"Proved only {condition}: {bound}, within the claim."
     if unchecked:
         return text
     if enough is None:

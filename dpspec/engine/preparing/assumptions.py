@@ -1,4 +1,4 @@
-"""Core's assumptions on initial weights, the constants of a backend, and the code of an attack."""
+"""Core's assumptions on initial weights, the constants of a backend, and the code of an attack and of its test."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 from dpspec.contract import Assumption, Evidence, Finding, Outcome, Spec, is_privacy_quantity
 from dpspec.contract.catalog import Offered
 from dpspec.engine.preparing.prepare import CONSTANTS, chosen_weights, weights_path
+from dpspec.stats.attacks.methods import method_of
 
 PUBLIC = Assumption(
     name="public-initial-weights",
@@ -34,6 +35,13 @@ ATTACK_CODE = Assumption(
     text="the code of the attack received no inclusion bit, seed or noise; dpspec cannot check other sources",
 )
 
+#: The assumption of evidence, and of an attack's lower bounds, if the attack method is a third-party plugin's.
+TEST_CODE = Assumption(
+    name="test-code",
+    status="reported",
+    text="the p-values of the attack method are valid; dpspec cannot check the code of another plugin",
+)
+
 #: Statuses that prevent a proof.
 _BAD = ("false", "unchecked")
 
@@ -51,15 +59,19 @@ def with_assumptions(
     parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
     code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
     chosen = chosen_weights(spec)
+    outcomes = list(outcomes)
+    tests = [*_foreign_tests(outcomes)]
     for outcome in outcomes:
         more: list[Assumption] = []
         if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
             more.append(code)
+        if isinstance(outcome, Evidence):
+            more += _foreign_tests([outcome])
         if isinstance(outcome, Finding):
             outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
             match outcome.bound, outcome.scope.pipeline:
                 case "lower", "executed":
-                    more += [code] if attack else []
+                    more += [*([code] if attack else []), *tests]
                     more += [CHOSEN] if chosen else []
                 case "upper", "declared" if chosen:
                     more.append(SAME)
@@ -68,6 +80,14 @@ def with_assumptions(
         if more and isinstance(outcome, Evidence | Finding):
             outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
         yield outcome
+
+
+def _foreign_tests(outcomes: Iterable[Outcome]) -> Iterator[Assumption]:
+    """The assumption for each third-party plugin whose attack method tests some of the evidence."""
+    kinds = {outcome.kind for outcome in outcomes if isinstance(outcome, Evidence)}
+    for method in filter(None, map(method_of, sorted(kinds))):
+        if method.origin:
+            yield replace(TEST_CODE, text=f"{TEST_CODE.text} ({method.descriptor.kind!r} of {method.origin})")
 
 
 def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dpspec import decimals
 from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
-from dpspec.engine.results import decimals
 from dpspec.registry.loader import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class RunContext:
         self.state_folder: Callable[[int], Path | None] | None = None
         if like is None or "data" not in like.__dict__:
             return
-        other = like.prepared
-        same_digest = prepared.facts.digest is not None and other.facts.digest == prepared.facts.digest
-        if same_digest and (other.spec.data, other.spec.directory) == (prepared.spec.data, prepared.spec.directory):
+        earlier = like.prepared
+        same_digest = prepared.facts.digest is not None and earlier.facts.digest == prepared.facts.digest
+        if same_digest and (earlier.spec.data, earlier.spec.directory) == (prepared.spec.data, prepared.spec.directory):
             self.__dict__["data"] = like.data
 
     @cached_property
@@ -212,8 +212,8 @@ class ChosenAttack:
         shape, classes = self._context.data.train_x.shape[1:], self._context.facts.classes
         fits = isinstance(records, tuple) and [np.shape(part) for part in records] == [(count, *shape), (count,)]
         if not fits or not np.isfinite(records[0]).all() or not np.isin(records[1], np.arange(classes)).all():
-            what = f"{count} finite records of shape {shape} with labels 0 to {classes - 1}"
-            raise misbehaved(offered, f"make() does not return {what}")
+            expected = f"{count} finite records of shape {shape} with labels 0 to {classes - 1}"
+            raise misbehaved(offered, f"make() does not return {expected}")
         return Records(records[0].astype(np.float32), records[1].astype(np.int64))
 
     def directions(self, count: int, seed: int) -> Directions:
@@ -229,14 +229,16 @@ class ChosenAttack:
             assert parameters is not None
             # Directions that compute their own gradients are evaluated once before any canary is inserted.
             try:
-                found, off = read_directions(rows, count, parameters, self._context.device)
+                directions, off = read_directions(rows, count, parameters, self._context.device)
             except InvalidDirectionsError as error:
                 raise misbehaved(offered, str(error)) from None
             _require_orthonormal(offered, off)
-            return found
-        wanted = (count, parameters)
-        if rows.shape != wanted or rows.dtype.kind != "f":
-            raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
+            return directions
+        expected_shape = (count, parameters)
+        if rows.shape != expected_shape or rows.dtype.kind != "f":
+            raise misbehaved(
+                offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {expected_shape}"
+            )
         products = rows.astype(np.float64) @ rows.astype(np.float64).T
         _require_orthonormal(offered, np.abs(products - np.eye(count)).max(initial=0.0))
         return dense_directions(rows, device=self._context.device)
@@ -259,10 +261,10 @@ class ChosenAttack:
                 job=replace(job, x=_sealed(job.x), y=_sealed(job.y), model=copy.deepcopy(job.model)),
                 **sealed,
             )
-        found = made(offered, offered.provider.score, "score()", observed)
+        scores = made(offered, offered.provider.score, "score()", observed)
         if not foreign:
-            return cast(Array, found)
-        values = np.asarray(found)
+            return cast(Array, scores)
+        values = np.asarray(scores)
         fits = values.shape == observed.copies.shape and values.dtype.kind in "fiu"
         if not fits or not np.isfinite(values).all():
             raise misbehaved(offered, f"score() does not return {len(observed.copies)} finite numbers")

@@ -128,8 +128,10 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
                     f"{offered.provider.kind} computes with features, and the records are ids of {facts.vocabulary} "
                     f"tokens; models that take them: {kinds_with(catalog.models, 'tokens')}"
                 )
-            own = {key: value for key, value in spec.model.options.items() if key != INITIAL}
-            factory: ModelFactory = made(offered, offered.provider.factory, "its factory", FrozenMap(own), facts)
+            model_options = {key: value for key, value in spec.model.options.items() if key != INITIAL}
+            factory: ModelFactory = made(
+                offered, offered.provider.factory, "its factory", FrozenMap(model_options), facts
+            )
             if is_foreign(offered):
                 factory = CountedModel(factory, offered)
             facts = dataclasses.replace(facts, parameters=factory.parameters())
@@ -143,12 +145,14 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         except ValueError as error:
             raise SpecError([model_mismatch(error, ("model", "initial", "path"), spec)]) from None
     attack = offers_of(spec, catalog)
-    offers |= {part: each for part, each in attack.items() if is_foreign(each[1])}
+    offers |= {part: offer for part, offer in attack.items() if is_foreign(offer[1])}
     audit, constants = audit_of(mechanism), constants_of(backend, spec)
     components = _components(audit, spec, catalog, recorded)
     if components:
         audit = audit.compose(components)
-        constants = min((each.constants for each in components), key=lambda stated: _WEAKEST.index(stated.status))
+        constants = min(
+            (component.constants for component in components), key=lambda stated: _WEAKEST.index(stated.status)
+        )
     problems = [
         *refusals(spec, facts, source, offers, catalog),
         *(_beyond_limit(spec, facts, attack["canary"][1]) if "canary" in attack else ()),
@@ -228,28 +232,28 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
 
 
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
-    what = error.args[-1] if error.args else type(error).__name__
-    message = f"bounds cannot be computed in floating point: {what}"
+    reason = error.args[-1] if error.args else type(error).__name__
+    message = f"bounds cannot be computed in floating point: {reason}"
     hint = "a number of the mechanism, or of its rate, noise or limits, is far too large or too small"
     return locate(Diagnostic(code="out-of-range", message=message, path=("mechanism",), help=hint), spec.origin)
 
 
-def model_mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
-    return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
+def model_mismatch(error: ValueError, path: SpecPath, spec: Spec) -> Diagnostic:
+    return locate(Diagnostic(code="model-mismatch", message=str(error), path=path), spec.origin)
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
-    audit, found = spec.audit, {}
+    audit, attack_offers = spec.audit, {}
     if audit is not None and audit.canary is not None:
-        found["canary"] = audit.canary.kind, find(catalog.canaries, audit.canary.kind, "canary")
+        attack_offers["canary"] = audit.canary.kind, find(catalog.canaries, audit.canary.kind, "canary")
     if audit is not None and audit.score is not None:
-        found["score"] = audit.score.kind, find(catalog.scores, audit.score.kind, "score")
-    return found
+        attack_offers["score"] = audit.score.kind, find(catalog.scores, audit.score.kind, "score")
+    return attack_offers
 
 
-def find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
+def find(offers: Mapping[str, Offered], kind: str, kind_of_provider: str) -> Offered:
     if kind not in offers:
-        raise PluginError(f"no installed plugin offers {what} {kind!r} (see `dpspec plugins`)")
+        raise PluginError(f"no installed plugin offers {kind_of_provider} {kind!r} (see `dpspec plugins`)")
     return offers[kind]
 
 
@@ -258,11 +262,11 @@ def _beyond_limit(spec: Spec, facts: Facts, offered: Offered) -> Iterator[Diagno
     limit = made(offered, reference, "limit()", facts, options_of(spec)) if reference else None
     if limit is None:
         return
-    most, why = limit
+    most, reason = limit
     sizes = len(set(spec.threat_model.group_size))
     count = int(_block(spec).get("count", sizes)) // sizes * sizes
     if count > most:
-        yield bad_value(f"count must be at most {most}, got {count}: {why}", ("audit", "canary", "count"))
+        yield bad_value(f"count must be at most {most}, got {count}: {reason}", ("audit", "canary", "count"))
 
 
 def options_of(spec: Spec) -> FrozenMap:
@@ -279,12 +283,12 @@ def with_initial_weights(spec: Spec, factory: ModelFactory, recorded: Facts | No
     if path is None:
         return factory, None
     try:
-        made = FromFile(factory, path)
+        from_file = FromFile(factory, path)
     except DataError:
         if recorded is None or recorded.initial_weights is None:
             raise
         return factory, recorded.initial_weights
-    return made, made.digest
+    return from_file, from_file.digest
 
 
 def weights_path(spec: Spec) -> Path | None:
@@ -338,15 +342,15 @@ def refusals(
         )
     access, accesses = spec.threat_model.access, sorted(mechanism.provider.accesses)
     if access not in accesses:
-        held = f"the bounds of {kind!r} hold for access {' or '.join(accesses)}"
-        yield unsupported(f"{held}, not for {access!r}", ("threat_model", "access"))
+        accepted = f"the bounds of {kind!r} hold for access {' or '.join(accesses)}"
+        yield unsupported(f"{accepted}, not for {access!r}", ("threat_model", "access"))
     for i, claim in enumerate(spec.claims):
         if claim.kind != "metric" and claim.min_records > facts.records:
-            own = claim.min_records != spec.threat_model.min_records
+            set_by_claim = claim.min_records != spec.threat_model.min_records
             yield bad_value(
                 f"claim {claim.id!r} covers datasets of at least {claim.min_records} records, and the declared "
                 f"one has {facts.records}",
-                ("claims", i, "min_records") if own else ("threat_model", "min_records"),
+                ("claims", i, "min_records") if set_by_claim else ("threat_model", "min_records"),
                 f"claim at most {facts.records}, so that the claim covers the declared dataset",
             )
         if float(claim.options.get("delta") or 0.0) * facts.records >= 1.0:
@@ -366,13 +370,13 @@ def refusals(
             "claim it for users, threat_model: {unit: user}, or drop records beforehand and write records_per_user",
         )
     yield from _of_users(spec, facts, backend, catalog)
-    known = backend.provider.schemes
+    schemes = backend.provider.schemes
     for i, phase in enumerate(spec.phases if spec.audit is not None else ()):
-        if known is not None and "sampling" in phase and phase.sampling.scheme not in known:
+        if schemes is not None and "sampling" in phase and phase.sampling.scheme not in schemes:
             yield unsupported(
                 f"backend {offers['backend'][0]!r} does not support the sampling scheme {phase.sampling.scheme!r}",
                 in_phase(spec, i, "sampling", "scheme"),
-                f"use one of {', '.join(sorted(known))}, or another backend",
+                f"use one of {', '.join(sorted(schemes))}, or another backend",
             )
         rate = phase.sampling.rate if "sampling" in phase else None
         if rate is not None and rate < LEAST_DRAWN_RATE and not backend.provider.recording:
@@ -391,7 +395,9 @@ def refusals(
             f"use a mechanism that takes texts: {kinds_with(catalog.mechanisms, 'tokens')}",
         )
     if backend.provider.recording:
-        comparable = sorted(name for name, each in catalog.mechanisms.items() if each.provider.recordable)
+        comparable = sorted(
+            name for name, offered_mechanism in catalog.mechanisms.items() if offered_mechanism.provider.recordable
+        )
         reader: Any = resolve(backend.provider.recording)
         yield from reader.check(spec, comparable)
     if chosen_weights(spec):
@@ -426,18 +432,18 @@ def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> I
     first = next((i for i, sampling in enumerate(drawn) if sampling is not None and sampling.of_users), None)
     if first is None:
         return
-    place = in_phase(spec, first, "sampling", "unit")
+    unit_path = in_phase(spec, first, "sampling", "unit")
     if spec.threat_model.unit != "user":
         yield unsupported(
             "users are drawn, so that bounds hold for users: removing one record changes the contribution of its user "
             "by up to twice the clip norm",
-            place,
+            unit_path,
             "threat_model: {unit: user}, or remove unit and records_per_user to draw records",
         )
     if len({(sampling.unit, sampling.records_per_user) for sampling in drawn if sampling is not None}) > 1:
         yield unsupported(
             "phases that draw records, or another number of a user's records, cannot follow phases that draw users",
-            place,
+            unit_path,
             "write unit and records_per_user once, in mechanism.sampling",
         )
     for i, sampling in enumerate(drawn):
@@ -448,16 +454,16 @@ def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> I
                 "scheme: poisson, with the rate of one user; rate: 1 draws all users",
             )
     if spec.audit is not None:
-        yield from _untrainable(spec, facts, backend, spec.phases[first].sampling, place, catalog)
+        yield from _untrainable(spec, facts, backend, spec.phases[first].sampling, unit_path, catalog)
 
 
 def _untrainable(
-    spec: Spec, facts: Facts, backend: Offered, sampling: Sampling, place: SpecPath, catalog: Catalog
+    spec: Spec, facts: Facts, backend: Offered, sampling: Sampling, unit_path: SpecPath, catalog: Catalog
 ) -> Iterator[Diagnostic]:
     if facts.users is None and facts.digest is not None:
         yield unsupported(
             "users are drawn, and nothing says whose the records are",
-            place,
+            unit_path,
             "data: {user: COLUMN} of a table (kind: csv or parquet), or remove audit",
         )
     if not backend.provider.users:
@@ -486,7 +492,7 @@ def _untrainable(
         yield unsupported(
             f"{size} of {bound} records can be chosen in more than {MOST_CHOICES} ways, and the expected contribution "
             "of a user is a mean over all choices",
-            place[:-1],
+            unit_path[:-1],
             f"records_per_user: 1, or {bound} to average all; or fewer records of each user in data",
         )
 

@@ -21,6 +21,7 @@ from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.catalog import Offered
 from dpspec.contract.frozen import digest
 from dpspec.registry.loader import GROUP
+from dpspec.results.origins import UNKNOWN_CODE, describe_maker
 
 
 def trial_key(
@@ -52,9 +53,6 @@ _OURS = "dpspec"
 #: Fields of descriptors that name code.
 _NAMED = ("audit", "source", "trainer", "factory", "make", "score")
 
-#: Prefix of a unique value that replaces an unknown digest.
-_UNKNOWN = "unknown-"
-
 #: Values of a maker in a trial's key, besides kind and revision.
 _KEYED = ("distribution", "version", "code")
 
@@ -69,7 +67,7 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
     }
     if _is_keyed(offered):
         code, _ = code_of(offered)
-        record["code"] = code or f"{_UNKNOWN}{uuid.uuid4().hex}"
+        record["code"] = code or f"{UNKNOWN_CODE}{uuid.uuid4().hex}"
     return record
 
 
@@ -93,26 +91,19 @@ def code_of(offered: Offered) -> tuple[str, str]:
 def code_in(makers: FrozenMap) -> FrozenMap:
     return FrozenMap(
         {
-            part: {name: each.get(name) for name in _KEYED}
-            for part, each in makers.items()
-            if isinstance(each, Mapping) and "code" in each
+            part: {name: maker.get(name) for name in _KEYED}
+            for part, maker in makers.items()
+            if isinstance(maker, Mapping) and "code" in maker
         }
     )
 
 
 def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str]]:
     was, is_ = code_in(then), code_in(now)
-    for part, each in then.items():
+    for part, maker in then.items():
         if (part in was or part in is_) and was.get(part) != is_.get(part):
-            here = now.get(part)
-            yield part, describe_maker(each), describe_maker(here) if here is not None else "no such provider"
-
-
-def describe_maker(maker: Mapping[str, Json]) -> str:
-    """A maker in words: ``acme 0.2, code 12ab34cd56ef``."""
-    code = str(maker.get("code") or "")
-    what = ", code unknown" if code.startswith(_UNKNOWN) else f", code {code[:12]}" if code else ""
-    return f"{maker.get('distribution')} {maker.get('version')}{what}"
+            present = now.get(part)
+            yield part, describe_maker(maker), describe_maker(present) if present is not None else "no such provider"
 
 
 def _is_keyed(offered: Offered) -> bool:
@@ -168,26 +159,26 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
         raise UnknownCodeError(f"{error.filename} cannot be read: {error.strerror or error}") from error
 
     try:
-        found = find_spec(package)
+        module_spec = find_spec(package)
     except (ImportError, ValueError):
-        found = None
-    if found is None:
+        module_spec = None
+    if module_spec is None:
         raise UnknownCodeError(f"module {package!r} is found nowhere")
-    if found.submodule_search_locations is not None:
-        for place in found.submodule_search_locations:
-            seen: set[str] = set()
-            for folder, folders, names in os.walk(place, followlinks=True, onerror=refuse):
+    if module_spec.submodule_search_locations is not None:
+        for location in module_spec.submodule_search_locations:
+            visited: set[str] = set()
+            for folder, folders, names in os.walk(location, followlinks=True, onerror=refuse):
                 folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
-                if (real := os.path.realpath(folder)) in seen:  # a link that leads back
+                if (real := os.path.realpath(folder)) in visited:  # a link that leads back
                     folders.clear()
                     continue
-                seen.add(real)
+                visited.add(real)
                 files = [Path(folder, name) for name in names if not name.startswith(".")]
-                yield from ((f"{package}/{file.relative_to(place).as_posix()}", file) for file in files)
-    elif found.origin is None or not Path(found.origin).is_file():
+                yield from ((f"{package}/{file.relative_to(location).as_posix()}", file) for file in files)
+    elif module_spec.origin is None or not Path(module_spec.origin).is_file():
         raise UnknownCodeError(f"module {package!r} is in no file")
     else:
-        yield package, Path(found.origin)
+        yield package, Path(module_spec.origin)
 
 
 @cache

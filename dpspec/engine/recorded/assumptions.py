@@ -8,12 +8,13 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
-from dpspec.engine.recorded.channels import HONEST_SCRIPT, TEXTS, stated
+from dpspec.engine.recorded.channels import TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.results.honest_script import HONEST_SCRIPT
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"

@@ -18,16 +18,16 @@ from scipy import special
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair
 from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.contract.results import RecordedPhase
 from dpspec.data.score_table import read_columns
-from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.results.result import RecordedPhase
 from dpspec.errors import RecordingError
 from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
+from dpspec.results.conformance_status import rejected
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.result import UNKNOWN
+from dpspec.contract.results import UNKNOWN
+from dpspec.decimals import upper
 from dpspec.errors import UsageError
+from dpspec.results.conformance_status import rejected
+from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 from dpspec.text import closest, did_you_mean, listed
 
 
@@ -98,8 +99,7 @@ TEXTS: Mapping[str, str] = {
     "secret-randomness": "the adversary does not know the seeds of noise and batches, neither the seeds nor the states "
     "and uses of the generators depend on the records, and no random number is used twice: a script that sets a "
     "constant seed must keep it secret",
-    "honest-script": "the script does not replace code of torch, Opacus or dpspec, does not write into tensors while a "
-    "library's call runs, and does not act on whether it is observed",
+    HONEST_SCRIPT: HONEST_SCRIPT_TEXT,
     "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
@@ -152,10 +152,6 @@ ASSUMABLE = tuple(_NAMES)
 
 #: Conditions that a channel's own checks support: they do not make it an assumed one.
 _SUPPORTED = {"noise-law"}
-
-#: The assumption of every recorded proof, which belongs to no channel, and the advice for readers who doubt it.
-HONEST_SCRIPT = "honest-script"
-UNTRUSTED = "Who does not trust its author runs the loop as a backend (training.backend in a spec)"
 
 #: Channels whose absence from a recording is an assumption instead of an open question.
 _ASSUMED_IF_MISSING = {"gradient-parameters"}

@@ -21,7 +21,7 @@ from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.builtin import KIND
 
 if TYPE_CHECKING:
-    from dpspec.engine.results.result import Result
+    from dpspec.contract.results import Result
 
 #: The id of the claim.
 CLAIM = "claim"

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING

@@ -29,7 +29,8 @@ from dpspec.contract import (
     Spec,
     in_phase,
 )
-from dpspec.engine.judging.conformance_status import rejected
+from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
+from dpspec.decimals import lower, upper
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.bounds import (
     ADD_REMOVE,
@@ -60,12 +61,11 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, re
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
 from dpspec.engine.recorded.sentences import confirmations, executed_sentence, run_facts
-from dpspec.engine.results.decimals import lower, upper
-from dpspec.engine.results.result import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
+from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly
 

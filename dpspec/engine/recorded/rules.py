@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from dpspec.contract.results import FiredRule
 from dpspec.contract.rules import Rule, RuleRun
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.results.result import FiredRule
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.rules.observed import code_of
 from dpspec.registry.loader import Failed, foreign_code, load_catalog

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
+from dpspec.contract.results import AccountantReport
+from dpspec.decimals import duration, exact, nearest
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.results.decimals import duration, exact, nearest
-from dpspec.engine.results.result import AccountantReport
 from dpspec.recording.folder.header import NEW_TOKENS
 from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 

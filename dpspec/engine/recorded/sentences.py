@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.decimals import nearest
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
-from dpspec.engine.results.decimals import nearest
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 

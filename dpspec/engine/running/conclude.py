@@ -15,15 +15,15 @@ from typing import TypeVar, get_args
 from dpspec.contract import Check, Evidence, Finding, Outcome, Series, Trial
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.evidence_weight import trade_off
-from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
 from dpspec.registry.loader import is_foreign
+from dpspec.results.codec import flaws_of
+from dpspec.results.evidence_weight import trade_off
+from dpspec.results.inequalities import PRIVACY_KINDS, statement
 
 #: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")
@@ -114,7 +114,7 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
     try:
-        kept = read(type(outcome), write(outcome), "it")
+        copy = read(type(outcome), write(outcome), "it")
     except (TypeError, ValueError) as error:
         return f"{named}: {nan if undefined else error}"
-    return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
+    return next((f"{named}: its {field} {wrong}" for field, wrong in flaws_of(copy)), "")

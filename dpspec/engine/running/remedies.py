@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dpspec.contract import Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
+from dpspec.contract.results import Remedy, Verdict
 from dpspec.engine.calibration import Evaluations, calibrate_spec
-from dpspec.engine.results.result import Remedy, Verdict
 from dpspec.errors import DpspecError
 from dpspec.language.numeric_values import numeric_key
 
@@ -47,23 +47,23 @@ class Search:
             if time.process_time() - began > self._left:
                 raise TimeoutError
 
-        found: list[Remedy] = []
+        proved_values: list[Remedy] = []
         groups = [f"claims.{v.claim}.group_size" for v in failed if len(failed) == 1 and _group_size(spec, v) > 1]
-        for place in (*groups, *_VARIED):
+        for varied in (*groups, *_VARIED):
             try:
-                found.extend(_calibrated(spec, self._catalog, place, stop_late))
+                proved_values.extend(_calibrated(spec, self._catalog, varied, stop_late))
             except (TimeoutError, DpspecError):  # no such number, no valid neighbor, or no time
                 continue
         self._left -= time.process_time() - began
-        return tuple(found)
+        return tuple(proved_values)
 
 
 def _group_size(spec: Spec, verdict: Verdict) -> int:
     return next(claim.group_size for claim in spec.claims if claim.id == verdict.claim)
 
 
-def _calibrated(spec: Spec, catalog: Catalog, place: str, emit: Callable[[Event], None]) -> Iterator[Remedy]:
-    calibration = calibrate_spec(spec, catalog, vary=place, relative=_PRECISION, emit=emit)
+def _calibrated(spec: Spec, catalog: Catalog, varied: str, emit: Callable[[Event], None]) -> Iterator[Remedy]:
+    calibration = calibrate_spec(spec, catalog, vary=varied, relative=_PRECISION, emit=emit)
     key, point = calibration.key, calibration.proved
     if point is None or calibration.private:
         return
@@ -71,9 +71,9 @@ def _calibrated(spec: Spec, catalog: Catalog, place: str, emit: Callable[[Event]
     if not key.integer:  # three digits, away from the value that proves nothing
         away = 1.0 if calibration.more_helps else -1.0
         rounded = float(f"{value * (1.0 + 0.005 * away):.3g}")
-        remedy = Remedy(place=place, now=key.value, value=rounded)
+        remedy = Remedy(place=varied, now=key.value, value=rounded)
         value = rounded if proves(spec, catalog, remedy) else value
-    yield Remedy(place=place, now=key.value, value=value)
+    yield Remedy(place=varied, now=key.value, value=value)
 
 
 def proves(spec: Spec, catalog: Catalog, remedy: Remedy) -> bool:

@@ -13,11 +13,11 @@ from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training
@@ -72,22 +72,22 @@ def run(
         if number:  # an audit may report no progress
             emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
         bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit_with_overall))
-    planned = train and any(each.plan.chunks for each in bounded)
+    planned = train and any(state.plan.chunks for state in bounded)
     training = Training(bounded, catalog, store, options, cache, emit) if planned else None
     trained = training.run() if training is not None else bounded
     concluded = []
-    for each in trained:
-        name = each.prepared.spec.name
+    for state in trained:
+        name = state.prepared.spec.name
         emit(StageStarted(audit=name, stage="conclude"))
         try:
             with limited(1):
-                concluded.append(conclude(each, [stored.trial for stored in each.trials]))
+                concluded.append(conclude(state, [stored.trial for stored in state.trials]))
         except DataError as error:
-            raise SpecError([data_unreadable(error, each.prepared.spec)]) from error
+            raise SpecError([data_unreadable(error, state.prepared.spec)]) from error
         except Exception as error:
-            if not each.from_store:
+            if not state.from_store:
                 raise
-            stored = f"{each.from_store} of its trials are from {store.location}: use another --store, or remove it"
+            stored = f"{state.from_store} of its trials are from {store.location}: use another --store, or remove it"
             if isinstance(error, DpspecError | MemoryError):
                 emit(Noticed(audit=name, message=stored))
                 raise
@@ -97,9 +97,9 @@ def run(
     search = Search(catalog)
     audits = (
         audit
-        if each.prepared.recording is not None or each.prepared.components
-        else replace(audit, remedies=search.remedies(each.prepared.spec, audit.verdicts, each.seconds))
-        for audit, each in zip(result.audits, bounded, strict=True)
+        if state.prepared.recording is not None or state.prepared.components
+        else replace(audit, remedies=search.remedies(state.prepared.spec, audit.verdicts, state.seconds))
+        for audit, state in zip(result.audits, bounded, strict=True)
     )
     result = replace(result, audits=tuple(audits))
     emit(RunFinished(complete=result.complete))
@@ -115,9 +115,9 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
         except SpecError as error:
             errors.extend(error.diagnostics)
             continue
-        for other in ready:
-            if other.spec.name == spec.name:
-                first = other.spec.origin.get(("name",))
+        for earlier in ready:
+            if earlier.spec.name == spec.name:
+                first = earlier.spec.origin.get(("name",))
                 where = f", in {first.file}:{first.line}" if first is not None else ""
                 diagnostic = Diagnostic(
                     code="same-name",
@@ -163,7 +163,7 @@ def assemble(
         spec = concluded_audit.spec
         spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
         spans[""] = spec.origin.get(())
-        places = {
+        positions = {
             name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None
         }
         audits.append(
@@ -185,7 +185,7 @@ def assemble(
                 power=state.plan.power,
                 notes=(*state.plan.notes, *state.prepared.audit.notes(state.bounds)),
                 seconds=round(state.seconds + concluded_audit.seconds, 3),
-                places=FrozenMap(places),
+                places=FrozenMap(positions),
                 stored_trials=state.from_store,
                 promised=state.plan.checks,
                 recording=concluded_audit.recording,
@@ -199,7 +199,7 @@ def assemble(
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=FrozenMap({**environment(catalog), "mechanisms": described}),
-        notes=_notes(audits, [bool(each.prepared.components) for each in trained]),
+        notes=_notes(audits, [bool(state.prepared.components) for state in trained]),
     )
 
 

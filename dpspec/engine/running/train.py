@@ -20,10 +20,10 @@ from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, ModelError, 
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.contract.frozen import canonical_json
+from dpspec.decimals import duration
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch, offers_of
 from dpspec.engine.preparing.trial_keys import code_of
-from dpspec.engine.results.decimals import duration
 from dpspec.engine.storage.stored_trials import (
     AuditState,
     Listener,
@@ -69,15 +69,15 @@ class TrainTrials:
     folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
     project: tuple[ProjectFile, ...] = ()
 
-    def __call__(self, place: TaskContext) -> Iterator[NewTrial]:
+    def __call__(self, task_context: TaskContext) -> Iterator[NewTrial]:
         from dpspec.training import limited
 
         if self.versions:  # in another process
             use_project(self.project)
-        if self.versions and (here := _versions(self.catalog)) != self.versions:
+        if self.versions and (own_versions := _versions(self.catalog)) != self.versions:
             ours, theirs = (
                 ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-                for versions in (here, self.versions)
+                for versions in (own_versions, self.versions)
             )
             raise UsageError(
                 f"a worker has {ours}, but the run was started by {theirs}: install the same versions everywhere"
@@ -85,7 +85,12 @@ class TrainTrials:
         with limited(self.threads):
             cache = self.cache or _CACHE
             context = cache.context(
-                self.spec, self.catalog, self.facts, device=place.device, emit=place.tell, stop=place.stopped
+                self.spec,
+                self.catalog,
+                self.facts,
+                device=task_context.device,
+                emit=task_context.tell,
+                stop=task_context.stopped,
             )
             try:
                 yield from self._train(context)
@@ -333,14 +338,14 @@ class Training:
         finally:
             pool.close()
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
-        why = "stopped at the time limit"
+        reason = "stopped at the time limit"
         if signaled:
-            why = f"stopped by {signaled}"
+            reason = f"stopped by {signaled}"
         elif cut:
-            why = f"stopped after {self._options.max_trials} trials"
+            reason = f"stopped after {self._options.max_trials} trials"
         for audit in self.audits:
             if audit.missing_trials and (cut or late or signaled):
-                message = f"{why}; running the same command again continues"
+                message = f"{reason}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
     def _report(self, report: TaskProgress) -> None:
@@ -356,9 +361,9 @@ class Training:
             self._emit(dataclasses.replace(event, overall=self._overall()))
 
     def _report_all(self) -> None:
-        of = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        subject = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
         overall, done, total = self._overall(), self._done, self._total
-        self._emit(Progressed(audit=of, what="trials", done=done, total=total, unit="trials", overall=overall))
+        self._emit(Progressed(audit=subject, what="trials", done=done, total=total, unit="trials", overall=overall))
 
     def _overall(self) -> float:
         return (self._done + sum(chunk.begun for chunk in self._running.values())) / max(1, self._total)
@@ -430,7 +435,7 @@ class Training:
         # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
         # computed, as in a new run.
         audit, plan = chunk.audit, chunk.audit.state.plan
-        whole = next(each for each in plan.chunks if chunk.missing[0] in each)
+        whole = next(planned for planned in plan.chunks if chunk.missing[0] in planned)
         together = tuple(chunk.missing) if plan.independent else whole
         prepared = audit.state.prepared
         return TrainTrials(

@@ -1,7 +1,7 @@
 """The trials of one audit in a store (existing, missing and new ones), and the origins of trials."""
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,11 +13,12 @@ from dpspec.contract import Finding, FrozenMap, Json, Plan, Series, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.contract.results import ExecutedRun
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
-from dpspec.engine.results.result import AuditResult, ExecutedRun, TrialRecord
+from dpspec.engine.preparing.trial_keys import code_in, code_of, trial_key
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 from dpspec.registry.loader import used_project
+from dpspec.results.origins import version_notices
 
 Listener = Callable[[Event], None]
 
@@ -73,9 +74,9 @@ class StoredTrials:
             self.available = {index: trial for index, trial in pairs if trial is not None}
         self._from_store = frozenset(self.available)
         for part, (kind, offered) in self.state.prepared.offers.items():
-            if why := code_of(offered)[1]:
+            if reason := code_of(offered)[1]:
                 self._notice(
-                    f"cannot read the code of {part} {kind!r} ({offered.distribution}): {why}; its trials are made "
+                    f"cannot read the code of {part} {kind!r} ({offered.distribution}): {reason}; its trials are made "
                     "again in every run"
                 )
 
@@ -140,37 +141,3 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-#: Versions that determine the results of trials.
-_RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
-
-
-def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
-    for what in _RECORDED:
-        here = environment.get(what)
-        made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]
-        if made and here is not None:
-            number = f"{len(made)} of its {len(records)} trials were" if len(records) > 1 else "its trial was"
-            yield f"{number} made with {what} {', '.join(sorted(set(made)))}; {here} is what judged them"
-
-
-def origin_summary(audit: AuditResult) -> str:
-    if not audit.trials:
-        return ""
-    dates = sorted({made[:10] for t in audit.trials if isinstance(made := t.recorded.get("made"), str)})
-    versions = [
-        f"{what} {', '.join(seen)}"
-        for what in ("dpspec", "torch")
-        if (seen := sorted({str(t.recorded[what]) for t in audit.trials if t.recorded.get(what)}))
-    ]
-    makers: dict[str, None] = {}  # of parts whose code matters or that plugins provide
-    for trial in audit.trials:
-        by = trial.recorded.get("by")
-        for part, each in by.items() if isinstance(by, Mapping) else ():
-            if isinstance(each, Mapping) and ("code" in each or each.get("distribution") != "dpspec"):
-                makers[f"{part} of {describe_maker(each)}"] = None
-    made_with = [*versions, *makers]
-    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
-    text += f"{', ' if text else 'trials '}made by {', '.join(made_with)}" if made_with else ""
-    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
 from dpspec.contract.frozen import canonical_json, digest
-from dpspec.engine.results.result import TrialRecord
+from dpspec.contract.results import TrialRecord
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, open_regular, read_regular
 from dpspec.stores import RECORD, FolderStorage

@@ -4,106 +4,52 @@ A kind tests a privacy curve, a set of (epsilon, delta) pairs that hold jointly 
 least or at most a value.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 from dpspec.accounting import bisect
 from dpspec.contract import Evidence, FrozenMap
+from dpspec.contract.attacks import Statistic
 from dpspec.stats import binomial, utility
-from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec.stats.attacks.curve_lines import Point
-
-_T = TypeVar("_T")
+from dpspec.stats.attacks.methods import OWN_METHODS, Method, method_of
 
 #: Largest count.
 _MOST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """A kind of evidence: its statistics, in the order of the functions' first arguments, and which are possible."""
-
-    statistics: dict[str, type]
-    possible: Callable[..., bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Privacy(_Kind):
-    """``p_value`` takes the statistics and the points, ``epsilon_lower`` the statistics, delta and the confidence.
-
-    ``perfect`` returns the statistics of an attack without errors.
-    """
-
-    p_value: Callable[..., float]
-    epsilon_lower: Callable[..., float]
-    perfect: Callable[..., tuple[Any, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Metric(_Kind):
+class _Metric:
     """Tests of claims ``about`` a model or a pipeline that a metric is ``at-least`` or ``at-most`` a value, by side.
 
-    ``tests`` return the p-value, and ``every`` the statistics if all answers are wrong (0) or right (1).
+    ``statistics`` are in the order of the functions' first arguments. ``tests`` return the p-value, and ``every`` the
+    statistics if all answers are wrong (0) or right (1).
     """
 
+    statistics: dict[str, Statistic]
+    possible: Callable[..., bool]
     about: str
     tests: Mapping[str, Callable[..., float]]
     every: Callable[..., tuple[Any, ...]]
 
 
-def _is_ladder(canaries: int, counts: Sequence[int], right: Sequence[int]) -> bool:
-    rising = all(a < b for a, b in pairwise(counts)) and len(counts) == len(right)
-    return rising and all(r <= g <= canaries for r, g in zip(right, counts, strict=True))
-
-
 _METRICS: dict[str, _Metric] = {
     "binomial": _Metric(
-        statistics={"successes": int, "trials": int},
+        statistics={"successes": "count", "trials": "count"},
         possible=lambda successes, trials: successes <= trials,
         about="model",
         tests={"at-least": binomial.at_most, "at-most": binomial.at_least},
         every=lambda right, successes, trials: (right * trials, trials),
     ),
     "average": _Metric(
-        statistics={"successes": tuple, "records": int},
+        statistics={"successes": "counts", "records": "count"},
         possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
         about="pipeline",
         tests={"at-least": utility.average_at_most, "at-most": utility.average_at_least},
         every=lambda right, successes, records: ((right * records,) * len(successes), records),
-    ),
-}
-
-_KINDS: dict[str, _Privacy] = {
-    "one-run": _Privacy(
-        statistics={"canaries": int, "guesses": int, "correct": int},
-        possible=lambda canaries, guesses, correct: correct <= guesses <= canaries,
-        p_value=one_run.curve_p_value,
-        epsilon_lower=one_run.epsilon_lower,
-        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
-    ),
-    "one-run-ladder": _Privacy(
-        statistics={"canaries": int, "guesses": tuple, "correct": tuple},
-        possible=_is_ladder,
-        p_value=guess_counts.p_value,
-        epsilon_lower=guess_counts.epsilon_lower,
-        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
-    ),
-    "many-run": _Privacy(
-        statistics={"present": int, "absent": int, "true_positives": int, "false_positives": int},
-        possible=lambda present, absent, true, false: true <= present and false <= absent,
-        p_value=thresholds.fixed_curve_p_value,
-        epsilon_lower=thresholds.fixed_epsilon_lower,
-        perfect=lambda present, absent, true, false: (present, absent, present, 0),
-    ),
-    "many-run-ranked": _Privacy(
-        statistics={"outcomes": str},
-        possible=lambda outcomes: True,
-        p_value=thresholds.p_value,
-        epsilon_lower=thresholds.epsilon_lower,
-        perfect=lambda outcomes: ("".join(sorted(outcomes)),),
     ),
 }
 
@@ -114,20 +60,16 @@ def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
 
 def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
     """P-value of the null that the pipeline is (epsilon, delta)-DP for all ``points``, one test; 1 without points."""
-    kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.p_value, *_statistics(evidence, kind.statistics), tuple(points))
+    return _number(evidence, "p_value", 1.0, tuple(points)) if points else 1.0
 
 
 def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
-    if evidence.kind != "one-run-ladder":
-        return curve_p_value(evidence, points) <= level
-    canaries, guesses, correct = _statistics(evidence, _KINDS[evidence.kind].statistics)
-    return guess_counts.p_value(canaries, guesses, correct, points, level) <= level
+    method = _method_of(evidence)
+    return bool(points) and bool(method.call("rejects", _selected(evidence, method), tuple(points), level))
 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
-    kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.epsilon_lower, *_statistics(evidence, kind.statistics), delta, confidence)
+    return _number(evidence, "epsilon_lower", math.inf, delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
@@ -135,21 +77,28 @@ def largest(evidence: Evidence, delta: float, confidence: float) -> float:
 
 
 def perfect(evidence: Evidence) -> Evidence:
-    kind = _kind_of(evidence, _KINDS, _CURVE)
-    best = kind.perfect(*_statistics(evidence, kind.statistics))
-    counted = dict(zip(kind.statistics, best, strict=True))
-    return replace(evidence, statistics=FrozenMap({**evidence.statistics, **counted}))
+    method = _method_of(evidence)
+    best = method.call("perfect", _selected(evidence, method))
+    return replace(evidence, statistics=FrozenMap({**evidence.statistics, **best}))
+
+
+def rates(evidence: Evidence) -> list[tuple[float, float]]:
+    """Pairs of false- and true-positive rates for figures; empty for other evidence than of attacks."""
+    method = method_of(evidence.kind)
+    if method is None:
+        return []
+    return [(float(false), float(true)) for false, true in method.call("rates", _selected(evidence, method))]
 
 
 def metric_p_value(evidence: Evidence, side: str, value: float) -> float:
     """P-value of a claim that a metric is ``at-least`` or ``at-most`` a value."""
-    kind = _kind_of(evidence, _METRICS, _VALUE)
+    kind = _metric_of(evidence)
     return kind.tests[side](*_statistics(evidence, kind.statistics), min(1.0, max(0.0, value)))
 
 
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
-    kind = _kind_of(evidence, _METRICS, _VALUE)
+    kind = _metric_of(evidence)
     end = 1.0 if side == "at-least" else 0.0
     worst = kind.every(int(1.0 - end), *_statistics(evidence, kind.statistics))
 
@@ -164,55 +113,80 @@ def about(evidence: Evidence) -> str:
 
 
 def require_counts(evidence: Evidence) -> None:
-    kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
-    if kind is None:
+    metric, method = _METRICS.get(evidence.kind), method_of(evidence.kind)
+    if metric is not None:
+        possible = metric.possible(*_statistics(evidence, metric.statistics))
+    elif method is not None:
+        possible = method.call("is_possible", _selected(evidence, method))
+    else:
         return
-    values = _statistics(evidence, kind.statistics)
+    if not possible:
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
+
+
+def require_kind(evidence: Evidence, *, metric: bool) -> None:
+    """Raise ``ValueError`` unless this kind tests a metric, or a privacy curve."""
+    _ = _metric_of(evidence) if metric else _method_of(evidence)
+
+
+def _number(evidence: Evidence, function: str, most: float, *arguments: Any) -> float:
+    method = _method_of(evidence)
+    number = _cached(method, function, _selected(evidence, method), *arguments)
+    if not (isinstance(number, int | float) and 0.0 <= number <= most):
+        raise method.fault(f"{function}() returns {str(number)[:40]!r}, not a number from 0 to {most:g}")
+    return float(number)
+
+
+@lru_cache(maxsize=1 << 16)  # bounds, claims and reports make the same tests
+def _cached(method: Method, function: str, *arguments: Any) -> Any:
+    return method.call(function, *arguments)
+
+
+def _method_of(evidence: Evidence) -> Method:
+    method = method_of(evidence.kind)
+    if method is None:
+        raise _untested(evidence, "privacy curve", [own.kind for own in OWN_METHODS])
+    return method
+
+
+def _metric_of(evidence: Evidence) -> _Metric:
+    metric = _METRICS.get(evidence.kind)
+    if metric is None:
+        raise _untested(evidence, "metric", _METRICS)
+    return metric
+
+
+def _untested(evidence: Evidence, hypothesis: str, kinds: Iterable[str]) -> ValueError:
+    valid = ", ".join(sorted(kinds))
+    return ValueError(
+        f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no {hypothesis} (valid kinds: {valid})"
+    )
+
+
+def _selected(evidence: Evidence, method: Method) -> FrozenMap:
+    """The statistics that the method declares."""
+    types = method.descriptor.statistics
+    return FrozenMap(dict(zip(types, _statistics(evidence, types), strict=True)))
+
+
+def _statistics(evidence: Evidence, types: Mapping[str, Statistic]) -> tuple[Any, ...]:
+    values = [evidence.statistics.get(name) for name in types]
+    missing = [name for (name, kind), value in zip(types.items(), values, strict=True) if not _is(value, kind)]
+    if missing:
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} lacks the counts {', '.join(missing)}")
     for value in values:
         if isinstance(value, str):
             if len(value) > _MOST or set(value) - {"0", "1"}:
                 raise ValueError(f"evidence {evidence.id!r}: outcomes must be a text of 0 and 1")
         elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
-    if not kind.possible(*values):
-        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
-
-
-def require_kind(evidence: Evidence, *, metric: bool) -> None:
-    """Raise ``ValueError`` unless this kind tests a metric, or a privacy curve."""
-    _kind_of(evidence, _METRICS if metric else _KINDS, _VALUE if metric else _CURVE)
-
-
-@lru_cache(maxsize=1 << 16)  # bounds, claims and reports make the same tests
-def _cached(test: Callable[..., float], *arguments: Any) -> float:
-    return test(*arguments)
-
-
-#: What kinds of evidence test, for messages.
-_CURVE, _VALUE = "privacy curve", "metric"
-
-
-def _kind_of(evidence: Evidence, kinds: Mapping[str, _T], tests: str) -> _T:
-    try:
-        return kinds[evidence.kind]
-    except KeyError:
-        valid = ", ".join(sorted(kinds))
-        message = f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no {tests} (valid kinds: {valid})"
-        raise ValueError(message) from None
-
-
-def _statistics(evidence: Evidence, wanted: dict[str, type]) -> tuple[Any, ...]:
-    values = [evidence.statistics.get(name) for name in wanted]
-    missing = [name for (name, kind), value in zip(wanted.items(), values, strict=True) if not _is(value, kind)]
-    if missing:
-        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} lacks the counts {', '.join(missing)}")
     return tuple(values)
 
 
-def _is(value: Any, kind: type) -> bool:
-    if kind is tuple:
-        return isinstance(value, tuple) and all(_is(v, int) for v in value)
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _is(value: Any, kind: Statistic) -> bool:
+    if kind == "counts":
+        return isinstance(value, tuple) and all(_is(v, "count") for v in value)
+    return isinstance(value, str if kind == "outcomes" else int) and not isinstance(value, bool)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

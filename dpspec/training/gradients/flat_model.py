@@ -28,10 +28,10 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layout":
-        found = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
-        if not found:
+        trainable = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+        if not trainable:
             raise ValueError("the model has no trainable parameters")
-        return cls(names=tuple(name for name, _ in found), shapes=tuple(shape for _, shape in found))
+        return cls(names=tuple(name for name, _ in trainable), shapes=tuple(shape for _, shape in trainable))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -59,17 +59,17 @@ class Layout:
 
 def places(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by every qualified name: a tied parameter appears several times."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
-        found.update(module.named_parameters(prefix, recurse=False, remove_duplicate=False))
-        found.update(module.named_buffers(prefix, recurse=False, remove_duplicate=False))
-    return found
+        tensors.update(module.named_parameters(prefix, recurse=False, remove_duplicate=False))
+        tensors.update(module.named_buffers(prefix, recurse=False, remove_duplicate=False))
+    return tensors
 
 
 def trained(model: nn.Module) -> dict[str, str]:
     """Map every qualified name of a trainable parameter to its name in the layout. A tied parameter has several."""
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-    return {place: names[id(value)] for place, value in places(model).items() if id(value) in names}
+    return {qualified: names[id(value)] for qualified, value in places(model).items() if id(value) in names}
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -138,22 +138,22 @@ def record_by_record(model: nn.Module) -> bool:
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return False
-        known = module.start_dim >= 1 if type(module) is nn.Flatten else type(module) in _SEPARATE
-        if not known:
+        separate = module.start_dim >= 1 if type(module) is nn.Flatten else type(module) in _SEPARATE
+        if not separate:
             return False
     return True
 
 
 def require_uncoupled(model: nn.Module) -> None:
     """Raise ``ModelError`` with each layer without per-example gradients: its name, the reason and the replacement."""
-    found = []
+    problems = []
     for name, module in model.named_modules():
-        for kind, applies, why, instead in _RULES:
+        for kind, applies, reason, instead in _RULES:
             if isinstance(module, kind) and applies(module):
-                found.append(f"{layer_name(name, module)} {why}; {instead}")
+                problems.append(f"{layer_name(name, module)} {reason}; {instead}")
                 break
-    if found:
-        raise ModelError("the model has no per-example gradients: " + "; ".join(found))
+    if problems:
+        raise ModelError("the model has no per-example gradients: " + "; ".join(problems))
 
 
 @contextmanager
@@ -165,11 +165,11 @@ def naming_layers(model: nn.Module) -> Iterator[None]:
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            why = str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0]
             raise ModelError(
                 f"the model has no per-example gradients: {describe_layer()} uses an operation that "
                 "torch.func.vmap does not support; use tensor operations without .item() and branches on values: "
-                f"{why}"
+                f"{reason}"
             ) from error
 
 
@@ -229,9 +229,9 @@ def check_module(model: nn.Module, facts: Facts) -> None:
                 "build the model for `facts.shape`, or change the `shape` of the data"
             ) from error
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
-        given = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        returned = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
         raise ModelError(
-            f"the model returns {given} for one record, but training needs one number for each of "
+            f"the model returns {returned} for one record, but training needs one number for each of "
             f"{facts.classes} classes, {[1, facts.classes]}; "
             "end the model with a Flatten and a layer with `facts.classes` outputs"
         )

@@ -103,9 +103,9 @@ class Lookup(Gradients):
         """Sum outputs by token in float64 first, because a token may repeat within a record."""
         b, width = len(self.tokens), self.outputs.shape[-1]
         record = torch.arange(b, device=self.tokens.device)[:, None]
-        keys, place = torch.unique(record * self.count + self.tokens, return_inverse=True)
+        keys, key_index = torch.unique(record * self.count + self.tokens, return_inverse=True)
         sums = self.outputs.new_zeros(len(keys), width, dtype=torch.float64)
-        add_rows(sums, place.flatten(), self.outputs.reshape(-1, width).double())
+        add_rows(sums, key_index.flatten(), self.outputs.reshape(-1, width).double())
         return add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
 
     def rows(self) -> Tensor:
@@ -132,13 +132,13 @@ def squares_of(rows: Tensor) -> Tensor:
     torch copies the operand of a sum in another dtype, so rows are processed in pieces that fit the cache.
     """
     flat = rows.reshape(len(rows), prod(rows.shape[1:]))
-    some = max(1, _SUMMED // max(1, flat.shape[1]))
-    parts = [flat] if len(flat) <= some else torch.split(flat, some)
-    return _joined([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).square_()
+    block_size = max(1, _SUMMED // max(1, flat.shape[1]))
+    blocks = [flat] if len(flat) <= block_size else torch.split(flat, block_size)
+    return _joined([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in blocks]).square_()
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+def _joined(blocks: list[Tensor]) -> Tensor:
+    return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 
 def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
@@ -168,12 +168,12 @@ class Call(ABC):
     arguments: tuple[str, ...]
 
     def __init__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> None:
-        given = dict(zip(self.arguments, args, strict=False)) | kwargs
-        weight: Tensor | None = given.get("weight")
-        bias: Tensor | None = given.get("bias")
-        self.options = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
+        named_arguments = dict(zip(self.arguments, args, strict=False)) | kwargs
+        weight: Tensor | None = named_arguments.get("weight")
+        bias: Tensor | None = named_arguments.get("bias")
+        self.options = {name: value for name, value in named_arguments.items() if not isinstance(value, Tensor)}
         self.given = (weight, bias)
-        self.input_axes: int = given["input"].ndim
+        self.input_axes: int = named_arguments["input"].ndim
         self.weight = None if weight is None else weight.detach()
         self.bias = None if bias is None else bias.detach()
         self.names = name_of.get(id(weight)), name_of.get(id(bias))
@@ -196,16 +196,16 @@ class Call(ABC):
         """Output (b, k, ...) for ``x`` (b, k, ...)."""
 
     @abstractmethod
-    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Gradient with respect to x, if ``wanted``, and gradients of the trained parameters."""
+    def backward(self, x: Tensor, gradient: Tensor, input_needed: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+        """Gradient with respect to x, if ``input_needed``, and gradients of the trained parameters."""
 
     def named(self, weight: Callable[[], Gradients], bias: Callable[[], Tensor]) -> dict[str, Gradients]:
-        found: dict[str, Gradients] = {}
+        gradients: dict[str, Gradients] = {}
         if self.names[0] is not None:
-            found[self.names[0]] = weight()
+            gradients[self.names[0]] = weight()
         if self.names[1] is not None:
-            found[self.names[1]] = Rows(bias())
-        return found
+            gradients[self.names[1]] = Rows(bias())
+        return gradients
 
 
 class Linear(Call):
@@ -221,12 +221,12 @@ class Linear(Call):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
 
-    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, input_needed: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         inputs, outputs = x.reshape(len(x), -1, x.shape[-1]), gradient.reshape(len(x), -1, gradient.shape[-1])
         factors = Outer(inputs, outputs, self.weight.shape)
         pays = gram_pays(inputs.shape[1], *self.weight.shape)
-        found = self.named(lambda: factors if pays else Rows(factors.rows()), lambda: outputs.sum(1))
-        return (gradient @ self.weight if wanted else None), found
+        gradients = self.named(lambda: factors if pays else Rows(factors.rows()), lambda: outputs.sum(1))
+        return (gradient @ self.weight if input_needed else None), gradients
 
 
 class Embedding(Call):
@@ -242,7 +242,7 @@ class Embedding(Call):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.embedding(x, self.weight)
 
-    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, input_needed: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         tokens, outputs = x.reshape(len(x), -1), gradient.reshape(len(x), -1, gradient.shape[-1])
         padding = self.options.get("padding_idx")
         if padding is not None:
@@ -260,7 +260,7 @@ class Scaled(Call):
         y = x if self.weight is None else x * self.weight.view(shape)
         return y if self.bias is None else y + self.bias.view(shape)
 
-    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, input_needed: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         shape, parameter = self.aligned(x), self.bias if self.weight is None else self.weight
 
         def summed(products: Tensor) -> Tensor:
@@ -268,8 +268,10 @@ class Scaled(Call):
             axes = (1, *(axis for axis, size in enumerate(shape, start=2) if size == 1))
             return products.sum(axes).view(len(x), *parameter.shape)
 
-        found = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
-        return (gradient if self.weight is None else gradient * self.weight.view(shape)) if wanted else None, found
+        gradients = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
+        return (
+            gradient if self.weight is None else gradient * self.weight.view(shape)
+        ) if input_needed else None, gradients
 
 
 class GroupNorm(Scaled):
@@ -318,8 +320,8 @@ class Convolution(Call):
 
     def __init__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> None:
         super().__init__(name_of, *args, **kwargs)
-        spatial, given = self.weight.ndim - 2, [self.options.get(name, usual) for name, usual in _USUAL.items()]
-        sizes = [(size,) if isinstance(size, int) else tuple(size) for size in given]
+        spatial, settings = self.weight.ndim - 2, [self.options.get(name, usual) for name, usual in _USUAL.items()]
+        sizes = [(size,) if isinstance(size, int) else tuple(size) for size in settings]
         self.stride, self.padding, self.dilation = (size * spatial if len(size) == 1 else size for size in sizes)
         self.groups: int = self.options.get("groups", 1)
 
@@ -335,9 +337,9 @@ class Convolution(Call):
         )
         return y.view(*x.shape[:2], *y.shape[1:])
 
-    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, input_needed: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
-        before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if wanted else None
+        before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if input_needed else None
         return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum(3).sum(1))
 
     def _weight(self, x: Tensor, gradient: Tensor) -> Gradients:
@@ -348,14 +350,14 @@ class Convolution(Call):
         depth, positions = prod(self.weight.shape[1:]), x.shape[1] * prod(gradient.shape[3:])
         if self.groups == 1 and gram_pays(positions, len(self.weight), depth):
             return self._unfolded(x, gradient)
-        write, some = self._grouped, len(x)
+        write, block_size = self._grouped, len(x)
         if self.groups == 1 and (x.is_cuda or self.weight.shape[1] < _NARROW):
             write = self._product
             if not x.is_cuda:
-                some = max(1, _UNFOLDED // (x.element_size() * depth * positions))
+                block_size = max(1, _UNFOLDED // (x.element_size() * depth * positions))
         elif self.weight.nbytes >= _WIDE and not x.is_cuda:
-            some = 1
-        return Pieces(lambda: (write(inner, outer) for inner, outer in _parts(some, x, gradient)))
+            block_size = 1
+        return Pieces(lambda: (write(inner, outer) for inner, outer in _parts(block_size, x, gradient)))
 
     def _unfolded(self, x: Tensor, gradient: Tensor) -> Outer:
         """Factors: the receptive field of each output position (n, c * kernel) and its gradient."""
@@ -382,14 +384,14 @@ class Convolution(Call):
 
     def _transposed(self, outputs: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """Gradient of the input (which = 0) or the weight (1) of a convolution."""
-        found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
+        both: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
             *(outputs, x, weight, None, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), groups, (which == 0, which == 1, False)),
         )
-        return found[which]
+        return both[which]
 
 
-def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    if len(tensors[0]) <= some:
+def _parts(block_size: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    if len(tensors[0]) <= block_size:
         return (tensors,)
-    return zip(*(torch.split(t, some) for t in tensors), strict=True)
+    return zip(*(torch.split(t, block_size) for t in tensors), strict=True)

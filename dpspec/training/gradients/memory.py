@@ -34,10 +34,10 @@ def free_bytes(device: str | torch.device) -> int:
     """Free memory of a device in bytes, including torch's cached GPU blocks and respecting container limits."""
     where = torch.device(device)
     if where.type == "cuda":
-        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
-        return int(torch.cuda.mem_get_info(where)[0]) + max(0, kept)
-    found = [value for value in (_available(), _container()) if value is not None]
-    return min(found, default=_UNKNOWN)
+        cached = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        return int(torch.cuda.mem_get_info(where)[0]) + max(0, cached)
+    limits = [value for value in (_available(), _container()) if value is not None]
+    return min(limits, default=_UNKNOWN)
 
 
 def chunk_size(bytes_per_record: int, device: str | torch.device, large: int = RECORDS) -> int:
@@ -70,24 +70,24 @@ def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tup
 def ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAN_OUT)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _RAN_OUT)
 
 
 def activation_bytes(model: nn.Module, x: Tensor) -> int:
     """Bytes that autograd keeps for one record, measured by a forward pass over ``x`` (1, ...)."""
     x = x.clone()  # a view would count the whole dataset
-    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
+    parameter_storages = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved_bytes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in parameter_storages:
+            saved_bytes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         model(x)
-    return sum(kept.values())
+    return sum(saved_bytes.values())
 
 
 def _available() -> int | None:
@@ -108,8 +108,8 @@ def _container() -> int | None:
     try:
         limit = int((folder / "memory.max").read_text(encoding="ascii"))
         used = int((folder / "memory.current").read_text(encoding="ascii"))
-        told = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-        files = int(told["inactive_file"])  # the page cache, which is reclaimed on demand
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = int(statistics["inactive_file"])  # the page cache, which is reclaimed on demand
     except (OSError, ValueError, KeyError):  # "max" means no limit
         return None
     return max(0, limit - used + files)

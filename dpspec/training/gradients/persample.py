@@ -69,20 +69,20 @@ class PerExample:
         otherwise = {name for name, gradient in zip(watched, other_gradients, strict=True) if gradient is not None}
         otherwise |= {name for call in tape.calls if not call.batched for name in call.trained}
         calls = [set(call.trained) for call in tape.calls]
-        while more := {name for call in calls if call & otherwise for name in call} - otherwise:
-            otherwise |= more  # a call is intercepted with all of its parameters or not at all
+        while dependent := {name for call in calls if call & otherwise for name in call} - otherwise:
+            otherwise |= dependent  # a call is intercepted with all of its parameters or not at all
         self.covered = frozenset[str]().union(*calls) - otherwise
         factors = {name for name in self.covered if not isinstance(tape.found.get(name), Rows | None)}
         self.written = sum(p.nbytes for name, p in parameters.items() if name not in factors)
 
     def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Gradients], Tensor]:
-        found, _, outputs = self._forward_backward(parameters, x, y, measured=False)
-        return found, outputs
+        gradients, _, outputs = self._forward_backward(parameters, x, y, measured=False)
+        return gradients, outputs
 
     def squares(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Squared norms (b,), float64, by parameter, and outputs. Gradients are freed during the backward pass."""
-        found, squares, outputs = self._forward_backward(parameters, x, y, measured=True)
-        return squares | {name: gradients.squares() for name, gradients in found.items()}, outputs
+        by_parameter, squares, outputs = self._forward_backward(parameters, x, y, measured=True)
+        return squares | {name: gradients.squares() for name, gradients in by_parameter.items()}, outputs
 
     def _forward_backward(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
@@ -96,8 +96,8 @@ class PerExample:
         with torch.enable_grad():
             tape = _Tape(covered, self._constants, x.device, measured=measured)
             total, outputs = self._total(tape, copies, covered, x, y)
-            found = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
-        rows = dict(zip(copies, found, strict=True))
+            copy_gradients = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
+        rows = dict(zip(copies, copy_gradients, strict=True))
         left = {name: p for name, p in parameters.items() if name not in tape.squares}
         named: dict[str, Gradients] = {}
         for name, p in left.items():
@@ -167,13 +167,13 @@ class _Tape(TorchFunctionMode):
                 return tap.apply(x, self.anchor, call, self._receive)  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
-    def _receive(self, found: Mapping[str, Gradients]) -> None:
-        for name, more in found.items():
-            known = self.found.get(name)
+    def _receive(self, call_gradients: Mapping[str, Gradients]) -> None:
+        for name, received in call_gradients.items():
+            earlier = self.found.get(name)
             if self._measured and self._uses[name] == 1:
-                self.squares[name] = more.squares()
+                self.squares[name] = received.squares()
             else:
-                self.found[name] = more.settled() if known is None else Rows(known.rows() + more.rows())
+                self.found[name] = received.settled() if earlier is None else Rows(earlier.rows() + received.rows())
 
 
 class _Tap(torch.autograd.Function):
@@ -195,8 +195,8 @@ class _Tap(torch.autograd.Function):
         x = ctx.saved_tensors[0].detach()
         if not ctx.lifted:
             x, gradient = x[:, None], gradient[:, None]
-        before, found = ctx.call.backward(x, gradient, ctx.needs_input_grad[0])
-        ctx.receive(found)
+        before, parameter_gradients = ctx.call.backward(x, gradient, ctx.needs_input_grad[0])
+        ctx.receive(parameter_gradients)
         return before if before is None or ctx.lifted else before[:, 0], None, None, None, None
 
 
@@ -303,28 +303,35 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     A gradient within the bound is added unchanged. A non-finite gradient counts as zero, so no record contributes more
     than the clip norm. Tensors are rows (b, ...). Returns the norms (b,), float64, of the added contributions.
     """
-    how, names, given = clipper(clip), tuple(totals), gradients.items()
-    each = {name: Rows(found) if isinstance(found, Tensor) else found for name, found in given if name in totals}
-    squares = torch.stack([each[name].squares() for name in names])
+    how, names, items = clipper(clip), tuple(totals), gradients.items()
+    by_name = {
+        name: Rows(rows_of_name) if isinstance(rows_of_name, Tensor) else rows_of_name
+        for name, rows_of_name in items
+        if name in totals
+    }
+    squares = torch.stack([by_name[name].squares() for name in names])
     factors, norms = how.scale(squares)
-    kept = squares.isfinite().all(0)
-    whole = bool(kept.all())
+    finite = squares.isfinite().all(0)
+    whole = bool(finite.all())
     if not whole:
-        factors, each = factors[kept], {name: Rows(found.rows()[kept]) for name, found in each.items()}
+        factors, by_name = (
+            factors[finite],
+            {name: Rows(rows_of_name.rows()[finite]) for name, rows_of_name in by_name.items()},
+        )
     if not how.is_flat:
-        parts, bound = [], how.coordinate_bound * _BELOW
+        added_squares, bound = [], how.coordinate_bound * _BELOW
         for name in names:
-            rows = each[name].rows().reshape(len(factors), totals[name].numel())
+            rows = by_name[name].rows().reshape(len(factors), totals[name].numel())
             added = (rows * factors[:, None]).clamp_(-bound, bound)
-            parts.append(squares_of(added))
+            added_squares.append(squares_of(added))
             totals[name].view(-1).add_(added.sum(0))
-        shortened = torch.stack(parts).sum(0).sqrt()
+        shortened = torch.stack(added_squares).sum(0).sqrt()
         if whole:
             return shortened
-        norms[kept] = shortened
+        norms[finite] = shortened
         return norms
     for name in names:
-        each[name].add(totals[name], factors)
+        by_name[name].add(totals[name], factors)
     return norms
 
 
@@ -362,9 +369,9 @@ class FlatModel:
         self._most: int | None = None
         self._trained = flat_model.trained(model)
         self._constants = {
-            place: t.detach().to(self.device)
-            for place, t in flat_model.places(model).items()
-            if place not in self._trained
+            qualified: t.detach().to(self.device)
+            for qualified, t in flat_model.places(model).items()
+            if qualified not in self._trained
         }
 
     def initial(self) -> Tensor:
@@ -412,7 +419,7 @@ class FlatModel:
 
         return self._each(state, x, y, work, "sums" if clipper(clip).is_flat else "rows")
 
-    def _each(self, state: Tensor, x: Tensor, y: Tensor, work: Callable[[Iterator[Any]], T], wanted: Wanted) -> T:
+    def _each(self, state: Tensor, x: Tensor, y: Tensor, work: Callable[[Iterator[Any]], T], quantity: Wanted) -> T:
         if len(x) == 0:
             return work(iter(()))
         parameters = self.layout.unflatten(state.detach())
@@ -420,23 +427,23 @@ class FlatModel:
         def chunks(size: int) -> Iterator[Any]:
             for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
                 examples = self._tried(parameters, x, y)
-                compute = examples.squares if wanted == "norms" else examples.gradients
+                compute = examples.squares if quantity == "norms" else examples.gradients
                 yield compute(parameters, some_x, some_y)
 
         with full_precision(self.device):
-            size = self._size(state, x, y, wanted)
-            found, self._most = memory.halving(lambda size: work(chunks(size)), size, self._most)
-        return found
+            size = self._size(state, x, y, quantity)
+            result, self._most = memory.halving(lambda size: work(chunks(size)), size, self._most)
+        return result
 
-    def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
-        if wanted not in self._sizes:
+    def _size(self, state: Tensor, x: Tensor, y: Tensor, quantity: Wanted) -> int:
+        if quantity not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
             with torch.no_grad():
-                kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
-            needed = kept + (2 * state.nbytes if wanted == "rows" else examples.written)
-            large = _MEASURED if wanted == "norms" else memory.RECORDS
-            self._sizes[wanted] = memory.chunk_size(needed, self.device, large)
-        return self._sizes[wanted]
+                activations = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
+            needed = activations + (2 * state.nbytes if quantity == "rows" else examples.written)
+            large = _MEASURED if quantity == "norms" else memory.RECORDS
+            self._sizes[quantity] = memory.chunk_size(needed, self.device, large)
+        return self._sizes[quantity]
 
     def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
         """Structure of the model, from a trial pass over the first record; repeated if hooks change."""
@@ -452,7 +459,7 @@ class FlatModel:
 
     def forward(self, parameters: Named, x: Tensor) -> Tensor:
         """Outputs for records ``x`` (b, ...) with trainable ``parameters`` by name."""
-        trained = {place: parameters[name] for place, name in self._trained.items()}
+        trained = {qualified: parameters[name] for qualified, name in self._trained.items()}
         return call(self._model, {**self._constants, **trained}, x)
 
 

@@ -90,10 +90,12 @@ class StackedModel:
             if layer.bias is not None:
                 rows[layer.bias] = d
         lengths = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
-        for run, kept in enumerate(inside):
-            if bool(kept.any()):
-                own = {name: total[run] for name, total in totals.items()}
-                lengths[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
+        for run, included in enumerate(inside):
+            if bool(included.any()):
+                run_totals = {name: total[run] for name, total in totals.items()}
+                lengths[run, included] = add_clipped(
+                    run_totals, {name: rows[name][run][included] for name in run_totals}, how
+                )
         return lengths
 
     def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,38 +117,40 @@ class StackedModel:
         """Gradients of dense layers' outputs, gradients of other parameters, and inputs of dense layers."""
         parameters = self.layout.split(states)
         taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
-        others = {name: parameters[name] for name in self._others}
-        (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
+        other_parameters = {name: parameters[name] for name in self._others}
+        (outputs, written), inputs = self._gradients(taps, other_parameters, parameters, x, y)
         return outputs, written, inputs
 
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
-        found = {name: _squares_of(rows) for name, rows in written.items()}
+        squares = {name: _squares_of(rows) for name, rows in written.items()}
         for layer in self._dense:
             output = _squares_of(outputs[layer.weight])
-            found[layer.weight] = _squares_of(inputs[layer.weight]) * output
+            squares[layer.weight] = _squares_of(inputs[layer.weight]) * output
             if layer.bias is not None:
-                found[layer.bias] = output
-        return found
+                squares[layer.bias] = output
+        return squares
 
-    def _tapped_loss(self, taps: Named, others: Named, parameters: Named, x: Tensor, y: Tensor) -> tuple[Tensor, Named]:
+    def _tapped_loss(
+        self, taps: Named, other_parameters: Named, parameters: Named, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Named]:
         """One record's loss with ``taps`` added to the outputs of dense layers, and the inputs of those layers."""
-        given = {**parameters, **others}
-        with _Taps(given, taps) as mode:
-            outputs = self._model.forward(given, x.unsqueeze(0))
+        all_parameters = {**parameters, **other_parameters}
+        with _Taps(all_parameters, taps) as mode:
+            outputs = self._model.forward(all_parameters, x.unsqueeze(0))
             loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0))
         return loss, mode.inputs
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:
         """Layers whose parameters are used exactly once, on one row; found by a trial pass."""
-        own = dict(self._module.named_parameters())
-        given = {name: own[name].detach().to(x.device).requires_grad_() for name in self.layout.names}
+        module_parameters = dict(self._module.named_parameters())
+        trainable = {name: module_parameters[name].detach().to(x.device).requires_grad_() for name in self.layout.names}
         anchor = torch.zeros((), device=x.device, requires_grad=True)
         with torch.enable_grad():
-            with _Taps(given, None) as mode:
-                outputs = self._model.forward(given, x.unsqueeze(0))
+            with _Taps(trainable, None) as mode:
+                outputs = self._model.forward(trainable, x.unsqueeze(0))
                 loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0)) + anchor
-            elsewhere = torch.autograd.grad(loss, [anchor, *given.values()], allow_unused=True)[1:]
-        used = {name for name, found in zip(given, elsewhere, strict=True) if found is not None}
+            elsewhere = torch.autograd.grad(loss, [anchor, *trainable.values()], allow_unused=True)[1:]
+        used = {name for name, gradient in zip(trainable, elsewhere, strict=True) if gradient is not None}
         names = [name for layer in mode.layers for name in (layer.weight, layer.bias) if name is not None]
         used |= {name for name in names if names.count(name) > 1}
         return tuple(layer for layer in mode.layers if not used & {layer.weight, layer.bias})
@@ -180,10 +184,10 @@ class _Taps(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        name, other = self._names.get(id(weight)), self._names.get(id(bias))
-        fits = name is not None and (bias is None or other is not None) and input.ndim == 2 and weight.ndim == 2
+        name, bias_name = self._names.get(id(weight)), self._names.get(id(bias))
+        fits = name is not None and (bias is None or bias_name is not None) and input.ndim == 2 and weight.ndim == 2
         if self._taps is None and fits and len(input) == 1:
-            self.layers.append(_Dense(str(name), other, len(weight)))
+            self.layers.append(_Dense(str(name), bias_name, len(weight)))
             return nn.functional.linear(input, weight.detach(), None if bias is None else bias.detach())
         output = nn.functional.linear(input, weight, bias)
         if self._taps is not None and name is not None and name in self._taps:

@@ -39,15 +39,15 @@ class Stateful(Protocol):
         """Restore the result of ``state()`` in a new object."""
 
 
-def state_of(thing: Stateful | torch.Generator) -> Memory | None:
-    return {"place": thing.get_state().numpy()} if isinstance(thing, torch.Generator) else thing.state()
+def state_of(stateful: Stateful | torch.Generator) -> Memory | None:
+    return {"place": stateful.get_state().numpy()} if isinstance(stateful, torch.Generator) else stateful.state()
 
 
-def restore(thing: Stateful | torch.Generator, memory: Memory) -> None:
-    if isinstance(thing, torch.Generator):
-        thing.set_state(torch.tensor(memory["place"], dtype=torch.uint8))
+def restore(stateful: Stateful | torch.Generator, memory: Memory) -> None:
+    if isinstance(stateful, torch.Generator):
+        stateful.set_state(torch.tensor(memory["place"], dtype=torch.uint8))
     else:
-        thing.restore(memory)
+        stateful.restore(memory)
 
 
 class Remembering:
@@ -56,16 +56,16 @@ class Remembering:
     kept: tuple[str, ...] = ()
 
     def state(self) -> Memory:
-        found: dict[str, np.ndarray[Any, Any]] = {}
+        memory: dict[str, np.ndarray[Any, Any]] = {}
         for name in self.kept:
             value = getattr(self, name)
             if isinstance(value, Stateful | torch.Generator):
-                found |= {f"{name}.{key}": array for key, array in (state_of(value) or {}).items()}
+                memory |= {f"{name}.{key}": array for key, array in (state_of(value) or {}).items()}
             elif isinstance(value, Tensor):
-                found[name] = value.cpu().numpy().copy()
+                memory[name] = value.cpu().numpy().copy()
             elif value is not None:
-                found[name] = np.array(value)
-        return found
+                memory[name] = np.array(value)
+        return memory
 
     def restore(self, state: Memory) -> None:
         for name in self.kept:
@@ -118,14 +118,14 @@ class Checkpoint:
             with open_regular(self._file, _LARGEST, follow=False) as file, np.load(file, allow_pickle=False) as stored:
                 if any(member.compress_type for member in stored.zip.infolist()):
                     return None  # written uncompressed, so that no array is larger than its file
-                kept = {name: stored[name] for name in stored.files}
-            if str(kept.pop("digest")) != _content(kept) or str(kept["identity"]) != self._identity:
+                arrays = {name: stored[name] for name in stored.files}
+            if str(arrays.pop("digest")) != _content(arrays) or str(arrays["identity"]) != self._identity:
                 return None
-            step, state = int(kept["step"]), torch.tensor(kept["state"]).to(initial)
+            step, state = int(arrays["step"]), torch.tensor(arrays["state"]).to(initial)
         except Exception:  # damaged files make zip, zlib and numpy raise many types
             return None
-        for name, thing in stateful.items():
-            restore(thing, part(part(kept, "memory"), name))
+        for name, target in stateful.items():
+            restore(target, part(part(arrays, "memory"), name))
         self._saved_step = step
         return step, state
 
@@ -143,7 +143,9 @@ class Checkpoint:
         If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        memory = {name: state_of(thing) for name, thing in stateful.items()} if step != self._saved_step else {"": None}
+        memory = (
+            {name: state_of(holder) for name, holder in stateful.items()} if step != self._saved_step else {"": None}
+        )
         if None not in memory.values():
             self._write(step, state, memory)
         self._saved_at = time.monotonic()

@@ -38,8 +38,8 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     norms = [no_norms(state.device)]
     width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
     few = 24 * width * len(indices) <= _AT_ONCE  # checking free memory takes longer
-    for some in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
-        coordinates, values = canaries.sparse(some)
+    for block in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
+        coordinates, values = canaries.sparse(block)
         values = values.to(state)
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
         factors = persample.clip_factors(lengths, clip_norm).to(state)
@@ -73,10 +73,10 @@ class RecordsAndCanaries:
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         total, norms = None, []
-        for some in torch.split(rows, self._copied):
-            found = self._model.clipped_sum(state, self._x[some], self._y[some], clip_norm)
-            total = found.sum if total is None else total.add_(found.sum)
-            norms.append(found.norms)
+        for block in torch.split(rows, self._copied):
+            clipped = self._model.clipped_sum(state, self._x[block], self._y[block], clip_norm)
+            total = clipped.sum if total is None else total.add_(clipped.sum)
+            norms.append(clipped.norms)
         assert total is not None  # an empty batch is one empty piece
         return ClippedSum(total, torch.cat(norms))
 
@@ -86,11 +86,11 @@ class RecordsAndCanaries:
             return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
         total, layout = torch.zeros_like(state), self._model.layout
         pieces, norms = layout.unflatten(total), [no_norms(state.device)]
-        for some in torch.split(send(indices, state.device), self._chunk):
-            rows = canaries.gradients(some).to(state)
-            if rows.shape != (len(some), self._model.size):
+        for block in torch.split(send(indices, state.device), self._chunk):
+            rows = canaries.gradients(block).to(state)
+            if rows.shape != (len(block), self._model.size):
                 raise ValueError(
-                    f"canary gradients must have shape {(len(some), self._model.size)}, got {tuple(rows.shape)}"
+                    f"canary gradients must have shape {(len(block), self._model.size)}, got {tuple(rows.shape)}"
                 )
             norms.append(persample.add_clipped(pieces, layout.split(rows), how))
         return ClippedSum(total, torch.cat(norms))
@@ -122,11 +122,11 @@ def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weig
     total, norms = torch.zeros_like(state), [no_norms(model.device)]
     pieces, (users, choices, k) = model.layout.unflatten(total), weights.shape
     chunk = memory.chunk_size(4 * model.size * (2 * k + 3 * choices), model.device)
-    for some in torch.split(torch.arange(users, device=x.device), chunk):
-        weight = weights[some.to(weights.device)].to(model.device)
+    for block in torch.split(torch.arange(users, device=x.device), chunk):
+        weight = weights[block.to(weights.device)].to(model.device)
         used = (weight > 0).any(1)
         rows = state.new_zeros(*used.shape, model.size)
-        rows[used] = model.rows(state, x[some][used], y[some][used])
+        rows[used] = model.rows(state, x[block][used], y[block][used])
         broken = ~rows.isfinite().all(2)
         means = weight @ rows.masked_fill_(broken.unsqueeze(2), 0.0)
         spoilt = ((weight > 0) & broken.unsqueeze(1)).any(2)
@@ -253,10 +253,10 @@ def population(
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
     for count in torch.unique(counts).tolist():
-        at = counts == count
+        with_count = counts == count
         choices = all_choice_weights(count, records_per_user)
-        weights = choices.expand(int(at.sum()), *choices.shape)
-        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
+        weights = choices.expand(int(with_count.sum()), *choices.shape)
+        clipped = clipped_user_sum(model, state, x[with_count, :count], y[with_count, :count], weights, clip)
         total += clipped.sum / len(choices)
         square = float(clipped.norms.square().sum()) / len(choices)
         squares += square
@@ -265,16 +265,16 @@ def population(
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    at = send(indices, x.device)
-    return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
+    rows = send(indices, x.device)
+    return Drawn(model.clipped_sum(state, x[rows], y[rows], clip).sum)
 
 
 def estimated(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:
     """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
-    at = send(places, x.device)
-    clipped = model.clipped_sum(state, x[at], y[at], clip)
+    rows = send(places, x.device)
+    clipped = model.clipped_sum(state, x[rows], y[rows], clip)
     factor, squares = len(x) / len(places), len(x) * clip_norm**2
     return Estimated(
         factor * clipped.sum,

@@ -113,13 +113,13 @@ class Parts:
 
     @property
     def stateful(self) -> Mapping[str, Stateful]:
-        parts: dict[str, object] = {
+        loop_objects: dict[str, object] = {
             "contributions": self.contributions,
             "noise": self.noise,
             "update": self.update,
             **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
         }
-        return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
+        return {name: part for name, part in loop_objects.items() if isinstance(part, Stateful)}
 
 
 def gaussian_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
@@ -185,12 +185,12 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
             sums, norms = runs.clipped_sums(states, batches, phases[0].clip)
             noises = torch.stack([noise(s, phases[0].deviation, g) for s, g in zip(sums, sources, strict=True)])
             states = update(states, sums + noises)
-            for place, job in enumerate(jobs):
+            for run, job in enumerate(jobs):
                 for observer in job.observers:
-                    observer.sampled(step, batches[place])
-                    observer.clipped(step, norms[place])
-                    observer.noised(step, noises[place])
-                    observer.released(step, states[place])
+                    observer.sampled(step, batches[run])
+                    observer.clipped(step, norms[run])
+                    observer.noised(step, noises[run])
+                    observer.released(step, states[run])
             if first.progress is not None:
                 first.progress(step, total)
     return states
@@ -224,19 +224,19 @@ class _Runs:
             sums = torch.zeros_like(states)
             norms = torch.zeros(where.shape, dtype=torch.float64, device=states.device)
             for runs, records in tiles(where.shape[0], where.shape[1], chunk):
-                at = runs, records
-                rows = self._x[where[at]], self._y[where[at]]
-                norms[at] = self._stacked.add_clipped(sums[runs], states[runs], *rows, inside[at], how)
+                tile = runs, records
+                rows = self._x[where[tile]], self._y[where[tile]]
+                norms[tile] = self._stacked.add_clipped(sums[runs], states[runs], *rows, inside[tile], how)
             return sums, norms
 
         (sums, norms), self._most = memory.halving(added, self._stacked.chunk(how), self._most)
-        found = [row[:n] for row, n in zip(norms, reals, strict=True)]
-        for place, (canaries, batch) in enumerate(zip(self._canaries, batches, strict=True)):
-            if canaries is not None and len(batch) > reals[place]:
-                planted = canaries(states[place], batch[reals[place] :] - len(self._rows[place]), clip)
-                sums[place] += planted.sum
-                found[place] = torch.cat([found[place], planted.norms])
-        return sums, found
+        contribution_norms = [row[:n] for row, n in zip(norms, reals, strict=True)]
+        for run, (canaries, batch) in enumerate(zip(self._canaries, batches, strict=True)):
+            if canaries is not None and len(batch) > reals[run]:
+                planted = canaries(states[run], batch[reals[run] :] - len(self._rows[run]), clip)
+                sums[run] += planted.sum
+                contribution_norms[run] = torch.cat([contribution_norms[run], planted.norms])
+        return sums, contribution_norms
 
 
 class NativeTrainer:

@@ -81,8 +81,8 @@ class Sgd(Optimizer):
         decayed = self._decay * _length(before) if self._decay else 0.0
         expected = 0.5 * eps * _length(before) / scale + 4.0 * eps * decayed
         if mu:
-            known = 0.0 if self._buffer is None else 3.0 * eps * _length(self._buffer)
-            expected = expected + mu * (self._error + known)
+            buffer_error = 0.0 if self._buffer is None else 3.0 * eps * _length(self._buffer)
+            expected = expected + mu * (self._error + buffer_error)
         # Rounding of the update: half an ulp of the model and a few of the update's.
         gradient, error = update / scale, 0.5 * eps * (_length(after) + 6.0 * _length(update)) / scale
         if mu:

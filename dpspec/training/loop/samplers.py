@@ -176,8 +176,8 @@ class RandomAllocation(Remembering):
                     steps[(steps[:, :i] == steps[:, i, None]).any(axis=1), i] = last
             self._steps, self._taken = torch.from_numpy(steps), 0
         self._taken += 1
-        here = self._steps == self._taken - 1
-        return (here if here.ndim == 1 else here.any(1)).nonzero().squeeze(1)
+        allocated = self._steps == self._taken - 1
+        return (allocated if allocated.ndim == 1 else allocated.any(1)).nonzero().squeeze(1)
 
 
 def epoch_of(sampler: Sampler) -> int:
@@ -216,9 +216,9 @@ def inclusion_moments(
     shares = np.full(batches, sampler.batch_size / sampler.records)
     shares[-1] = 1.0 - shares[:-1].sum()
     epochs = -(-len(looked) // batches)
-    seen = np.zeros(epochs * batches)
-    seen[: len(looked)] = looked
-    of_epoch = (seen.reshape(epochs, batches) * shares).sum(axis=1).clip(0.0, 1.0)
+    observed_batches = np.zeros(epochs * batches)
+    observed_batches[: len(looked)] = looked
+    of_epoch = (observed_batches.reshape(epochs, batches) * shares).sum(axis=1).clip(0.0, 1.0)
     return of_epoch, of_epoch * (1.0 - of_epoch)
 
 

@@ -48,15 +48,17 @@ class SamplingLog(Observer):
 
     def state(self) -> Memory:
         return {
-            **{f"{place}.{name}": array for place, log in enumerate(self.logs) for name, array in log.state().items()},
+            **{
+                f"{number}.{name}": array for number, log in enumerate(self.logs) for name, array in log.state().items()
+            },
             "sizes": np.array(self.sizes, dtype=np.int64),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *self._earlier]),
             "lengths": np.array([len(batch) for batch in self._earlier], dtype=np.int64),
         }
 
     def restore(self, state: Memory) -> None:
-        for place, log in enumerate(self.logs):
-            log.restore(part(state, str(place)))
+        for number, log in enumerate(self.logs):
+            log.restore(part(state, str(number)))
         self.sizes = state["sizes"].tolist()
         ends = zip(np.cumsum(state["lengths"]), state["lengths"], strict=True)
         self._earlier.extend(state["earlier"][end - length : end] for end, length in ends)
@@ -144,7 +146,7 @@ class StateLog(Remembering, Observer):
             state.detach().to("cpu", torch.float32).view(torch.int32)
             for state in (flat_model.flatten(job.model).to(self._last), self._last)
         )
-        apart = not torch.equal(trained, last)
+        different = not torch.equal(trained, last)
         largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
         # Approximate size of a parameter's update by the smallest noise of any step. Plain descent: g = learning rate *
         # noise / divisor. Adam: rate * g / (g + eps).
@@ -159,7 +161,7 @@ class StateLog(Remembering, Observer):
         else:
             move = move * gradient
         blind = len(self._last) < _FEW or not move > _LOST * largest
-        return States(still=self.still, apart=int(apart), blind=blind)
+        return States(still=self.still, apart=int(different), blind=blind)
 
     def evidence(self, job: TrainingJob) -> dict[str, Json]:
         states = self.states(job)

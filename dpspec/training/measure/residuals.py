@@ -90,7 +90,9 @@ class Residuals(Remembering, Observer):
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(
+        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
+    ) -> None:
         """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
 
     def sampled(self, step: int, indices: Tensor) -> None:
@@ -114,42 +116,42 @@ class Residuals(Remembering, Observer):
                 self._measure(step, phase, previous, recovered)
 
     def _measure(self, step: int, phase: ScheduledPhase, previous: Tensor, recovered: RecoveredUpdate) -> None:
-        known: Population
+        contribution: Population
         direction: Tensor | None = None
         if self._knows_drawn:
             if self._batch is None:
                 raise ValueError(f"the batch of step {step} must be reported before its model is released")
-            known, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
+            contribution, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
         elif self._sample is not None:
-            known = self._estimate(step, phase, previous, self._sample, 0)
+            contribution = self._estimate(step, phase, previous, self._sample, 0)
             if self.log is not None:
                 # Expected direction of the update, independent of the step's sample: an earlier or another estimate.
-                direction, self._estimated = self._estimated, known.sum
+                direction, self._estimated = self._estimated, contribution.sum
                 if direction is not None and step > 1 and self.looked[step - 2]:
                     direction = direction.to(previous.device)
                 else:
                     direction = self._estimate(step, phase, previous, self._sample, 1).sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
-            known = population(self.model, previous, self.x, self.y, phase.clip, most)
+            contribution = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
-            known = self.populations.of(self, previous, phase.clip)
-        residual = (recovered.noisy - known.mean(phase.sampler)) / phase.clip_norm
+            contribution = self.populations.of(self, previous, phase.clip)
+        residual = (recovered.noisy - contribution.mean(phase.sampler)) / phase.clip_norm
         square = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
-        spread = known.spread(phase.sampler) / phase.clip_norm**2
+        spread = contribution.spread(phase.sampler) / phase.clip_norm**2
         rounding, expected = recovered.rounding / phase.clip_norm, recovered.expected / phase.clip_norm
         self.transfers.add(self._keep, step, square, spread, rounding, expected)
-        self.seen(step, phase, previous, residual, known)
+        self.seen(step, phase, previous, residual, contribution)
         if self.log is not None:
-            self.log.add(step, previous, recovered, known, direction)
+            self.log.add(step, previous, recovered, contribution, direction)
 
     def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int) -> Estimated:
-        places = sample.at(step, len(self.x), number)
-        return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
+        sampled_records = sample.at(step, len(self.x), number)
+        return estimated(self.model, previous, self.x, self.y, sampled_records, phase.clip, phase.clip_norm)
 
     def _keep(self, step: int, *values: Array | float) -> None:
-        for kept, value in zip((self.squares, self.spread, self.rounding, self.expected), values, strict=True):
-            kept[step - 1] = float(value)
+        for statistic, value in zip((self.squares, self.spread, self.rounding, self.expected), values, strict=True):
+            statistic[step - 1] = float(value)
 
     def noise_scale(self) -> OutsideNoise:
         """Noise of steps that declare Gaussian noise, in the directions that no canary uses.
@@ -157,21 +159,23 @@ class Residuals(Remembering, Observer):
         The sum over steps of (||residual|| + rounding bound)^2 / variance stochastically dominates chi-square(degrees)
         with the declared noise: sampling only adds to it, and rounding is bounded.
         """
-        kept, free = min(self.steps, self.schedule.total), self.model.size
+        steps, free = min(self.steps, self.schedule.total), self.model.size
         along = self.projections.double()  # without columns if no observer projects the residuals
         free -= along.shape[1]
-        squares = (self.squares[:kept] - along.square().sum(1)[:kept]).clamp_min(0.0)
+        squares = (self.squares[:steps] - along.square().sum(1)[:steps]).clamp_min(0.0)
         gaussian = [phase.noise_multiplier if phase.noise == "gaussian" else 0.0 for phase in self.schedule]
-        sigma = torch.tensor(gaussian, dtype=torch.float64)[:kept]
-        noisy, resolvable = (sigma.square() > 0) & self.looked[:kept], self.resolvable[:kept]
-        at = noisy & resolvable
-        each = (squares.sqrt() + self.rounding[:kept]).square()[at] / sigma[at] ** 2
-        degrees = free * len(each)
+        sigma = torch.tensor(gaussian, dtype=torch.float64)[:steps]
+        noisy, resolvable = (sigma.square() > 0) & self.looked[:steps], self.resolvable[:steps]
+        measured = noisy & resolvable
+        scaled_squares = (squares.sqrt() + self.rounding[:steps]).square()[measured] / sigma[measured] ** 2
+        degrees = free * len(scaled_squares)
         return OutsideNoise(
-            statistic=number(float(each.sum())),
+            statistic=number(float(scaled_squares.sum())),
             degrees=degrees,
             hidden=int((noisy & ~resolvable).sum()) if free else 0,
-            each=sampling.summary(each.numpy(), 1 + at.nonzero().squeeze(1).numpy(), free) if degrees else None,
+            each=sampling.summary(scaled_squares.numpy(), 1 + measured.nonzero().squeeze(1).numpy(), free)
+            if degrees
+            else None,
         )
 
     @property
@@ -199,14 +203,16 @@ class SharedPopulations:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
     def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
-        at, population = self._ready.pop(id(watcher), (None, None))
-        if at is state and population is not None:
+        ready_state, population = self._ready.pop(id(watcher), (None, None))
+        if ready_state is state and population is not None:
             return population
         behind = watcher.steps - 1
         waiting = [w for w in self._watchers if w is not watcher and w.steps == behind and w.previous is not None]
-        states = [state] + [other.previous for other in waiting if other.previous is not None]
-        first, *others = self._all(torch.stack(states), clip)
-        self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], others, strict=True)}
+        states = [state] + [
+            watcher_behind.previous for watcher_behind in waiting if watcher_behind.previous is not None
+        ]
+        first, *populations = self._all(torch.stack(states), clip)
+        self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], populations, strict=True)}
         return first
 
     def _all(self, states: Tensor, clip: Clip) -> list[Population]:
@@ -215,12 +221,12 @@ class SharedPopulations:
         def added(chunk: int) -> tuple[Tensor, Tensor]:
             sums = torch.zeros_like(states)
             squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
-            for at, places in tiles(runs, records, chunk):
-                some = len(states[at])
-                x, y = (rows[places].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
+            for run_range, record_range in tiles(runs, records, chunk):
+                run_count = len(states[run_range])
+                x, y = (rows[record_range].expand(run_count, -1, *rows.shape[1:]) for rows in (self._x, self._y))
                 inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-                norms = self._model.add_clipped(sums[at], states[at], x, y, inside, how)
-                squares[at] += norms.square().sum(1)
+                norms = self._model.add_clipped(sums[run_range], states[run_range], x, y, inside, how)
+                squares[run_range] += norms.square().sum(1)
             return sums, squares
 
         (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)

@@ -87,22 +87,22 @@ class WatchedRun:
 def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
-    told = ReportedSteps(**{log: count for log, count in counts.items() if count})
-    run = RunEvidence(told=told, sampling_log=sampling.evidence())
+    reported = ReportedSteps(**{log: count for log, count in counts.items() if count})
+    run = RunEvidence(told=reported, sampling_log=sampling.evidence())
     if (scaled := _scaled(logs)) is not None:
         squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
-        other = _scaled(second) if second is not None else None
-        run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, other))
+        second_scaled = _scaled(second) if second is not None else None
+        run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, second_scaled))
     if norms.largest:
         clips = np.array([phase.clip_norm for phase in logs.schedule])
         count = min(len(clips), len(norms.largest))
         largest = float(np.max(np.asarray(norms.largest[:count]) / clips[:count]))
-        found = NormSums(largest=number(largest if largest >= 0.0 else np.nan))  # norms are not negative
+        norm_sums = NormSums(largest=number(largest if largest >= 0.0 else np.nan))  # norms are not negative
         if drawn := sampling.sizes:
             same = len(drawn) == len(norms.counts)
             astray = sum(map(operator.ne, drawn, norms.counts)) if same else None
-            found = replace(found, missing=sum(drawn) - sum(norms.counts), astray=astray)
-        run = replace(run, norm_log=found)
+            norm_sums = replace(norm_sums, missing=sum(drawn) - sum(norms.counts), astray=astray)
+        run = replace(run, norm_log=norm_sums)
     return run
 
 
@@ -133,12 +133,14 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     sums = watcher.projections[measured].double().sum(0).numpy()
     sums_of_groups: list[GroupSums] = []
     for size, coin, which in _groups(sizes, coins):
-        some = replace_non_finite(sums[which])
-        sums_of_groups.append(GroupSums(size, coin, len(some), float(some.sum()), float((some**2).sum())))
-    looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
+        group_sums = replace_non_finite(sums[which])
+        sums_of_groups.append(
+            GroupSums(size, coin, len(group_sums), float(group_sums.sum()), float((group_sums**2).sum()))
+        )
+    looked = [phase for phase, was_measured in zip(schedule, measured.tolist(), strict=True) if was_measured]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
-    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
-    means, variances = zip(*(inclusion_moments(phase.sampler, part) for phase, part in parts), strict=True)
+    measured_phases = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
+    means, variances = zip(*(inclusion_moments(phase.sampler, part) for phase, part in measured_phases), strict=True)
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
         draws=along * float(np.concatenate(means).sum()),
@@ -162,19 +164,19 @@ def _step_totals(
     watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
 ) -> StepTotals | None:
     """Covariance over the ``measured`` (steps,) steps, if real records are drawn at random after the first step."""
-    at = np.flatnonzero(measured.numpy())
-    if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):
+    step_indices = np.flatnonzero(measured.numpy())
+    if not np.any(watcher.spread.numpy()[step_indices[step_indices > 0]] != 0.0):
         return None
-    rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[at]
+    rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[step_indices]
     totals = []
     for size, coin, which in _groups(sizes, coins):
-        rows = (watcher.projections[step].double().numpy()[which] for step in at)
-        seen = np.array([replace_non_finite(row).sum() for row in rows])
-        totals.append(seen - coin * len(which) * size * along * rates)
-    apart = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
-    products = apart @ apart.T
+        rows = (watcher.projections[step].double().numpy()[which] for step in step_indices)
+        step_sums = np.array([replace_non_finite(row).sum() for row in rows])
+        totals.append(step_sums - coin * len(which) * size * along * rates)
+    centred = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
+    products = centred @ centred.T
     return StepTotals(
-        steps=len(at),
+        steps=len(step_indices),
         products=tuple(tuple(number(value) for value in row[: i + 1]) for i, row in enumerate(products.tolist())),
     )
 
@@ -200,8 +202,8 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
 
     Returns None if the trainer rejects the step or there are too few records. Errors of missing memory are raised.
     """
-    places = np.unique(np.linspace(0, len(job.x) - 1, 4 * _RECORDS).round().astype(int))
-    if len(places) < 4:
+    records = np.unique(np.linspace(0, len(job.x) - 1, 4 * _RECORDS).round().astype(int))
+    if len(records) < 4:
         return None
     before = flat_model.flatten(job.model).detach().cpu().double()
     phase = Phase.of(job.phases[0])
@@ -223,7 +225,7 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
         progress=None,
         resumable=None,
     )
-    sets = [places[k::4] for k in range(4)]
+    sets = [records[k::4] for k in range(4)]
     try:
         alone = [_update(trainer, step, rows, before) for rows in sets]
         pairs = [np.sort(np.concatenate(two)) for two in (sets[:2], sets[2:])]
@@ -236,15 +238,15 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
             raise
         return None
     length = float(sum(update.norm() for update in alone))
-    apart = (both[0] - alone[0] - alone[1]) - (both[1] - alone[2] - alone[3])
-    found = [float(apart.norm()), float((again - alone[0]).norm())]
+    defect = (both[0] - alone[0] - alone[1]) - (both[1] - alone[2] - alone[3])
+    norms = [float(defect.norm()), float((again - alone[0]).norm())]
     # Updates are differences of rounded parameters, bounded by the start plus the distance.
     reached = before.abs() + torch.stack([update.abs() for update in (*alone, *both)]).amax(0)
     rounding = 6.0 * _HALF_ULP * float(reached.norm())
-    if not np.isfinite([length, rounding, *found]).all() or length == 0.0:
+    if not np.isfinite([length, rounding, *norms]).all() or length == 0.0:
         return None
     return ReplayedStep(
-        records=len(places), apart=found[0] / length, random=found[1] / length, rounding=rounding / length
+        records=len(records), apart=norms[0] / length, random=norms[1] / length, rounding=rounding / length
     )
 
 

@@ -43,7 +43,9 @@ class ProjectionObserver(Residuals):
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(
+        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
+    ) -> None:
         def keep(along: Array) -> None:
             self.projections[step - 1] = torch.from_numpy(along)
 
@@ -89,7 +91,9 @@ class RecordScores(Residuals):
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(
+        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
+    ) -> None:
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return
@@ -97,8 +101,8 @@ class RecordScores(Residuals):
         gram = (rows @ rows.T).double()
         sigma, q = max(phase.noise_multiplier, _LEAST_NOISE), phase.sampler.inclusion
         covariance = sigma**2 * gram
-        if q < 1.0 and not isinstance(known, Drawn):
-            covariance += self._sampling(previous, rows, phase, known)
+        if q < 1.0 and not isinstance(contribution, Drawn):
+            covariance += self._sampling(previous, rows, phase, contribution)
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
@@ -112,21 +116,23 @@ class RecordScores(Residuals):
         ratio = torch.logsumexp(torch.where(j <= copies, terms, -torch.inf), dim=1)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
 
-    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | None = None) -> Tensor:
+    def _sampling(
+        self, state: Tensor, rows: Tensor, phase: ScheduledPhase, contribution: Population | None = None
+    ) -> Tensor:
         """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         x, y, c, factor = self.x, self.y, covariance(phase.sampler), 1.0
-        if isinstance(known, Estimated):
-            at = known.places.to(x.device)
-            x, y, factor = x[at], y[at], known.factor
+        if isinstance(contribution, Estimated):
+            sampled = contribution.places.to(x.device)
+            x, y, factor = x[sampled], y[sampled], contribution.factor
         for chunk in self._clipped(state, x, y, phase):
             products = (rows @ chunk.T).double()
             total += products @ products.T
             along += products.sum(1)
         # The sample represents all records; its own sampling error is q^2 (factor - 1) per record.
-        each = q * (1.0 - q) - c + q * q * (factor - 1.0)
-        return each * factor * total + c * torch.outer(along, along)
+        record_variance = q * (1.0 - q) - c + q * q * (factor - 1.0)
+        return record_variance * factor * total + c * torch.outer(along, along)
 
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero if not finite."""
@@ -139,9 +145,9 @@ class RecordScores(Residuals):
 
 
 def _signals(
-    covariance: Tensor, gram: Tensor, mean: Tensor, variance: Tensor, seen: Tensor
+    covariance: Tensor, gram: Tensor, mean: Tensor, variance: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shift and strength (m,) of each canary's signal in ``seen`` (m,), the latter still to be divided by ``alone``.
+    """Shift and strength (m,) of each canary's signal in ``observed`` (m,), the latter yet to be divided by ``alone``.
 
     ``covariance`` (m, m) is the covariance of noise and sampling. If ``failed``, no value is valid.
     """
@@ -152,7 +158,7 @@ def _signals(
     strength = (gram * signal).sum(0)
     # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
     alone = (1.0 - variance * strength).clamp_min(1e-9)
-    return (signal.T @ (seen - gram @ mean) + strength * mean) / alone, strength, alone, failed
+    return (signal.T @ (observed - gram @ mean) + strength * mean) / alone, strength, alone, failed
 
 
 def margins(model: nn.Module, state: Tensor, records: Records, *, device: str) -> Array:
@@ -161,10 +167,10 @@ def margins(model: nn.Module, state: Tensor, records: Records, *, device: str) -
     x, y = tensors(records.x, records.y, device)
     with torch.no_grad():
         logits = functional.logits(state.to(functional.device), x).double()
-        own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
-        others = logits.scatter(1, y.unsqueeze(1), -torch.inf)
-        found: Array = (own - torch.logsumexp(others, dim=1)).cpu().numpy()
-    return found
+        label_logits = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+        other_logits = logits.scatter(1, y.unsqueeze(1), -torch.inf)
+        log_odds: Array = (label_logits - torch.logsumexp(other_logits, dim=1)).cpu().numpy()
+    return log_odds
 
 
 #: Maximum number of points on the line at which gradients are computed.
@@ -221,11 +227,11 @@ class PathScores(RecordScores):
             covariance = covariance + weight * phase.clip_norm**2 * self._sampling(state, effect, phase)
         unsure = _UNSURE * (torch.stack(drifts) @ effect.T).double()
         covariance = covariance + unsure.T @ unsure
-        seen = (effect @ residual).double()
+        observed_effect = (effect @ residual).double()
         for _ in range(_ROUNDS):
             believed = torch.sigmoid(scores)
             mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
-            shift, strength, alone, _ = _signals(covariance, gram, mean, variance, seen)
+            shift, strength, alone, _ = _signals(covariance, gram, mean, variance, observed_effect)
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
 
@@ -261,8 +267,8 @@ def likelihood_ratio(observed: Observed) -> Array:
     """Log-likelihood ratios of insertion, by Gaussians fitted per group size to canaries with known bits."""
     scores = np.zeros(len(observed.coins))
     for size in np.unique(observed.copies):
-        at = np.flatnonzero(observed.copies == size)
-        features, coins = np.column_stack([observed.before[at], observed.after[at]]), observed.coins[at]
+        of_size = np.flatnonzero(observed.copies == size)
+        features, coins = np.column_stack([observed.before[of_size], observed.after[of_size]]), observed.coins[of_size]
         present, absent = features[coins == 1], features[coins == 0]
         if min(len(present), len(absent)) == 0:
             continue
@@ -271,15 +277,15 @@ def likelihood_ratio(observed: Observed) -> Array:
         covariance = centred.T @ centred / max(1, len(centred) - 2)
         covariance += (1e-6 * np.trace(covariance) + 1e-12) * np.eye(2)
         weights = np.linalg.solve(covariance, present.mean(0) - absent.mean(0))
-        scores[at] = (features - 0.5 * (present.mean(0) + absent.mean(0))) @ weights
+        scores[of_size] = (features - 0.5 * (present.mean(0) + absent.mean(0))) @ weights
     return scores
 
 
 def path(observed: Observed) -> Array:
     """Log-likelihood ratios by the interpolated path of the models."""
     scored = PathScores(observed.job, observed.canaries, observed.copies, observed.planted)
-    found: Array = scored(torch.tensor(observed.first), torch.tensor(observed.last)).cpu().numpy()
-    return found
+    ratios: Array = scored(torch.tensor(observed.first), torch.tensor(observed.last)).cpu().numpy()
+    return ratios
 
 
 def shadow(observed: Observed) -> Array:
@@ -300,14 +306,14 @@ def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
     half = np.random.default_rng(derive(0, "shadow coins")).integers(0, 2, (models // 2, len(observed.copies)))
     coins = np.concatenate([half, 1 - half])
     rows = np.zeros(coins.shape)
-    for place, tossed in enumerate(coins):
+    for number, tossed in enumerate(coins):
         model = copy.deepcopy(job.model)
         flat_model.load(model, first)
         planted = plant(job.x, job.y, observed.canaries, observed.copies, tossed)
         NativeTrainer().train(
-            replace(job, x=planted.x, y=planted.y, model=model, seed=derive(place, "shadow run"), observers=())
+            replace(job, x=planted.x, y=planted.y, model=model, seed=derive(number, "shadow run"), observers=())
         )
-        rows[place] = margins(model, flat_model.flatten(model), observed.canaries, device=job.device)
+        rows[number] = margins(model, flat_model.flatten(model), observed.canaries, device=job.device)
     return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), coins
 
 
@@ -321,8 +327,8 @@ def count_right(model: nn.Module, x: Array, y: Array, device: str | torch.device
     state = functional.initial()
     with torch.no_grad():
         for start in range(0, len(x), _CHUNK):
-            some, labels = tensors(x[start : start + _CHUNK], y[start : start + _CHUNK], functional.device)
-            right += int((functional.logits(state, some).argmax(1) == labels).sum())
+            features, labels = tensors(x[start : start + _CHUNK], y[start : start + _CHUNK], functional.device)
+            right += int((functional.logits(state, features).argmax(1) == labels).sum())
     return right
 
 

@@ -87,8 +87,8 @@ class ResidualLog(Remembering):
         self._turned = not flat or len(x) > 0
         if job.canaries is not None and canaries and not self._turned:  # are gradients parallel to their directions?
             rows = job.canaries.gradients(torch.arange(min(8, canaries)))
-            rest = torch.stack([self._free(row) for row in rows])
-            self._turned = not bool((rest.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
+            free_rows = torch.stack([self._free(row) for row in rows])
+            self._turned = not bool((free_rows.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
         self._kept: dict[int, ClippedSum] = {}
         self._width = evidence.kept_width(self._schedule.total)
         layout = model.layout
@@ -106,7 +106,7 @@ class ResidualLog(Remembering):
         step: int,
         previous: Tensor,
         recovered: RecoveredUpdate,
-        known: Population,
+        contribution: Population,
         direction: Tensor | None = None,
     ) -> None:
         """Add a step from the model ``previous`` (P,).
@@ -125,7 +125,7 @@ class ResidualLog(Remembering):
             if self._constant:  # gradient canaries
                 self._kept[number] = planted
         rate = phase.sampler.inclusion
-        expected = known.mean(phase.sampler, planted.sum) / clip
+        expected = contribution.mean(phase.sampler, planted.sum) / clip
         residual = recovered.noisy / clip - expected
         hides = recovered.rounding / clip, recovered.expected / clip
         self.transfers.add(self._keep_squares, residual, *hides, sigma)
@@ -138,10 +138,10 @@ class ResidualLog(Remembering):
         pull = length
         if direction is not None:
             pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
-        squares = known.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
+        squares = contribution.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
         # If the batch size is fixed or bounded, inclusions are negatively correlated.
         without = 1.0 if isinstance(phase.sampler, FixedSize | TruncatedPoisson) and rate < 1.0 else 1.0 - rate
-        sampled = (rate * without * squares + rate**2 * known.within) / clip**2
+        sampled = (rate * without * squares + rate**2 * contribution.within) / clip**2
         self.transfers.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
@@ -152,13 +152,13 @@ class ResidualLog(Remembering):
         self.pairs.add(exact, float(error), sigma)
         with np.errstate(over="ignore", invalid="ignore"):  # the model may have diverged
             lengths = np.sqrt(np.add.reduceat(exact * exact, self._starts))
-            parts = np.square((lengths + float(error)) / sigma)
+            layer_squares = np.square((lengths + float(error)) / sigma)
             largest = np.abs(exact, out=exact)
             largest += float(error)
             largest *= largest
             largest *= 1.0 / sigma**2
             self.coordinates += largest
-            self.layers += parts
+            self.layers += layer_squares
         self.seen += 1
 
     def _keep_along(
@@ -239,12 +239,12 @@ class LayerProducts(Remembering):
 
     kept = ("sums", "steps")
 
-    def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
-        starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
-        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: noise_tests.MOST_LAYERS]
+    def __init__(self, layer_sizes: Sequence[tuple[str, int]], planned: int) -> None:
+        starts = np.cumsum([0, *(size for _, size in layer_sizes)]).tolist()
+        largest = sorted(range(len(layer_sizes)), key=lambda index: -layer_sizes[index][1])[: noise_tests.MOST_LAYERS]
         self._planned = planned
         self._pairs = [
-            (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
+            (layer_sizes[i][0], layer_sizes[j][0], starts[i], starts[j], min(layer_sizes[i][1], layer_sizes[j][1]))
             for i, j in combinations(sorted(largest), 2)
         ]
         self.sums: Array = np.zeros((len(self._pairs), 4))
@@ -257,10 +257,10 @@ class LayerProducts(Remembering):
         with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
             scaled = residual / sigma
             for row, (_, _, i, j, size) in zip(self.sums, self._pairs, strict=True):
-                one, other = scaled[i : i + size], scaled[j : j + size]
-                first, second = float(np.sqrt(one @ one)), float(np.sqrt(other @ other))
+                first_layer, second_layer = scaled[i : i + size], scaled[j : j + size]
+                first, second = float(np.sqrt(first_layer @ first_layer)), float(np.sqrt(second_layer @ second_layer))
                 row += (
-                    float(one @ other),
+                    float(first_layer @ second_layer),
                     slack * (first + second + slack),
                     (first + slack) ** 2,
                     (second + slack) ** 2,
@@ -269,16 +269,16 @@ class LayerProducts(Remembering):
     def worst(self) -> SharedLayers | None:
         if not self._pairs or not self.steps:
             return None
-        found = []
-        for row, (one, other, _, _, size) in zip(self.sums, self._pairs, strict=True):
+        pair_sums = []
+        for row, (first_name, second_name, _, _, size) in zip(self.sums, self._pairs, strict=True):
             product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, HUGE, HUGE)
             sums = SharedLayers(
-                squares={one: first, other: second},
+                squares={first_name: first, second_name: second},
                 product=product,
                 rounding=rounding,
                 count=self.steps * size,
                 planned=max(self.steps, self._planned) * size,
                 pairs=len(self._pairs),
             )
-            found.append(sums)
-        return max(found, key=SharedLayers.surprise)
+            pair_sums.append(sums)
+        return max(pair_sums, key=SharedLayers.surprise)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support import specs
 
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
 TEXT = """\

@@ -11,8 +11,8 @@ from support.attacks import audited as audited_at
 
 from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import words
 from dpspec_group import GroupAudit, theory

@@ -9,9 +9,9 @@ import pytest
 from support.attacks import spec_at, trials_of
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
+from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.preparing.trial_keys import trial_key
-from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify

@@ -23,8 +23,8 @@ from support.specs import DECLARED
 
 import dpspec
 from dpspec.contract import Dataset, Facts, Finding, FrozenMap, Section, Series, Spec, TrainingJob
+from dpspec.contract.results import AuditResult
 from dpspec.data.table_files import Csv
-from dpspec.engine.results.result import AuditResult
 from dpspec.kit.users import bounded, by_user, in_records
 from dpspec.training.loop import contributions, native
 from dpspec.training.loop.native import parts_of

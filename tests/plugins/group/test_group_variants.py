@@ -12,8 +12,8 @@ from support.attacks import attacked, audited, diagnosed, errors, written
 
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.limits import limits
 

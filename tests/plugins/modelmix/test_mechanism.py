@@ -6,7 +6,7 @@ import pytest
 from support import specs
 
 from dpspec.contract import Finding
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog

@@ -14,7 +14,7 @@ from support.modelmix_densities import FIGURE, log_density_of_sum, loss_of_pair,
 
 from dpspec.accounting import Discrete, PrivacyLoss
 from dpspec.contract import Finding
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec_modelmix import published, theory
 from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.options import Segment

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import specs
 
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 
 SPEC = Path(__file__).parents[3] / "specs" / "papers" / "thudi-digits.yaml"
 

@@ -11,14 +11,14 @@ from support import solved_once, specs
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Series
-from dpspec.engine.redact import redact
-from dpspec.engine.results.codec import dump, load, reread
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.reporters.terminal import render
+from dpspec.results.codec import dump, load, reread
+from dpspec.results.redact import redact
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_per_instance import render_records
 

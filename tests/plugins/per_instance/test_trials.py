@@ -12,16 +12,16 @@ import dpspec_per_instance
 from dpspec import json_records
 from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
 from dpspec.contract.events import Event, TrialFinished
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import trial_key
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
+from dpspec.results.redact import redact
 from dpspec_per_instance.findings import first_shards, lower_bounds, whole_runs
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
 

@@ -11,8 +11,8 @@ from support import specs
 from support.preprocessing_oracle import Pair, Rows
 
 from dpspec.contract import Facts
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.errors import SpecError
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds, steps

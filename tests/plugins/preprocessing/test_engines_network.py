@@ -9,9 +9,9 @@ from support import specs
 
 from dpspec.accounting import gaussian
 from dpspec.contract import FrozenMap
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds
 from dpspec_preprocessing.engines import NetworkEngine, NoiseTally

@@ -11,8 +11,8 @@ import pytest
 from support import specs
 
 from dpspec.contract import FrozenMap, Section, Trial
+from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError

@@ -8,7 +8,7 @@ from support import specs
 from support.rero_values import BY_NAME, IMAGENET
 
 from dpspec.contract import Finding, Series
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs

@@ -7,7 +7,7 @@ from support.phases import phase_of
 
 from dpspec.contract import FrozenMap, Phase, thaw
 from dpspec.contract.phase import SCHEMES
-from dpspec.engine.judging.conformance_status import conformance_of
+from dpspec.results.conformance_status import conformance_of
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, write_run
 

@@ -12,12 +12,12 @@ from unittest import mock
 from dpspec.cli.app import main
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine import verify
-from dpspec.engine.redact import redact
-from dpspec.engine.results import codec
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import page
+from dpspec.results import codec
+from dpspec.results.redact import redact
 from support import specs
 from support.forger.specs import MATRIX, spec_of
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dpspec.engine.differences import UNVERIFIED
-from dpspec.engine.results import codec
-from dpspec.engine.results.diff import TOLERANCE
 from dpspec.reporters.read_results import extract, without_result
+from dpspec.results import codec
+from dpspec.results.diff import TOLERANCE
 from support.forger.bench import Bench, Subject
 from support.forger.leaves import Edit, items, leaves, pattern, walk
 from support.forger.pages import pages

@@ -26,11 +26,11 @@ class Results:
 
     def warm(self, folder: Path) -> None:
         """Make results of trials and of bounds, and a hand-made one with figures."""
-        from dpspec.engine.results import codec
         from dpspec.engine.running.runner import run
         from dpspec.engine.storage.trial_store import Store
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
+        from dpspec.results import codec
         from support import counting, results, specs
 
         self._catalog = load_catalog()
@@ -60,11 +60,11 @@ class Results:
 
     def feed(self, case: tuple[bytes, int], folder: Path) -> str:
         """Read the file as the commands do, and show every readable result."""
-        from dpspec.engine.results.diff import diff, regressions
         from dpspec.engine.verify import verify
         from dpspec.errors import DpspecError, ResultError
         from dpspec.registry.loader import resolve
         from dpspec.reporters.read_results import read_result
+        from dpspec.results.diff import diff, regressions
         from dpspec.text import harmless
 
         data, choice = case

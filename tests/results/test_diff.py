@@ -6,8 +6,8 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.diff import diff, regressions
-from dpspec.engine.results.result import Conformance, Result
+from dpspec.contract.results import Conformance, Result
+from dpspec.results.diff import diff, regressions
 
 
 def test_other_initial_weights_are_a_change_although_the_spec_says_the_same() -> None:

@@ -12,15 +12,15 @@ from support.specs import document
 
 from dpspec.contract import Assumption, Check, Scope
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.judging.conformance_status import CONSTANTS, conformance_of, join_checks, missing
+from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
+from dpspec.results.conformance_status import CONSTANTS, conformance_of, join_checks, missing
+from dpspec.results.redact import redact
 from dpspec.training.providers import NATIVE_CONSTANTS
 
 PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", observed="reported", note="rate, phase 1")]

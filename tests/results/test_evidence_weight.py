@@ -10,7 +10,7 @@ from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
 from dpspec.contract.frozen import FrozenMap
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall, trade_off
+from dpspec.results.evidence_weight import claim_scope, covers, shortfall, trade_off
 from dpspec.stats import utility
 
 

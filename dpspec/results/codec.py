@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series, thaw
 from dpspec.contract.frozen import deeper_than
-from dpspec.engine.results.result import SCHEMA, AuditResult, Result
+from dpspec.contract.results import SCHEMA, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
 from dpspec.text import json_text, shortened
@@ -49,13 +49,13 @@ def load(text: str) -> Result:
     if isinstance(data, dict) and data.get("schema") == "dpspec/result/v1":
         raise ResultError("the result is of dpspec 0.2 or older, which can read it: run its spec again")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
+        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
     if data.pop("parts", None):
         raise ResultError("this version cannot read joined results: pass the single results")
     result = _read(data)
-    for place, wrong in _of_result(result):
-        raise ResultError(f"result.{place} {wrong}")
+    for path, wrong in _of_result(result):
+        raise ResultError(f"result.{path} {wrong}")
     return result
 
 
@@ -72,12 +72,12 @@ def _read(data: Json) -> Result:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse repeated keys, because programs differ in which value they use."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ResultError(f"not a dpspec result: the key {shortened(twice, 60)!r} stands twice in one mapping")
-    return found
+    return mapping
 
 
 def _whole(text: str) -> int:
@@ -205,7 +205,7 @@ def _of_result(result: Result) -> Iterator[tuple[str, str]]:
     except ValueError:
         yield "created", _must_be("a date and a time", result.created)
     for i, audit in enumerate(result.audits):
-        yield from ((f"audits[{i}].{place}", wrong) for place, wrong in _of_audit(audit))
+        yield from ((f"audits[{i}].{path}", wrong) for path, wrong in _of_audit(audit))
 
 
 def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
@@ -237,11 +237,13 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
     for key, number in audit.left_out.items():
         if not _is_count(number, 0):
             yield f"left_out.{key}", _must_be("a count", number)
-    for key, place in audit.places.items():
-        if not isinstance(place, Mapping) or not all(_is_count(place.get(name), 1) for name in ("line", "column")):
+    for key, position in audit.places.items():
+        if not isinstance(position, Mapping) or not all(
+            _is_count(position.get(name), 1) for name in ("line", "column")
+        ):
             yield f"places.{key}", "must hold a file, a line and a column"
-        elif not isinstance(place.get("file"), str):
-            yield f"places.{key}.file", _must_be("a text", place.get("file"))
+        elif not isinstance(position.get("file"), str):
+            yield f"places.{key}.file", _must_be("a text", position.get("file"))
 
 
 def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -256,8 +258,8 @@ def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield from _of_series(outcome)
 
 
-def _of_conditions(at: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    for key, value in at.items():
+def _of_conditions(conditions: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for key, value in conditions.items():
         if key in _NUMERIC and not _is_number(value):
             yield key, _must_be("a number", value)
         elif key == "delta" and not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
@@ -301,8 +303,8 @@ def _is_scalar(value: Json) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _must_be(what: str, value: Json) -> str:
-    return f"must be {what}, got {_quoted(value)}"
+def _must_be(expected: str, value: Json) -> str:
+    return f"must be {expected}, got {_quoted(value)}"
 
 
 def _quoted(value: Json) -> str:

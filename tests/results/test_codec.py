@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from support import results
 from support import results as factory
 
+from dpspec import decimals
 from dpspec.contract import FrozenMap
-from dpspec.engine.results import codec, decimals
-from dpspec.engine.results.codec import dump, load, result_schema
 from dpspec.errors import ResultError
+from dpspec.results import codec
+from dpspec.results.codec import dump, load, result_schema
 
 
 def test_a_result_survives_the_round_trip() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
-from dpspec.engine.results.decimals import given, upper
-from dpspec.engine.results.result import Conformance, ConformanceName
+from dpspec.contract.results import Conformance, ConformanceName
+from dpspec.decimals import given, upper
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: Assumption of backends about the origin of constants.
@@ -26,25 +26,25 @@ def inspections(there: int, needed: int) -> int:
 
 def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
     """The checks that share the level of each audit, of (checks, trials, needed): all, times its inspections."""
-    checks = sum(made for made, _, _ in audits)
+    checks = sum(check_count for check_count, _, _ in audits)
     return [checks * inspections(there, needed) for _, there, needed in audits]
 
 
-def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ...]:
+def missing(promised: Sequence[Check], performed: Sequence[Check]) -> tuple[Check, ...]:
     """The checks that a plan promised and the run did not make.
 
     A check keeps a promise with the same assumption, ``observed`` and note, possibly extended by its result after a
     comma. Each keeps one promise. An abstaining check keeps its promise.
     """
-    left, absent = list(range(len(made))), set()
+    left, absent = list(range(len(performed))), set()
     for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
         promise = promised[number]
         notes = (f"{promise.note}, ", f"{promise.note}; ")
         kept_by = (
             index
             for index in left
-            if (made[index].assumption, made[index].observed) == (promise.assumption, promise.observed)
-            and (made[index].note == promise.note or made[index].note.startswith(notes))
+            if (performed[index].assumption, performed[index].observed) == (promise.assumption, promise.observed)
+            and (performed[index].note == promise.note or performed[index].note.startswith(notes))
         )
         keeping = next(kept_by, None)
         if keeping is None:
@@ -85,12 +85,14 @@ def reason(bad: Sequence[Check], checks: Sequence[Check], absent: Sequence[Check
                 text += f"; declared {given(check.declared)}, {check.observed} {check.measured:.4g}"
             named.append(f"{text})")
         shown = "; ".join(named)
-        more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        text = f"The executed run deviates from its declaration: {shown}{more}."
+        further = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
+        text = f"The executed run deviates from its declaration: {shown}{further}."
         return f"{text} {_absent(absent)}" if absent else text
     if absent:
-        why = "The backend does not deliver what its capabilities declare, or its run is not of the declared length."
-        return f"{_absent(absent)} {why}"
+        explanation = (
+            "The backend does not deliver what its capabilities declare, or its run is not of the declared length."
+        )
+        return f"{_absent(absent)} {explanation}"
     return _limits(checks) if checks else "No check of an executed pipeline was made."
 
 
@@ -164,14 +166,14 @@ def _limits(checks: Iterable[Check]) -> str:
         values = detectable.setdefault(check.assumption, [])
         if _sharpness(check) < float("inf"):
             values.append(_sharpness(check))
-    seen = []
+    limits = []
     for name, values in detectable.items():
         if values:
             ends = (
                 f"{upper(100.0 * v, digits=2)}%" if v > 0.0 else "any deviation" for v in (min(values), max(values))
             )
-            seen.append(f"{name}: {' to '.join(dict.fromkeys(ends))}")
-    text = f"No check is rejected. Smallest detectable deviations: {'; '.join(seen)}." if seen else ""
+            limits.append(f"{name}: {' to '.join(dict.fromkeys(ends))}")
+    text = f"No check is rejected. Smallest detectable deviations: {'; '.join(limits)}." if limits else ""
     if blind := [name for name, values in detectable.items() if not values]:
         names = ", ".join(blind)
         text += f"{' ' if text else ''}The checks of {names} are not rejected, but no deviation could have failed them."

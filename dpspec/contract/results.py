@@ -1,6 +1,6 @@
 """The result of a run: all numbers and verdicts with the evidence to recompute both. Plain frozen values.
 
-``dpspec.engine.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v2``.
+``dpspec.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v2``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from dpspec.contract import Assumption, Check, Evidence, Facts, Finding, FrozenMap, Json, Outcome, Power, Series
-from dpspec.contract.findings import Channel, data_frame
-from dpspec.engine.results import decimals
+from dpspec import decimals
+from dpspec.contract.audit import Outcome, Power
+from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
+from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.errors import ExitCode, UsageError
 
 #: Prefix of the source of every bound on an executed schedule.
@@ -141,14 +143,17 @@ class ExecutedRun:
         Without lower bounds, and without bounds that the recording states itself: whether the worst case is attained
         depends on the executed updates.
         """
-        own = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
+        recorded_bounds = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
         names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
         for outcome in outcomes:
             if not isinstance(outcome, Finding):
                 yield outcome
-            elif outcome.bound != "lower" and (outcome.quantity, outcome.at, outcome.scope.adjacency) not in own:
-                kept = [assumption for assumption in outcome.assumptions if assumption.name not in names]
-                yield replace(outcome, assumptions=(*kept, *self.assumptions))
+            elif (
+                outcome.bound != "lower"
+                and (outcome.quantity, outcome.at, outcome.scope.adjacency) not in recorded_bounds
+            ):
+                remaining = [assumption for assumption in outcome.assumptions if assumption.name not in names]
+                yield replace(outcome, assumptions=(*remaining, *self.assumptions))
         yield from self.checks
         yield from self.findings
         yield from self.evidence
@@ -239,7 +244,7 @@ class AuditResult:
 
     Attributes:
         promised: The checks that the plan promised, without measurements.
-        left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
+        left_out: The number of values of each privacy class that ``dpspec.results.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
         stored_trials: The number of trials that the store had before the run.
         recording: The section of a recorded training; None for all others.
@@ -325,7 +330,7 @@ class Matrix:
 
     def values(self, audit: AuditResult) -> dict[str, Json]:
         """A cell's values by the axes' short names; None for the spec's own value."""
-        return {name: audit.cell.get(place) for place, name in self.axes.items()}
+        return {name: audit.cell.get(axis) for axis, name in self.axes.items()}
 
 
 #: The columns of :meth:`Result.columns` about a claim.
@@ -367,12 +372,12 @@ class Result:
         for number, audit in enumerate(self.audits):
             if audit.cell:
                 groups.setdefault((audit.source, base_name(audit)), []).append(number)
-        found = []
+        matrices = []
         for (_, name), numbers in groups.items():
             audits = tuple(self.audits[number] for number in numbers)
             if len(audits) > 1:
-                found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
-        return tuple(found)
+                matrices.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
+        return tuple(matrices)
 
     def __repr__(self) -> str:
         """A short table of the claims, with public bounds only."""
@@ -401,12 +406,12 @@ class Result:
         }
         columns: dict[str, list[Json]] = {"audit": [audit.name for audit, _ in rows]}
         for matrix in self.matrices:
-            for place, short in matrix.axes.items():
-                name = place if short in {"audit", "conformance", *_OF_CLAIM} else short
+            for axis, short in matrix.axes.items():
+                name = axis if short in {"audit", "conformance", *_OF_CLAIM} else short
                 column = columns.setdefault(name, [None] * len(rows))
                 for number, (audit, _) in enumerate(rows):
-                    if any(audit is one for one in matrix.audits):
-                        column[number] = audit.cell.get(place)
+                    if any(audit is cell_audit for cell_audit in matrix.audits):
+                        column[number] = audit.cell.get(axis)
         return {**columns, **of_claims, "conformance": [audit.conformance.status for audit, _ in rows]}
 
     def series(self, name: str) -> Series:
@@ -424,10 +429,7 @@ class Result:
 
         It omits data-dependent and per-record values, as every report.
         """
-        from dpspec.registry.loader import resolve
-
-        render: Any = resolve("dpspec.reporters.page:first_screen")
-        page = escape(render(self), quote=True)
+        page = escape(import_module("dpspec.reporters.page").first_screen(self), quote=True)
         style = "width:100%;height:36rem;border:1px solid #8884"
         return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
 
@@ -441,59 +443,64 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: AuditResult) -> str:
+    """The name without the values of a cell."""
     return audit.name.partition("[")[0] or audit.name
 
 
-def joined_series(every: Sequence[AuditResult], found: Sequence[Matrix], name: str) -> Series:
+def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], name: str) -> Series:
     """The joined series of this name: a column for the audit, one for each axis, and its own.
 
     A missing column holds None. The joined series has the weakest rigor and the strictest privacy of its parts; a
     column holds bounds if it does in all.
     """
-    held = [(audit, series) for audit in every for series in audit.series if series.name == name]
-    if not held:
-        names = dict.fromkeys(series.name for audit in every for series in audit.series)
+    of_name = [(audit, series) for audit in audits for series in audit.series if series.name == name]
+    if not of_name:
+        names = dict.fromkeys(series.name for audit in audits for series in audit.series)
         raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
-    axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
-    for matrix in found:
+    axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in audits}
+    for matrix in matrices:
         axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
-    first = held[0][1]
-    own = dict.fromkeys(column for _, series in held for column in series.columns)
-    varying = [axis for axis in dict.fromkeys(a for audit, _ in held for a in axes[audit.name]) if axis not in own]
-    columns: dict[str, list[Json]] = {column: [] for column in (AUDIT, *varying, *own)}
-    for audit, series in held:
+    first = of_name[0][1]
+    own_columns = dict.fromkeys(column for _, series in of_name for column in series.columns)
+    varying = [
+        axis for axis in dict.fromkeys(a for audit, _ in of_name for a in axes[audit.name]) if axis not in own_columns
+    ]
+    columns: dict[str, list[Json]] = {column: [] for column in (AUDIT, *varying, *own_columns)}
+    for audit, series in of_name:
         rows = max(map(len, series.columns.values()), default=0)
-        if AUDIT not in own:
+        if AUDIT not in own_columns:
             columns[AUDIT] += [audit.name] * rows
         for axis in varying:
             columns[axis] += [axes[audit.name].get(axis)] * rows
-        for column in own:
+        for column in own_columns:
             columns[column] += list(series.columns.get(column, [None] * rows))
     return Series(
         name=name,
         title=first.title,
         columns=FrozenMap(columns),
         units=FrozenMap({**dict.fromkeys(columns, ""), **first.units}),
-        rigor=max((series.rigor for _, series in held), key=_RIGOR.index),
-        source="; ".join(dict.fromkeys(series.source for _, series in held)),
-        privacy=max((series.privacy for _, series in held), key=_PRIVACY.index),
+        rigor=max((series.rigor for _, series in of_name), key=_RIGOR.index),
+        source="; ".join(dict.fromkeys(series.source for _, series in of_name)),
+        privacy=max((series.privacy for _, series in of_name), key=_PRIVACY.index),
         bounds=FrozenMap(
             {
                 key: side
                 for key, side in first.bounds.items()
-                if all(key not in series.columns or series.bounds.get(key) == side for _, series in held)
+                if all(key not in series.columns or series.bounds.get(key) == side for _, series in of_name)
             }
         ),
     )
 
 
 def _axes(audits: Sequence[AuditResult]) -> dict[str, str]:
-    places = list(dict.fromkeys(place for audit in audits for place in audit.cell))
-    varying = [place for place in places if len({repr(audit.cell.get(place)) for audit in audits}) > 1] or places
+    axes_of_cells = list(dict.fromkeys(axis for audit in audits for axis in audit.cell))
+    varying = [
+        axis for axis in axes_of_cells if len({repr(audit.cell.get(axis)) for audit in audits}) > 1
+    ] or axes_of_cells
     axes = {}
-    for place in varying:
-        pieces = place.split(".")
+    for axis in varying:
+        pieces = axis.split(".")
         ends = [pieces[-count:] for count in range(1, len(pieces) + 1)]
-        others = [other.split(".") for other in varying if other != place]
-        axes[place] = ".".join(next((end for end in ends if all(o[-len(end) :] != end for o in others)), pieces))
+        other_axes = [other_axis.split(".") for other_axis in varying if other_axis != axis]
+        axes[axis] = ".".join(next((end for end in ends if all(o[-len(end) :] != end for o in other_axes)), pieces))
     return axes

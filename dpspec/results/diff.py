@@ -14,29 +14,29 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Json, ThreatModel, thaw
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.contract.spec import unit_in_words
-from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.text import shortened
 
 #: Relative difference up to which numbers are equal, because machines round differently.
 TOLERANCE = 1e-9
 
 
-def differing(before: Json, after: Json, place: str = "") -> Iterator[tuple[str, str, str]]:
+def differing(before: Json, after: Json, path: str = "") -> Iterator[tuple[str, str, str]]:
     """The places at which two JSON values differ, with both texts."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in [*before, *(key for key in after if key not in before)]:
-            at = f"{place}.{key}" if place else key
+            key_path = f"{path}.{key}" if path else key
             if key in before and key in after:
-                yield from differing(before[key], after[key], at)
+                yield from differing(before[key], after[key], key_path)
             else:
-                one, other = (short(side[key]) if key in side else "absent" for side in (before, after))
-                yield at, one, other
+                old_text, new_text = (short(side[key]) if key in side else "absent" for side in (before, after))
+                yield key_path, old_text, new_text
     elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
-        for i, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differing(one, other, f"{place}[{i}]")
+        for i, (old_item, new_item) in enumerate(zip(before, after, strict=True)):
+            yield from differing(old_item, new_item, f"{path}[{i}]")
     elif not equal(before, after):
-        yield place, short(before), short(after)
+        yield path, short(before), short(after)
 
 
 def equal(a: Json, b: Json) -> bool:
@@ -79,10 +79,10 @@ def statement(audit: AuditResult, verdict: Verdict) -> dict[str, Json] | None:
             model = {**_DEFAULTS, **{key: value for key, value in threat.items() if key != "group_size"}}
             scope = {key: model.pop(key) for key in _NARROWED}
             model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
-            own = {key: value for key, value in claim.items() if key not in _ASIDE}
-            stated = {"group_size": 1, **scope, **own}
-            over, record = own.get("over"), own.get("record")
-            of_rows = over == "this" or (over is None and own.get("kind") == "per-instance-dp")
+            claim_keys = {key: value for key, value in claim.items() if key not in _ASIDE}
+            stated = {"group_size": 1, **scope, **claim_keys}
+            over, record = claim_keys.get("over"), claim_keys.get("record")
+            of_rows = over == "this" or (over is None and claim_keys.get("kind") == "per-instance-dp")
             if of_rows or record not in (None, "all"):
                 stated["rows"] = rows(audit)
             if over not in (None, "all", "this"):
@@ -100,12 +100,12 @@ def rows(audit: AuditResult) -> str:
 
 def declared(audit: AuditResult) -> dict[str, Json]:
     document = thaw(audit.document)
-    found = {block: document[block] for block in _BLOCKS if block in document} | {"rows": rows(audit)}
-    if isinstance(block := found.get("audit"), dict):
-        found["audit"] = {key: value for key, value in block.items() if key not in _TOLD}
+    blocks = {block: document[block] for block in _BLOCKS if block in document} | {"rows": rows(audit)}
+    if isinstance(block := blocks.get("audit"), dict):
+        blocks["audit"] = {key: value for key, value in block.items() if key not in _TOLD}
     if audit.facts.initial_weights is not None:
-        found["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
-    return found
+        blocks["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
+    return blocks
 
 
 def confidence(audit: AuditResult) -> float | None:
@@ -174,22 +174,22 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
     ]
     reported = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
     before = _statuses(baseline)
-    for place, (status, expected) in _statuses(result).items():
-        _, was_expected = before.get(place, ("", None))
-        if not expected and place not in reported and (was_expected is not False or place in changed):
+    for key, (status, expected) in _statuses(result).items():
+        _, was_expected = before.get(key, ("", None))
+        if not expected and key not in reported and (was_expected is not False or key in changed):
             was = {True: "as expected", False: "not as expected", None: "absent"}[was_expected]
-            what = "verdict" if place[1] else "conformance"
-            worse.append(Change(*place, what, was, f"{status}, not as expected", "worse"))
+            quantity = "verdict" if key[1] else "conformance"
+            worse.append(Change(*key, quantity, was, f"{status}, not as expected", "worse"))
     return tuple(worse)
 
 
 def _statuses(result: Result) -> dict[tuple[str, str], tuple[str, bool]]:
     """By audit and claim (empty for the conformance) the status, and whether it is expected."""
-    found: dict[tuple[str, str], tuple[str, bool]] = {}
+    statuses: dict[tuple[str, str], tuple[str, bool]] = {}
     for audit in result.audits:
-        found |= {(audit.name, verdict.claim): (verdict.verdict, verdict.expected) for verdict in audit.verdicts}
-        found[audit.name, ""] = (audit.conformance.status, audit.conformance.expected)
-    return found
+        statuses |= {(audit.name, verdict.claim): (verdict.verdict, verdict.expected) for verdict in audit.verdicts}
+        statuses[audit.name, ""] = (audit.conformance.status, audit.conformance.expected)
+    return statuses
 
 
 def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
@@ -209,13 +209,13 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         limits = (statement(new, now) or {}) if now.kind == "metric" else {"at_most": now.claimed or 0.0}
         # 1 if a larger value is better, -1 if a smaller one is, 0 if the claim does not say.
         towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same else 0
-        for what in ("upper", "lower"):
-            one, other = getattr(was, what), getattr(now, what)
-            if not equal(one, other):
+        for end in ("upper", "lower"):
+            old_end, new_end = getattr(was, end), getattr(now, end)
+            if not equal(old_end, new_end):
                 trend = "other"
-                if one is not None and other is not None and towards != 0:
-                    trend = "better" if (other > one) == (towards > 0) else "worse"
-                yield Change(old.name, claim, what, _number(one), _number(other), trend)
+                if old_end is not None and new_end is not None and towards != 0:
+                    trend = "better" if (new_end > old_end) == (towards > 0) else "worse"
+                yield Change(old.name, claim, end, _number(old_end), _number(new_end), trend)
     status = old.conformance.status
     if status != new.conformance.status:
         better = _LOOKED[new.conformance.status] > _LOOKED[status]
@@ -226,17 +226,17 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     was, now = confidence(old), confidence(new)
     expected, expects = old.conformance.expect, new.conformance.expect
-    found = [(*each, False) for each in differing(declared(old), declared(new))]
+    changes = [(*difference, False) for difference in differing(declared(old), declared(new))]
     if was is not None and was != now:
         raised = now is not None and now > was
         after = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
-        found.append((CONFIDENCE, _number(was), after, not raised))
+        changes.append((CONFIDENCE, _number(was), after, not raised))
     if expected != expects:
-        found.append(("audit.expect", expected, expects, expects != "no-deviation-found"))
-    if not found and old.digest != new.digest:
-        found.append(("spec", old.digest[:12], new.digest[:12], False))
-    for what, before, after, weaker in found:
-        yield Change(old.name, "", what, before, after, "worse" if weaker else "other", weaker)
+        changes.append(("audit.expect", expected, expects, expects != "no-deviation-found"))
+    if not changes and old.digest != new.digest:
+        changes.append(("spec", old.digest[:12], new.digest[:12], False))
+    for name, before, after, weaker in changes:
+        yield Change(old.name, "", name, before, after, "worse" if weaker else "other", weaker)
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
@@ -247,19 +247,19 @@ def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdic
             before, after = {**before, "claimed": was.claimed}, {**after, "claimed": now.claimed}
     elif any(before.get(key) != after.get(key) for key in ("over", "record")):  # which data that is then follows
         before, after = ({k: v for k, v in side.items() if k not in ("rows", "collection")} for side in (before, after))
-    for path, one, other in differing(before, after):
-        what = path if path == "claimed" else f"claim.{path}"
-        yield Change(old.name, was.claim, what, one, other, "other", of_claim=True)
+    for path, old_text, new_text in differing(before, after):
+        name = path if path == "claimed" else f"claim.{path}"
+        yield Change(old.name, was.claim, name, old_text, new_text, "other", of_claim=True)
     if set(was.expect) != set(now.expect):
         weaker = not set(now.expect) <= set(was.expect)
-        one, other = " or ".join(was.expect), " or ".join(now.expect)
-        yield Change(old.name, was.claim, "expect", one, other, "worse" if weaker else "other", weaker)
+        old_text, new_text = " or ".join(was.expect), " or ".join(now.expect)
+        yield Change(old.name, was.claim, "expect", old_text, new_text, "worse" if weaker else "other", weaker)
 
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.6g}"
 
 
-def _presence(audit: str, claim: str, what: str, removed: bool) -> Change:
+def _presence(audit: str, claim: str, quantity: str, removed: bool) -> Change:
     before, after = ("present", "absent") if removed else ("absent", "present")
-    return Change(audit, claim, what, before, after, "worse" if removed else "other", removed)
+    return Change(audit, claim, quantity, before, after, "worse" if removed else "other", removed)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dpspec.cli.printed_names import printed_names
 from dpspec.engine.recorded.channels import ASSUMABLE
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.names import CHECKED, printed_names
+from dpspec.reporters.names import CHECKED
 from dpspec.stats.conformance.table import TABLE
 
 ROOT = Path(__file__).parents[2]

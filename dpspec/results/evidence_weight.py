@@ -20,8 +20,8 @@ from dpspec.contract import (
     Spec,
     is_privacy_quantity,
 )
-from dpspec.engine.judging.inequalities import Part
-from dpspec.engine.results.result import AuditResult
+from dpspec.contract.results import AuditResult
+from dpspec.results.inequalities import Part
 
 if TYPE_CHECKING:
     from dpspec.accounting import Polygon
@@ -150,11 +150,11 @@ def proven_bound(finding: Finding) -> bool:
     return finding.bound != "estimate" and _strength(finding, None) == "proof"
 
 
-def measures(of: Finding | Evidence) -> bool:
+def measures(measurement: Finding | Evidence) -> bool:
     """Whether a finding or evidence is a measurement of the executed run, which may decide a claim about a metric."""
-    scope = of.scope
+    scope = measurement.scope
     executed = scope.pipeline == "executed" and scope.adversary == "none" and scope.record == "all"
-    return executed and not is_privacy_quantity(of.quantity)
+    return executed and not is_privacy_quantity(measurement.quantity)
 
 
 def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
@@ -201,8 +201,8 @@ def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> s
     return ""
 
 
-def group_size(at: Evidence | Finding) -> int:
-    return int(at.at.get("group_size", 1))
+def group_size(bounded: Evidence | Finding) -> int:
+    return int(bounded.at.get("group_size", 1))
 
 
 def reaches(finding: Finding, scope: Scope) -> bool:
@@ -312,9 +312,9 @@ def curves_of(findings: Sequence[Finding], series: Sequence[Series]) -> list[Pro
             of_curve = [pair for pair in curve_points(finding) if math.isfinite(pair[0])]
             if of_curve:
                 pairs.setdefault((group_size(finding), finding.scope), []).extend(of_curve)
-    for one in series:
-        if is_profile(one) and one.rigor in ("certified", "theorem"):
-            for adjacency, size, pair in _points(one):
+    for profile in series:
+        if is_profile(profile) and profile.rigor in ("certified", "theorem"):
+            for adjacency, size, pair in _points(profile):
                 keys = [key for key in pairs if key[0] == size and adjacency in ("", key[1].adjacency)]
                 if len(keys) == 1:
                     pairs[keys[0]].append(pair)

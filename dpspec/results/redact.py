@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpspec import decimals
 from dpspec.contract import Assumption, Check, FrozenMap
-from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
-from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.results.conformance_status import inspections, missing, reason, rejected
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.
@@ -66,10 +66,10 @@ def redact_audit(audit: AuditResult, family: int) -> AuditResult:
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
     changes: dict[str, Any] = {}
     for end, repeated in (("upper", ("upper", "provable")), ("lower", ("lower",))):
-        place = getattr(verdict, f"{end}_finding")
-        if place is not None:
-            changes[f"{end}_finding"] = moved.get(place)
-            if place not in moved:  # a p-value may reveal the removed counts exactly
+        index = getattr(verdict, f"{end}_finding")
+        if index is not None:
+            changes[f"{end}_finding"] = moved.get(index)
+            if index not in moved:  # a p-value may reveal the removed counts exactly
                 changes |= {**dict.fromkeys((*repeated, "p_value")), "reason": LEFT_OUT_REASON}
     return dataclasses.replace(verdict, **changes)
 

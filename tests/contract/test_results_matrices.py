@@ -4,7 +4,7 @@ import pytest
 from support import results
 
 from dpspec.contract import FrozenMap, Series
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.engine.results.decimals import exact
+from dpspec.decimals import exact
 from dpspec.text import several
 
 Side: TypeAlias = Literal["at-most", "at-least"]
@@ -106,12 +106,12 @@ def statement(claim: Claim) -> Statement:
     if kind not in PRIVACY_KINDS:
         return Statement(text=f"{kind}{narrowed}", parts=(), about_privacy=False)
     value = PRIVACY_KINDS[kind]
-    text, among, parts = _inequalities(kind, options)
+    text, among, inequalities = _inequalities(kind, options)
     return Statement(
         text=f"{text}{narrowed}{among}",
         parts=tuple(
-            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": claim.group_size}))
-            for quantity, claimed, at in parts
+            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**conditions, "group_size": claim.group_size}))
+            for quantity, claimed, conditions in inequalities
         ),
         points=implied_points(kind, options),
         curve=(lambda claimed: implied_points(kind, {**options, value: claimed})) if value else None,
@@ -180,11 +180,11 @@ _ABOUT = {"model": " of the first run's model", "pipeline": " on average over tr
 def _metric(claim: Claim) -> Statement:
     name, about = str(claim["name"]), str(claim.options.get("about", "pipeline"))
     sides: tuple[tuple[str, Side, str], ...] = (("at_least", "at-least", ">="), ("at_most", "at-most", "<="))
-    more = {key: value for key, value in claim.options.items() if key not in ("name", "at_least", "at_most")}
-    at = FrozenMap({"split": "test", "about": about, **more})
-    given = [(side, sign, float(claim[key])) for key, side, sign in sides if claim.options.get(key) is not None]
+    conditions = {key: value for key, value in claim.options.items() if key not in ("name", "at_least", "at_most")}
+    metric_conditions = FrozenMap({"split": "test", "about": about, **conditions})
+    stated = [(side, sign, float(claim[key])) for key, side, sign in sides if claim.options.get(key) is not None]
     return Statement(
-        text=" and ".join(f"{name} {sign} {exact(value)}" for _, sign, value in given) + _ABOUT.get(about, ""),
-        parts=tuple(Part(quantity=name, claimed=value, side=side, at=at) for side, _, value in given),
+        text=" and ".join(f"{name} {sign} {exact(value)}" for _, sign, value in stated) + _ABOUT.get(about, ""),
+        parts=tuple(Part(quantity=name, claimed=value, side=side, at=metric_conditions) for side, _, value in stated),
         about_privacy=False,
     )

@@ -58,9 +58,9 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    minutes, seconds_left = divmod(whole, 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {seconds_left:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
 
@@ -80,10 +80,10 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
     if not math.isfinite(value):
         return _special(value)
     number = Decimal(repr(value))
-    other = number if against is None else Decimal(repr(float(against)))
+    compared = number if against is None else Decimal(repr(float(against)))
     for precision in range(digits, _ALL_DIGITS + 1):
         rounded = Context(prec=precision, rounding=rounding).plus(number)
-        if against is None or rounded.compare(other) == number.compare(other):
+        if against is None or rounded.compare(compared) == number.compare(compared):
             return _text(rounded)
     return _text(rounded)
 

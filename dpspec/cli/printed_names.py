@@ -1,0 +1,56 @@
+"""The meanings of names in reports: checks, assumptions, channels and terms."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpspec.contract import Assumption
+from dpspec.contract.catalog import Catalog
+from dpspec.registry.loader import resolve
+from dpspec.reporters.names import CHECKED, TERMS
+from dpspec.reporters.words import sentence
+from dpspec.text import joined
+
+#: Core's modules with assumptions as values, or with their texts by name in TEXTS.
+_MODULES = (
+    "dpspec.engine.recorded.channels",
+    "dpspec.kit.findings",
+    "dpspec.kit.users",
+    "dpspec.kit.scores_elsewhere",
+    "dpspec.engine.preparing.assumptions",
+    "dpspec.engine.selection",
+)
+
+
+def printed_names(catalog: Catalog) -> dict[str, list[str]]:
+    """By name, one block per meaning: a line with kind and name, then lines of text."""
+    from dpspec.engine.recorded.channels import KINDS, channel_of
+
+    found: dict[str, list[str]] = {}
+    for name, kind in KINDS.items():
+        of_channel = joined([own for own in kind.names if own != name]) or f"all called {name}"
+        text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
+        found.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
+    for name, text in CHECKED.items():
+        found.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
+    for name, text in TERMS.items():
+        found.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
+    for name, text in dict.fromkeys(_assumptions(catalog)):
+        found.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
+    for name in (name for kind in KINDS.values() for name in kind.names if name not in found):
+        found[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
+    return found
+
+
+def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    from dpspec.accounting import library_accuracy
+
+    of_plugins = (name for offered in catalog.mechanisms.values() for name in offered.provider.assumptions)
+    for name in (*_MODULES, *of_plugins):
+        module: Any = resolve(f"{name}:__dict__")
+        yield from module.get("TEXTS", {}).items()
+        for value in module.values():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Assumption):
+                    yield one.name, one.text
+    stated = library_accuracy()
+    yield stated.name, stated.text

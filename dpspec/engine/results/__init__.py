@@ -1,1 +1,0 @@
-"""Results: values, JSON, validation and differences."""
