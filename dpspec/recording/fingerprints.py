@@ -1,27 +1,19 @@
-"""Copies and fingerprints of tensors, and digests of any Python value.
+"""Fingerprints of tensors, and digests of values.
 
 A fingerprint is equal for equal bits, and differs for other bits except by a random collision. In the host's memory it
-is XXH3 of 128 bits with a secret random seed; no way is known to make a collision without the seed. On other devices it
-is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend
-on the place and on random numbers.
+is XXH3 of 128 bits with a random seed. On other devices it is two sums modulo 2^64 over the bits of each number as an
+integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
 """
 
 import ctypes
-import functools
 import hashlib
-import io
-import logging
-import os
 import secrets
-from collections.abc import Collection, Iterable, Mapping
-from itertools import pairwise
-from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from xxhash import xxh3_128_digest
 
 from dpspec.recording.ranks.shards import local
@@ -32,13 +24,8 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 #: Types of dense tensors whose memory has their bits; others are reinterpreted.
 _DENSE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 
-_STRIDED = torch.strided
-
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
-
-#: Largest number of bytes in all that are kept as copies.
-_EXACT = 2**20
 
 #: The key of fingerprints: a seed, and odd factors of the weights.
 Key: TypeAlias = tuple[int, int, int]
@@ -50,201 +37,115 @@ def key_of(secret: bytes) -> Key:
     return seed, first // 4 * 2 + 1 - 2**62, second // 4 * 2 + 1 - 2**62
 
 
-#: The key of this process, and the fingerprint of bytes in the host's memory by it.
+#: The key of this process.
 _KEY = key_of(secrets.token_bytes(24))
-_hashed = functools.partial(xxh3_128_digest, seed=_KEY[0])
 
-#: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
-MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
+#: The maximum number of values in one digest.
+MOST_VALUES = 100_000
 
-#: Objects that work on a training and are not part of its state.
-_OPAQUE = (
-    *(torch.optim.Optimizer, torch.utils.data.DataLoader, torch.device, torch.dtype, type),
-    *(ModuleType, logging.Logger, logging.Handler),
-)
-
-#: The digest of a value that cannot be compared.
+#: The digest of a value that cannot be read.
 UNREAD = ""
-
-#: Classes of tensors whose arithmetic runs no code of the script.
-_PLAIN = frozenset((Tensor, nn.Parameter, type(None)))
-
-
-class Chances:
-    """Uniform numbers in [0, 1) of the operating system's randomness, read many at once."""
-
-    def __init__(self) -> None:
-        self._waiting: list[float] = []
-
-    def random(self) -> float:
-        if not self._waiting:
-            self._waiting = (np.frombuffer(os.urandom(2048), dtype=np.uint64) >> 11).astype(float).tolist()
-        return self._waiting.pop() * 2.0**-53
 
 
 class Tally:
     """A count of events. Events on a device are read when the count is."""
 
     def __init__(self) -> None:
-        self._known, self._waiting = 0, dict[torch.device, Tensor]()
+        self._count, self._waiting = 0, dict[torch.device, Tensor]()
 
     def add(self, event: bool | Tensor) -> None:
         if isinstance(event, Tensor):
             before = self._waiting.get(event.device)
             self._waiting[event.device] = event.long() if before is None else before + event
         else:
-            self._known += event
+            self._count += event
 
     def __int__(self) -> int:
-        return self._known + sum(int(count) for count in self._waiting.values())
+        return self._count + sum(int(count) for count in self._waiting.values())
 
 
-def require_plain(tensors: Iterable[Tensor | None]) -> None:
-    """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
-    given = tensors if isinstance(tensors, list) else list(tensors)
-    if not _PLAIN.issuperset(map(type, given)):
-        strange = next((kind for one in given if (kind := type(local(one))) not in _PLAIN), None)
-        if strange is not None:
-            raise TypeError(
-                f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only"
-            )
-
-
-def overlap(tensors: Iterable[Tensor]) -> bool:
-    """Whether two tensors use the same memory."""
-    spans = []
-    for one in tensors:
-        if one.numel() and one.layout is _STRIDED:
-            last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
-            start = one.data_ptr()
-            spans.append((str(one.device), start, start + (last + 1) * one.element_size()))
-    spans.sort()
-    return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(spans))
-
-
-class Bits:
-    """The bits of tensors and numbers as of the last :meth:`keep`: copies if they are small, otherwise fingerprints."""
+class TensorSnapshot:
+    """The bits of tensors and numbers as of the last :meth:`keep`, by fingerprints."""
 
     def __init__(self) -> None:
-        self._contents: list[Any] | None = None
-        # Of dense tensors of the host: their memory, how it is read, and what makes copies or fingerprints.
-        self._memories: list[Any] = []
-        self._kept: Any = bytearray
-        self._layouts: list[Any] | None = None
+        self._fingerprints: list[Any] | None = None
 
     @property
-    def known(self) -> bool:
-        return self._contents is not None
-
-    @property
-    def copies(self) -> list[bytearray]:
-        """The copies of all values, which are not written to again; none of fingerprints."""
-        return [] if self._layouts is None or self._kept is not bytearray else self._contents or []
-
-    def pick(self, places: Iterable[int]) -> "Bits":
-        """Like this one, for the values at these places."""
-        picked, places = Bits(), list(places)
-        for name, every in vars(self).items():
-            setattr(picked, name, [every[one] for one in places] if type(every) is list else every)
-        return picked
+    def exists(self) -> bool:
+        return self._fingerprints is not None
 
     def forget(self) -> None:
-        self._contents = None
+        self._fingerprints = None
 
     def keep(self, values: Iterable[Any]) -> None:
-        leaves = _leaves(values)
-        layouts = _layouts(leaves)
-        if layouts is None or layouts != self._layouts:
-            if layouts is None or not _are_dense(leaves):
-                self._contents, self._memories, self._layouts = list(map(fingerprint, leaves)), [], None
-                return
-            self._memories = [(ctypes.c_char * one.nbytes).from_address(one.data_ptr()) for one in leaves]
-            self._kept = bytearray if sum(map(len, self._memories)) <= _EXACT else _hashed
-            self._layouts = layouts
-        self._contents = list(map(self._kept, self._memories))
+        self._fingerprints = list(map(fingerprint, values))
+
+    def differ(self, values: Iterable[Any]) -> bool | Tensor:
+        """Whether a value has other bits than it had, or none were kept."""
+        return self._compare(list(map(fingerprint, values)))
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
-        contents, layouts = self._contents, self._layouts
-        self.keep(values)
-        if self._contents is None or contents is None or len(self._contents) != len(contents):
+        fingerprints = list(map(fingerprint, values))
+        changed = self._compare(fingerprints)
+        self._fingerprints = fingerprints
+        return changed
+
+    def _compare(self, fingerprints: list[Any]) -> bool | Tensor:
+        before = self._fingerprints
+        return True if before is None or len(before) != len(fingerprints) else differ(before, fingerprints)
+
+
+class ParameterMemory:
+    """A parameter whose fingerprint is read often: its memory is found once, until the parameter gets other memory."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self._parameter, self._address, self._memory, self._kind = parameter, -1, b"", ()
+        if is_dense(parameter):
+            self._address, self._memory = parameter.data_ptr(), memory_of(parameter.detach())
+            *kind, _ = fingerprint(parameter)
+            self._kind = tuple(kind)
+
+    def fingerprint(self) -> Any:
+        """As :func:`fingerprint`."""
+        if self._address < 0 or self._parameter.data_ptr() != self._address:
+            return fingerprint(self._parameter)
+        return *self._kind, xxh3_128_digest(self._memory, _KEY[0])
+
+
+def is_dense(value: Tensor) -> bool:
+    """Whether a tensor is a dense row of numbers in the host's memory."""
+    known = type(local(value)) in (Tensor, torch.nn.Parameter) and local(value) is value and value.is_cpu
+    return known and value.dtype in _DENSE and value.layout == torch.strided and value.is_contiguous()
+
+
+def differ(before: Iterable[Any], now: Iterable[Any]) -> bool | Tensor:
+    """Whether one of equally many fingerprints differs."""
+    return any_event(_differ(old, new) for old, new in zip(before, now, strict=True))
+
+
+def _differ(old: Any, new: Any) -> bool | Tensor:
+    if isinstance(old, Tensor) and isinstance(new, Tensor):
+        return (new != old.to(new.device)).any()
+    return type(old) is not type(new) or bool(old != new)
+
+
+def any_event(events: Iterable[bool | Tensor]) -> bool | Tensor:
+    """Whether one of the events happened; a tensor if that is to be read from a device."""
+    on_devices: list[Tensor] = []
+    for event in events:
+        if isinstance(event, Tensor):
+            on_devices.append(event)
+        elif event:
             return True
-        if layouts is not None and self._layouts is layouts:
-            return self._contents != contents
-        return _any_other(_told(self._contents, self._layouts), _told(contents, layouts))
-
-    def differ(self, values: Iterable[Any], *, apart: bool = False) -> bool | Tensor:
-        """Whether a value has other bits than it had, or none were kept.
-
-        apart: also whether two tensors share memory that was not kept, so that a change of one would change the other.
-        """
-        leaves = _leaves(values)
-        if self._contents is None or len(leaves) != len(self._contents):
-            return True
-        if self._layouts is not None and _layouts(leaves) == self._layouts:
-            now = self._memories if self._kept is bytearray else list(map(self._kept, self._memories))
-            return self._contents != now
-        if apart and overlap(one for one in leaves if isinstance(one, Tensor)):
-            return True
-        return _any_other(map(fingerprint, leaves), _told(self._contents, self._layouts))
-
-
-def _layouts(leaves: Iterable[Any]) -> list[Any] | None:
-    """Of each tensor its address and how numbers are read there; None unless all values are tensors with memory."""
-    try:
-        return [(one.data_ptr(), one.dtype, one.shape, one.stride(), one.is_neg()) for one in leaves]
-    except (AttributeError, RuntimeError, TypeError):
-        return None
-
-
-def _are_dense(tensors: Iterable[Tensor]) -> bool:
-    """Whether tensors are dense rows of numbers in the host's memory."""
-    return all(
-        (one.is_cpu and one.dtype in _DENSE and one.is_contiguous() and not one.is_neg())
-        and one.untyped_storage().nbytes() >= one.storage_offset() * one.element_size() + one.nbytes
-        for one in tensors
-    )
-
-
-def _told(contents: Iterable[Any], layouts: Iterable[Any] | None) -> Iterable[Any]:
-    """The fingerprints of values that were kept."""
-    if layouts is None:
-        return contents
-    hashes = (_hashed(one) if type(one) is bytearray else one for one in contents)
-    return [(kind, shape, False, False, one) for one, (_, kind, shape, *_) in zip(hashes, layouts, strict=True)]
-
-
-def _any_other(found: Iterable[Any], then: Iterable[Any]) -> bool | Tensor:
-    """Whether a fingerprint differs from the one before."""
-    sums: list[Tensor] = []
-    for one, two in zip(found, then, strict=True):
-        if isinstance(one, Tensor) and isinstance(two, Tensor):
-            sums.append((one != two.to(one.device)).any())
-        elif type(one) is not type(two) or one != two:
-            return True
-    return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
-
-
-def _leaves(values: Iterable[Any]) -> list[Any]:
-    if type(values) is list and _PLAIN.issuperset(map(type, values)):
-        return values
-    found: list[Any] = []
-    for value in values:
-        if type(value) in _PLAIN:
-            found.append(value)
-        elif isinstance(value, dict):
-            found += _leaves([*value, *value.values()])
-        elif isinstance(value, list | tuple):
-            found += _leaves(value)
-        else:
-            found.append(local(value))
-    return found
+    return torch.stack([event.to(on_devices[0].device) for event in on_devices]).any() if on_devices else False
 
 
 def fingerprint(value: Any, key: Key = _KEY) -> Any:
     """The fingerprint of a value; a tensor on the device of a tensor that is not in the host's memory."""
     if not isinstance(value, Tensor):
-        return value if type(value) is int else repr(value) if type(value) is float else readable_digest(value)
+        return repr(value)
+    value = local(value)
     if value.is_meta:
         return None
     if not value.is_cpu:
@@ -333,119 +234,40 @@ def tensor_digest(value: Tensor) -> str:
     return whole.hexdigest()
 
 
-class TooLargeError(ValueError):
-    """A value exceeds the limits of a digest."""
-
-
-def digest(value: Any, skip: Collection[int] = (), *, functions: bool = False) -> str:
+def digest(value: Any) -> str:
     """SHA-256 of numbers, strings, tensors, arrays, containers, and the attributes of other objects.
 
-    Classes, optimizers and loaders count by name, random generators by seed, and objects whose ``id`` is in ``skip`` by
-    type. Functions count by name, or with ``functions`` also by their defaults, enclosed variables and bound object.
-    Values may contain themselves. Raises :class:`TooLargeError` beyond the limits.
+    Raises:
+        ValueError: The value has more than :data:`MOST_VALUES` parts, or contains itself.
     """
-    walk = _Walk(skip, functions)
-    walk.add(value, 0)
-    return walk.hash.hexdigest()
+    whole, waiting, count = hashlib.sha256(), [value], 0
+    while waiting:
+        part, count = waiting.pop(), count + 1
+        if count > MOST_VALUES:
+            raise ValueError(f"a value has more than {MOST_VALUES} parts")
+        content = ""
+        if isinstance(part, Tensor):
+            content = tensor_digest(part)
+        elif part is None or isinstance(part, bool | int | float | complex | str | bytes | np.generic):
+            content = repr(part)
+        elif isinstance(part, Mapping):
+            waiting += [entry for item in part.items() for entry in item]
+        elif isinstance(part, list | tuple):
+            waiting += part
+        elif isinstance(part, set | frozenset):
+            waiting += sorted(map(digest, part))
+        elif hasattr(part, "__array__"):
+            array = np.ascontiguousarray(part)
+            content = f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+        else:
+            waiting.append(dict(getattr(part, "__dict__", {})))
+        whole.update(f"{type(part).__qualname__} {len(waiting)} {len(content)} {content} ".encode())
+    return whole.hexdigest()
 
 
-def readable_digest(value: Any, skip: Collection[int] = ()) -> str:
-    """The digest of a value with the contents of its functions; ``UNREAD`` if it is too large or its class fails."""
+def readable_digest(value: Any) -> str:
+    """The digest of a value; ``UNREAD`` if it is too large or its class fails."""
     try:
-        return digest(value, skip, functions=True)
+        return digest(value)
     except Exception:  # code of the value's own class
         return UNREAD
-
-
-class _Walk:
-    def __init__(self, skip: Collection[int], functions: bool) -> None:
-        self.hash, self._functions = hashlib.sha256(), functions
-        self._skip, self._seen, self._bytes = skip, dict[int, int](), 0
-        self._kept: list[Any] = []
-
-    def add(self, value: Any, depth: int) -> None:
-        if depth > MOST_DEPTH or len(self._seen) > MOST_VALUES:
-            raise TooLargeError(f"more than {MOST_VALUES} values, or nested deeper than {MOST_DEPTH}")
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray | np.generic):
-            self._write(type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
-        elif id(value) in self._skip or isinstance(value, _OPAQUE):
-            self._write("opaque", _name(value).encode("utf-8", "surrogatepass"))
-        elif id(value) in self._seen:
-            self._write("again", str(self._seen[id(value)]).encode())
-        else:
-            self._seen[id(value)] = len(self._seen)
-            self._kept.append(value)  # so that no other object gets its identity meanwhile
-            self._add_object(value, depth + 1)
-
-    def _add_object(self, value: Any, depth: int) -> None:
-        name, parts = type(value).__qualname__, list[Any]()
-        if isinstance(value, Tensor):
-            self._write(_kind(value), b"" if value.is_meta else bytes(memory_of(integers(value))))
-            return self.add(vars(value), depth) if vars(value) else None
-        if isinstance(value, np.ndarray) and value.dtype != object:
-            return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())
-        if isinstance(value, set | frozenset):
-            members = sorted(digest(one, self._skip, functions=self._functions) for one in value)
-            return self._write("set", "".join(members).encode())
-        if isinstance(value, torch.Generator):
-            return self._write("generator", str(value.initial_seed()).encode())
-        if isinstance(value, PurePath):
-            return self._write(name, str(value).encode("utf-8", "surrogatepass"))
-        if isinstance(value, Mapping):
-            name, parts = "mapping", [part for item in list(value.items()) for part in item]
-        elif isinstance(value, functools.partial):
-            parts = [value.func, value.args, value.keywords]
-        elif isinstance(value, io.BytesIO | io.StringIO):
-            parts = [value.tell(), value.getvalue()]
-        elif isinstance(value, CellType):
-            parts = [value.cell_contents] if value != CellType() else []
-        elif callable(value) and hasattr(value, "__qualname__"):
-            self._write("function", f"{getattr(value, '__module__', '')}.{value.__qualname__}".encode())
-            name, parts = "enclosed", _enclosed(value) if self._functions else []
-        elif hasattr(value, "__dict__") or _slots(value):
-            kept = list(value) if isinstance(value, list | tuple) else []
-            parts = [{**getattr(value, "__dict__", {}), **_slots(value)}, kept]
-        elif hasattr(type(value), "__iter__") and hasattr(type(value), "__len__"):
-            parts = list(value)
-        self._write(name, str(len(parts)).encode())
-        for one in parts:
-            self.add(one, depth)
-        return None
-
-    def _write(self, kind: str, content: bytes) -> None:
-        self._bytes += len(content)
-        if self._bytes > MOST_BYTES:
-            raise TooLargeError(f"more than {MOST_BYTES} bytes")
-        self.hash.update(f"{kind} {len(content)} ".encode() + content)
-
-
-def _name(value: Any) -> str:
-    """What ``pickle`` writes of an object that it saves by name; the class of another one."""
-    name = type(value).__qualname__
-    if isinstance(value, torch.device | torch.dtype):
-        return f"{name} {value}"
-    if isinstance(value, type):
-        return f"{name} {value.__module__}.{value.__qualname__}"
-    return f"{name} {value.name}" if isinstance(value, logging.Logger) else name
-
-
-def _enclosed(function: Any) -> list[Any]:
-    if isinstance(function, MethodType | BuiltinFunctionType):
-        return [getattr(function, "__func__", None), function.__self__]
-    if isinstance(function, FunctionType):
-        held = (function.__closure__, function.__defaults__, function.__kwdefaults__)
-        return [*held, dict(vars(function))]
-    return []
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    found = {}
-    for kind in type(value).__mro__:
-        given = vars(kind).get("__slots__", ())
-        for name in (given,) if isinstance(given, str) else given:
-            place = f"_{kind.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
-            if hasattr(value, place):
-                found[place] = getattr(value, place)
-    found.pop("__dict__", None)
-    found.pop("__weakref__", None)
-    return found

@@ -159,28 +159,23 @@ class Parts:
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
-    def private_objects(self) -> list[Any]:
-        """The values of the options of the private sum, rate and noise multiplier first, clip norms last."""
+    def private_options(self) -> dict[str, Any]:
+        """The options of the private sum."""
         optimizer = self.optimizer
         multiplier, divisor, reduction, norm = _OF_SUM(optimizer)
         if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
             multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
-        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
-        if self.clipping == "adaptive":
-            return [rate, multiplier, divisor, reduction]
         of_layers = getattr(optimizer, "max_grad_norms", None)
         of_model = vars(self.hooks or self.model).get("max_grad_norm")
-        return [rate, multiplier, divisor, reduction, norm, of_layers, of_model]
-
-    def private_options(self) -> dict[str, Any]:
-        rate, multiplier, divisor, reduction, *norms = self.private_objects()
-        found = {
+        norms = (norm, None if of_layers is None else tuple(of_layers), of_model)
+        options = {
             "noise_multiplier": multiplier,
-            "clip_norm": norms,
+            "clip_norm": () if self.clipping == "adaptive" else norms,
             "divisor": divisor,
             "loss_reduction": reduction,
         }
-        return found if rate is None else {**found, "rate": rate}
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        return options if rate is None else {**options, "rate": rate}
 
     def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:
         """The header of the run, with notes on what cannot be observed. group: of several processes. part: if later."""

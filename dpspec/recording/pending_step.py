@@ -23,6 +23,7 @@ class PendingStep:
     """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
 
     norms: (b,) of the contributions of each call, as a tensor or an array, or the observed call.
+    indices: the tensors of indices that a custom loop reported.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
 
@@ -43,6 +44,7 @@ class PendingStep:
     outside: Scalar | None = None
     moved: Scalar | None = None
     members: list[Indices] = field(default_factory=list)
+    indices: list[Tensor] = field(default_factory=list)
     silent: bool = False
 
     def add_rows(self, rows: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
+from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.folder.header import table
 from dpspec.recording.folder.place import numbered, remove_recording
 from dpspec.recording.parts import Parts, checked_declaration
@@ -44,6 +45,7 @@ def record(
     loss: Loss | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    audit: float = SHARE,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
 
@@ -79,6 +81,8 @@ def record(
             the clipped sum with and without a record, on a copy of the model.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
+        audit: The probability, in (0, 1], of an audit of each step after the first 50: clipped sums, gradients, updates
+            and parameters in each pass are compared at audited steps. 1 audits all.
 
     Raises:
         UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
@@ -88,7 +92,8 @@ def record(
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
     parts = Parts(model, optimizer, loader, engine, planted, given, loss)
-    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite)
+    AuditedSteps(audit)  # refuses other shares before the block begins
+    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite, audit=audit)
 
 
 class Recorder:
@@ -98,8 +103,11 @@ class Recorder:
     number from the training's generators, and writes to none of its tensors except for gradient canaries.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False, audit: float = SHARE
+    ) -> None:
         self.folder, self._parts, self._resume, self._overwrite = folder, parts, resume, overwrite
+        self._audit = audit
         self._training: WatchedTraining | None = None
         self._scored = False
 
@@ -108,7 +116,8 @@ class Recorder:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
         if self._overwrite:
             remove_recording(self.folder)
-        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume)
+        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
+        self._training.begin_step()
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -143,21 +152,25 @@ class Recorder:
 
         For a planted dataset these are the drawn places, with or without omitted canaries.
         """
-        pending = self._reporting("sampled").own
-        if isinstance(indices, Tensor):
-            indices = indices.detach().cpu()
-        drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
-        drawn, planted = drawn.reshape(-1).astype(np.int64), self._parts.planted
-        if len(drawn) and drawn.min() < 0:
-            raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
-        pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
+        training, planted = self._reporting("sampled"), self._parts.planted
+        pending = training.own
+        with training.unobserved():
+            if isinstance(indices, Tensor):
+                pending.indices.append(indices)
+                indices = indices.detach().cpu()
+            drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
+            drawn = drawn.reshape(-1).astype(np.int64)
+            if len(drawn) and drawn.min() < 0:
+                raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
+            pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
     def clipped(self, norms: Array | Sequence[float]) -> None:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
-        pending = self._reporting("clipped").own
-        given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-        pending.norms.append(given.reshape(-1).double())
-        pending.add_rows(given.numel())
+        training = self._reporting("clipped")
+        with training.unobserved():
+            given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+            training.own.norms.append(given.reshape(-1).double())
+            training.own.add_rows(given.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
@@ -167,7 +180,8 @@ class Recorder:
         """
         training = self._reporting("noised")
         _require_once("noised", training.own.noised)
-        training.report("noise", tensors_of(noise))
+        with training.unobserved():
+            training.report("noise", tensors_of(noise))
         training.own.noised = True
 
     def summed(self, total: Array | Iterable[Array]) -> None:
@@ -177,7 +191,8 @@ class Recorder:
         """
         training = self._reporting("summed")
         _require_once("summed", training.own.summed)
-        training.report("the sum", tensors_of(total))
+        with training.unobserved():
+            training.report("the sum", tensors_of(total))
         training.own.summed = True
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
@@ -192,8 +207,10 @@ class Recorder:
             UsageError: ``parameters`` is missing or superfluous, or the arrays have other shapes.
         """
         training = self._reporting("stepped")
-        training.reported_step(parameters, gradients)
+        with training.unobserved():
+            training.reported_step(parameters, gradients)
         training.guarded(training.own_step)
+        training.begin_step()
 
     def declare(
         self,

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UnobservableError, UsageError
+from dpspec.recording.audited_steps import SHARE, AuditedSteps
+from dpspec.recording.early_warnings import warn_at_first_step
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
@@ -29,6 +31,7 @@ from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
+from dpspec.recording.step_replay.custom_loop import ReplayedLoop
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -37,19 +40,13 @@ from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.optimizer_state import (
-    OptimizerState,
-    RecomputedUpdates,
-    adds_in_place,
-    is_fresh,
-    other_entries,
-)
+from dpspec.recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
-from dpspec.recording.watching.options import OptionWatch
+from dpspec.recording.watching.options import UNKNOWN, OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
-from dpspec.recording.watching.step_hooks import StepHooks
+from dpspec.recording.watching.step_hooks import ScalerWatch, attach_step_hooks
 
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()
@@ -60,7 +57,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _PROCESS.__setitem__(0, os.getpid()))
 
 #: Seconds after which steps are written although few wait.
-_SECONDS = 0.5
+_SECONDS = 2.0
 
 
 class WatchedTraining:
@@ -70,12 +67,12 @@ class WatchedTraining:
     recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False) -> None:
+    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
         """Write the header and attach the observers.
 
         Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
         """
-        self.own = PendingStep()
+        self.own, self.audits = PendingStep(), AuditedSteps(audit)
         self.declared = parts.declared
         self.writer: RunWriter | None = None
         self.ended: RunWriter | None = None
@@ -110,12 +107,13 @@ class WatchedTraining:
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
         self._written, self._resumes = 0.0, resume
-        self._layers = header.layers
+        self._header, self._layers = header, header.layers
         self._sizes = [size for _, size in header.layers]
         self._given: dict[str, Tensor] = {}
         self._rank: RankWatch | None = None
         self._opacus: OpacusWatch | None = None
-        self._replays: ReplayedSteps | None = None
+        self._replays: ReplayedSteps | ReplayedLoop | None = None
+        self.loop: ReplayedLoop | None = None
         inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
         self._inner = inner
         poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
@@ -137,14 +135,13 @@ class WatchedTraining:
         self._reported = ReportedGradients(noisy, self._sketch)
         self._noise = NoiseWatch([local(p) for p in noisy])
         self._resumed = inner is not None and not is_fresh(inner)
-        self._state = None if inner is None else OptimizerState(inner)
-        self._updates: RecomputedUpdates | ReportedUpdates | None = None
+        self._updates: AuditedUpdates | ReportedUpdates | None = None
+        self._scaler: ScalerWatch | None = None
         if inner is not None:
-            self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
-        self._entries = {} if inner is None else other_entries(inner)
+            self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
+            self._scaler = ScalerWatch([parts.optimizer, inner], self._undo)
         self._probe: SensitivityProbe | None = None
         self._seeds: SeedWatch | None = None
-        self._hooks: StepHooks | None = None
         if parts.clipping is not None:
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
@@ -154,22 +151,26 @@ class WatchedTraining:
                 parts.hooks or parts.model,
                 self._sketch,
                 self._noise,
+                self.audits,
                 self._entering(),
                 self._probing(),
                 self._rank,
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
-            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
+            opacus.attach(before, after, self.guarded, self._undo)
             whole = group is None and parts.compiled is None and self.gradients is None
             if whole:
                 ghost = parts.clipping == "ghost"
-                self._replays = opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
-                self._replays.attach(self.guarded, self._undo)
+                opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
+                opacus.replays.attach(self.guarded, self._undo)
+                self._replays = opacus.replays
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
-            self._hooks = StepHooks(inner, before, after)
-            self._undo.callback(self._hooks.remove)
-        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self._model_state)
+            attach_step_hooks(inner, before, after, self._undo)
+        if parts.clipping is None and isinstance(parts.model, nn.Module) and group is None and parts.compiled is None:
+            self._replays = self.loop = ReplayedLoop([*parts.model.parameters(), *parts.model.buffers()])
+            self._undo.callback(self.loop.end)
+        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
@@ -179,7 +180,7 @@ class WatchedTraining:
                 inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
             )
         else:
-            self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
+            self._options = OptionWatch(inner, parts.private_options, self.guarded)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
@@ -210,6 +211,7 @@ class WatchedTraining:
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
         writer = self.writer
+        self.audits.include()
         if writer is None or bool(self._watch.moved()):
             return
         self._write_waiting()
@@ -273,18 +275,15 @@ class WatchedTraining:
         self.writer, self.ended = None, self.writer
 
     def _facts(self) -> dict[str, Any]:
-        opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
-        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
-        if self._inner is not None:
-            now = other_entries(self._inner)
-            changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant
         passes = None if self._passes is None else self._passes.found
         if passes is not None and self._rank is not None:
             passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
-            **changed,
-            "meddled": int(opacus.meddled) if opacus is not None else None,
+            **self._model_state.changed(),
+            "audits": self.audits.counts,
+            "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
             "recomputed": opacus.recomputed_sums if opacus is not None else None,
@@ -293,16 +292,15 @@ class WatchedTraining:
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replays": self._replays.counts if self._replays is not None else None,
+            "sizes": self._replays.sizes if self._replays is not None else None,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
-            "replaced": opacus.replaced.found if opacus is not None else None,
             "passes": passes,
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
             "rules": self._rules.facts(),
-            "changed": opacus.changed if opacus is not None else None,
-            "restated": state.restated if state is not None else None,
-            "loss_scaler": hooks is not None and hooks.loss_scaler,
+            "restated": self._updates.restated if self._updates is not None else None,
+            "loss_scaler": self._scaler is not None and self._scaler.used,
             "updates": self._updates.found if self._updates is not None else None,
             "optimizer": self._updates.kind if self._updates is not None else "",
             "norm_type": opacus.norm_type if opacus is not None else "",
@@ -322,6 +320,10 @@ class WatchedTraining:
     def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""
         parts = [given] if isinstance(given, Tensor) else list(given)
+        if what == "the sum" and self.loop is not None:
+            clip_norm, own = self.declared["clip_norm"], self.own
+            records = own.rows if own.rows != UNSEEN else sum(map(len, own.members)) if own.members else -1
+            self.loop.summed(parts, own.indices, records, math.nan if clip_norm is None else clip_norm)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{what} must have real numbers")
@@ -333,6 +335,25 @@ class WatchedTraining:
                 f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
             )
         self._given[what] = flat
+
+    @contextlib.contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """A context for calls of the recorder's methods, which belong to no step."""
+        if (replays := self._replays) is None:
+            yield
+            return
+        replays.pause(True)
+        try:
+            yield
+        finally:
+            replays.pause(False)
+
+    def begin_step(self) -> None:
+        """A step of a custom loop begins."""
+        if self.loop is not None:
+            self.loop.end()
+            if self.writer is not None:
+                self.loop.begin()
 
     def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
         """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
@@ -392,7 +413,7 @@ class WatchedTraining:
             return None, notes
         planted = self._parts.planted
         there = None if planted is None else planted.present
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
+        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there, unusual=self.audits.include)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
         self._undo.callback(watch.detach)
@@ -426,8 +447,8 @@ class WatchedTraining:
         step.updates = 1
         if self._seeds is not None:
             self._seeds.step()
-        if self._replays is not None:
-            self._replays.after_step()
+        if opacus.replays is not None:
+            opacus.replays.after_step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)
@@ -451,9 +472,8 @@ class WatchedTraining:
         self._before_update()
 
     def _after_own(self) -> None:
-        assert self._hooks is not None
         self._after_update()
-        self._reported.after_step(ordered=self._hooks.ordered, added=adds_in_place(self._inner))
+        self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
         self.own.moved = self._watch.advance()
         if self._passes is not None:
@@ -463,15 +483,13 @@ class WatchedTraining:
         if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
-        self._model_state.before_step()
-        if self._state is not None and self._updates is not None:
-            self._state.before_step()
-            self._updates.before_step()
+        self._model_state.compare(audited=self.audits.audited)
+        if self._updates is not None:
+            self._updates.before_step(audited=self.audits.audited)
 
     def _after_update(self) -> None:
-        if self._state is not None and self._updates is not None:
+        if self._updates is not None:
             self._updates.after_step()
-            self._state.after_step()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
         assert self.writer is not None
@@ -483,8 +501,14 @@ class WatchedTraining:
         step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
+        if number == 1:
+            warn_at_first_step(self._header, samples)
         self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
-        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
+        changes = self._options.changes()
+        self.audits.end_step()
+        if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
+            self.audits.include()
+        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, changes, ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count
@@ -498,7 +522,7 @@ class WatchedTraining:
         waiting, self._waiting = self._waiting, []
         self._written = time.monotonic() - self._started
         if self._opacus is not None:
-            self._opacus.read([step for step, _ in waiting])
+            self._opacus.read()
         if waiting and self.writer is not None:
             finished = [finish() for _, finish in waiting]
             self.writer.write(*finished)

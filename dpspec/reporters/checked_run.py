@@ -8,6 +8,7 @@ from dpspec.contract.results import AuditResult, Recording, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
 from dpspec.results.conformance_status import rejected
+from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
 from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.
@@ -43,6 +44,7 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
         if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
+    page.line(f"Assumed ({HONEST_SCRIPT}): {HONEST_SCRIPT_TEXT}. {UNTRUSTED}.", indent=2, hang=2)
 
 
 def _grouped(finding: Finding) -> bool:

@@ -35,12 +35,11 @@ COARSE = 2.0**-5
 _Z = float(special.ndtri(POWER))
 
 
-def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None = None) -> tuple[int, float]:
+def small_gaps(values: Array, tolerance: float, gap: float) -> tuple[int, float]:
     """Return the number of gaps up to ``tolerance`` between the largest absolute ``values`` (n,), descending, and the
     sum of their conditional probabilities.
 
-    ``gap``: the largest true gap that rounding can reduce to ``tolerance``. With ``labels`` (n,) only neighbors with
-    different ones count.
+    ``gap``: the largest true gap that rounding can reduce to ``tolerance``.
     """
     if len(values) < 2:
         return 0, 0.0
@@ -48,8 +47,6 @@ def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None
     hazard = 0.5 * (start + np.sqrt(start * start + 4.0))
     expected = -np.expm1(-np.arange(1, len(values)) * gap * hazard)
     small = values[:-1] - values[1:] <= tolerance
-    if labels is not None:
-        small &= labels[:-1] != labels[1:]
     return int(small.sum()), float(expected.sum())
 
 

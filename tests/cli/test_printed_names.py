@@ -47,6 +47,3 @@ def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
     assert names["model-state"][0].startswith(
         "channel model-state\nChannel by which records can reach a recorded model"
     )
-    assert names["replaced-methods"] == [
-        "check replaced-methods\nA check of recorded runs, in the channel sensitivity."
-    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.optimizers import DPOptimizer, optimizer
+from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, physical_batches, recorded
 from support.plain_loop import plain_loop
@@ -110,45 +110,6 @@ def test_other_sums_differ_from_the_recomputed_sum(
     """Clipping is replaced in the class, before the recorder begins."""
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
     assert any(test.startswith(CLIPPED_SUMS) for test in recorded(tmp_path / "run", clip=0.3).rejected)
-
-
-@pytest.mark.parametrize("on_class", [True, False])
-@pytest.mark.parametrize("name", ["clip_and_accumulate", "_check_skip_next_step", "add_noise", "scale_grad", "step"])
-def test_a_replaced_method_is_named(name: str, on_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the class, or on the optimizer for three steps."""
-
-    def script(training: Training) -> None:
-        original, steps = getattr(training.private, name), []
-
-        def count(training: Training) -> None:
-            steps.append(1)
-            if len(steps) in (3, 6):
-                setattr(training.private, name, original if len(steps) == 6 else lambda *args: original(*args))
-
-        training.train(each=None if on_class else count)
-
-    if on_class:
-        method = getattr(DPOptimizer, name)
-        monkeypatch.setattr(DPOptimizer, name, lambda self, *args: method(self, *args))
-    found = recorded(tmp_path / "run", script)
-    assert found.conformance.status == "deviates"
-    assert any(c.p_value == 0.0 and f"DPOptimizer.{name}" in c.note for c in found.checks)
-
-
-@pytest.mark.parametrize(("holder", "name"), [(optimizer, "_generate_noise"), (DPOptimizer, "_step_skip_queue")])
-def test_code_that_replaces_itself_at_its_first_call_is_named(holder: Any, name: str, tmp_path: Path) -> None:
-    original, patch = getattr(holder, name, None), pytest.MonkeyPatch()
-
-    def run(*args: Any, **options: Any) -> Any:
-        patch.undo()
-        return original(*args, **options) if original else []
-
-    def replace(training: Training) -> None:
-        patch.setattr(holder, name, run if original else property(run), raising=False)
-
-    found = recorded(tmp_path / "run", lambda training: training.train(each=replace))
-    patch.undo()
-    assert any(c.p_value == 0.0 and name in c.note for c in found.checks)
 
 
 def sharpness_aware(training: Training) -> None:
@@ -281,23 +242,6 @@ def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], ad
 
     found = recorded(tmp_path / "run", script, **made)
     assert (found.fine, found.rejected) == ((True, set()) if not added else (False, {MEDDLED}))
-
-
-def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
-    """The hook runs in pre_step, where Opacus' own calls are not compared."""
-
-    def script(training: Training) -> None:
-        optimizer, hook = training.private, training.private.step_hook
-
-        def scale_again(_: Any) -> None:
-            hook(optimizer)
-            optimizer.params[0].grad.data.add_(0.05)
-            optimizer.scale_grad()
-
-        optimizer.attach_step_hook(scale_again)
-        training.train()
-
-    assert MEDDLED in recorded(tmp_path / "run", script).rejected
 
 
 # Trainings that train, or keep, something without noise.

@@ -20,7 +20,7 @@ import dpspec
 from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.errors import NothingToRunError, RecordingError, UsageError
+from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import of_ranks
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 from dpspec.recording.ranks import rank_watch
@@ -264,23 +264,6 @@ def test_an_incomplete_rank_is_never_proved(
     assert (found.verdict, found.fine) == ("open", False)
     assert test in {None, *found.rejected}
     assert any("has no end" in caution for caution in found.cautions) == (made.get("within") is killed)
-
-
-class State(dict[Any, Any]):
-    """A dictionary of the script, whose code may run inside Opacus."""
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-def test_attributes_of_the_script_s_classes_end_the_recording(sharded: bool, tmp_path: Path) -> None:
-    def prepare(training: Ranked, rank: int) -> None:
-        if sharded:
-            training.private.grad_state = {p: State(one) for p, one in training.private.grad_state.items()}
-        else:
-            training.private.world_size = torch.tensor(2)
-
-    assert Ranked(tmp_path / "run", epochs=1, sharded=sharded, prepare=prepare).run() == [0, 0]
-    with pytest.raises(NothingToRunError, match="no step was recorded"):
-        check_run(tmp_path / "run", QUESTION)
 
 
 def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 import dpspec
 from dpspec.cli.app import main
 from dpspec.engine.recorded import executed_run
+from dpspec.engine.recorded.checks import REMOVED
 from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
@@ -280,13 +281,16 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     ids=str,
 )
 def test_the_recorder_sees_of_planted_data_what_it_sees_of_other_data(way, tmp_path):
-    """Status and open channels are the same, and each contribution comes from an included record."""
+    """Status and open channels are the same, and each contribution comes from an included record.
+
+    Batches without sampling have one size, so that only steps with omitted canaries can be replayed at another one.
+    """
     answers = []
     for name, canaries in (("plain", 0), ("planted", 60)):
         Training(**way, canaries=canaries).run(tmp_path / name)
         found = checked(tmp_path / name, epsilon=100.0)
         doubts = {one.name for one in found.assumptions if one.status == "unchecked"}
-        looked = sorted(one.assumption for one in found.checks if one.assumption != "canaries")
+        looked = sorted(one.assumption for one in found.checks if one.assumption != "canaries" and one.test != REMOVED)
         answers.append((found.verdict, found.conformance.status, doubts, looked))
         drawn, rows = found.run["drawn"], found.run["rows"]
         assert np.array_equal(drawn, rows) or way.get("clipping") == "ghost"

@@ -130,15 +130,6 @@ def test_parameters_that_move_for_a_compiled_forward_pass_are_not_proved(when: s
         assert seen or "compile it by torch.compile, not in place" in found.reason
 
 
-def moved_for_a_checkpoint(training: Training) -> None:
-    """The first pass of the checkpoint runs without gradients, and its output enters the loss."""
-
-    def called(x: torch.Tensor) -> Any:
-        return checkpoint(training.model, x.requires_grad_(), use_reentrant=True)
-
-    moved_for_the_forward_pass(training, called, training.model._module[0].weight)
-
-
 def moved_by_compiled_code(training: Training) -> None:
     @compiled
     @torch.no_grad()
@@ -217,11 +208,10 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
 @pytest.mark.parametrize(
     ("made", "script", "deviates", "words"),
     [
-        ({}, moved_for_a_checkpoint, True, "gradients computed at other parameters than the last step left"),
         ({}, moved_by_compiled_code, True, "parameter changes outside the DP optimizer"),
         ({}, recomputed_without_noise, True, "parameter updates without noise"),
         ({}, scaled(overflow=4), True, "steps with several drawn batches"),
-        ({}, scaled(before_update=True), True, "updates with gradients other than the noisy sum"),
+        ({}, scaled(before_update=True), True, "divisor of the gradient"),
         ({"clipping": "per_layer", "clip": 0.05}, larger_clip_norm, True, "largest clipped norm"),
         # With an overflow in the last batch of each pass nothing else shows the skipped step.
         ({}, scaled(overflow=10), False, "torch's GradScaler skips a step"),

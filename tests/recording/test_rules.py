@@ -190,6 +190,12 @@ def test_rules_over_the_counts_of_a_run():
     assert "14 of 100 drawn batches" in EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=0))
     assert EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=10)) == ""
     assert EmptyBatchSkipped.caution({}, RuleRun(**{**counts, "records": 2000}, empty_steps=0)) == ""
+    own = {**counts, "own_loop": True, "drawn_batches": None, "records": 40, "rate": 0.05}  # P(no empty) = 0.87^steps
+    text = EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=0))
+    assert "None of 101 steps has an empty batch, where about 13 are expected" in text
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 100}, empty_steps=0)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=1)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=None)) == ""
     assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.01, records=100))
     assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.009, records=100)) == ""
     rows_of = {"own_loop": False, "steps": 1, "delta": 1e-5, "drawn_records": 3000}

@@ -1,8 +1,7 @@
-"""Observers of the sampler, of the step and its hooks, of parameters and of Opacus' methods."""
+"""Observers of the sampler, of the seeds, of parameters and of noise."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,14 @@ import pytest
 import torch
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from support.checked_runs import CheckedRun
-from support.opacus_training import SECRET, Training, after_each, recorded
+from support.opacus_training import SECRET, Training, recorded
 from support.sketches import directions
 from torch import nn
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
-from dpspec.errors import UnobservableError
-from dpspec.recording.sums.clipped_sums import SummedGradients
 from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch
-from dpspec.recording.watching.step_hooks import StepHooks
 
 
 def with_generators(folder: Path, noise: torch.Generator | None, batches: torch.Generator | None) -> CheckedRun:
@@ -69,50 +63,6 @@ def test_a_batch_fetched_ahead_of_a_new_pass_may_have_the_size_of_the_first() ->
     assert [found[0].tolist() for found in taken if found is not None] == [[1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize(
-    ("sampler", "change"),
-    [
-        (UniformWithReplacementSampler(num_samples=9, sample_rate=0.3), lambda s: setattr(s, "num_samples", 8)),
-        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s, "batch_size", 2)),
-        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s.sampler, "_num_samples", 5)),
-        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s, "sampler", SequentialSampler(range(9)))),
-    ],
-)
-def test_a_sampler_of_another_size_ends_the_recording(sampler: Any, change: Callable[[Any], None]) -> None:
-    watch = SamplerWatch(sampler, ahead=False)
-    watch.add([1, 2], watch.begin())
-    assert watch.take(2) is not None
-    before = dict(vars(sampler))
-    change(sampler)
-    watch.add([3], 1)
-    vars(sampler).update(before)
-    with pytest.raises(UnobservableError, match="the number of its records, or the size of its batches"):
-        watch.take(1)
-
-
-def test_sums_of_equal_layers_that_share_memory_are_found() -> None:
-    """Opacus adds in place, so that each layer would get the sum of both."""
-    layers: list[Any] = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    for layer in layers:
-        layer.summed_grad = torch.zeros(3)
-    watch = SummedGradients(SimpleNamespace(params=layers))
-    watch.keep()
-    watch.compare()
-    assert watch.found == [1, 0]
-    layers[1].summed_grad = layers[0].summed_grad.detach()
-    watch.compare()
-    assert watch.found == [2, 1]
-
-
-def test_parameters_that_share_memory_moved() -> None:
-    one, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    watch, tied = ParameterWatch([one, other]), ParameterWatch([one, nn.Parameter(one.data)])
-    assert not watch.moved()
-    other.data = one.data
-    assert watch.moved()
-    assert not tied.moved()
-
-
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -142,53 +92,6 @@ def test_repeated_and_public_seeds_deviate(
         assert found.rejected == {test}
     else:
         assert found.run.end.seeds == (0, 0)
-
-
-def optimizer() -> torch.optim.Optimizer:
-    parameter = torch.zeros(2, requires_grad=True)
-    parameter.grad = torch.ones(2)
-    return torch.optim.SGD([parameter], lr=0.1)
-
-
-def test_hooks_of_the_script_run_outside_of_the_recorder_s() -> None:
-    of, seen = optimizer(), []
-    early = of.register_step_pre_hook(lambda *_: seen.append("early"))  # type: ignore[func-returns-value]
-    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
-    of.register_step_pre_hook(lambda *_: seen.append("pre"))  # type: ignore[func-returns-value]
-    of.register_step_post_hook(lambda *_: seen.append("post"))  # type: ignore[func-returns-value]
-    of.step()
-    assert seen == ["early", "pre", "before", "after", "post"]
-    early.remove()
-    of.step()
-    assert seen[5:] == ["pre", "before", "after", "post"]
-    assert (hooks.ordered, hooks.disordered) == (True, 0)
-    hooks.remove()
-    of.step()
-    assert seen[9:] == ["pre", "post"]
-
-
-def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
-    of: Any = optimizer()
-    hooks = StepHooks(of, lambda: None, lambda: None)
-    kept, of._optimizer_step_pre_hooks = of._optimizer_step_pre_hooks, {}
-    of.step()
-    of._optimizer_step_pre_hooks = kept
-    assert (hooks.ordered, hooks.disordered) == (False, 1)
-    of.step()
-    assert (hooks.ordered, hooks.disordered) == (True, 1)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_hook_that_is_put_between_the_recorder_s_and_the_step_is_found(when: str) -> None:
-    of: Any = optimizer()
-    hooks = StepHooks(of, lambda: None, lambda: None)
-    post = of.register_step_post_hook(lambda *_: None)
-    if when == "before":
-        of._optimizer_step_pre_hooks.last.append(lambda *_: None)
-        of.step()
-    else:  # as a closure, it runs inside the step
-        of.step(lambda: of._optimizer_step_post_hooks.move_to_end(post.id, last=False))
-    assert (hooks.ordered, hooks.disordered) == (False, 1)
 
 
 @pytest.mark.parametrize("adds", [0.0, 1.0])
@@ -247,99 +150,6 @@ def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
     rates[7] = 2.0
     with pytest.warns(RuntimeWarning, match="sample_rate of the sampler"), training.recorder(tmp_path / "run"):
         drawn_at(training, rates)
-
-
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        optimizer = training.private
-        for x, y in training.loader:
-            optimizer.zero_grad()
-            training.criterion(training.model(x), y).backward()
-            optimizer.pre_step()
-            optimizer.original_optimizer.step(*([lambda: 0.0] if closes else []))
-
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict == "proved") is not closes
-
-
-def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        kind = type(training.private)
-        training.private.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
-        training.train()
-
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict, checks.REPLACED in found.rejected) == ("open", True)
-
-
-def leak(training: Training) -> None:
-    for p in training.private.params:
-        p.summed_grad.data.add_(1.0)
-
-
-def skip_check_of_the_instance(training: Training) -> None:
-    def check(pop_next: bool = True) -> bool:
-        leak(training)
-        return False
-
-    training.private._check_skip_next_step = check
-
-
-def queue_of_a_class(training: Training) -> None:
-    """Opacus asks this list, between clipping and noise, whether to skip the step."""
-
-    class Queue(list[bool]):
-        def __bool__(self) -> bool:
-            leak(training)
-            return False
-
-    training.private._step_skip_queue = Queue()
-
-
-def parameters_of_a_class(training: Training) -> None:
-    group = training.private.param_groups[0]
-    group["params"] = type("Own", (list,), {})(group["params"])
-
-
-@pytest.mark.parametrize(
-    ("change", "test"),
-    [
-        (skip_check_of_the_instance, "changes of the summed gradient outside of clipping"),
-        (queue_of_a_class, "changes of the summed gradient outside of clipping"),
-        (after_each("add_noise", lambda o: [p.grad.data.add_(1.0) for p in o.params]), checks.REPLACED),
-        (lambda t: setattr(t.private, "noise_multiplier", type("Own", (float,), {})(1.1)), None),
-    ],
-)
-def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str | None, tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", prepare=change)
-    assert found.verdict == "open"
-    assert test is None or any(name.startswith(test) for name in found.rejected)
-
-
-class Mode:
-    def __bool__(self) -> bool:
-        return False
-
-
-def groups_of_a_class(training: Training) -> None:
-    inner = training.private.original_optimizer
-    inner.param_groups = type("Own", (list,), {})(inner.param_groups)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (groups_of_a_class, "param_groups holds other classes than dict and list"),
-        (lambda t: setattr(t.private, "secure_mode", Mode()), "secure_mode of the optimizer is of class Mode"),
-        (parameters_of_a_class, "param_groups holds other classes than dict and list"),
-    ],
-)
-def test_the_recorder_stops_at_code_that_it_cannot_observe(change: Any, message: str, tmp_path: Path) -> None:
-    training = Training().build()
-    change(training)
-    with pytest.warns(RuntimeWarning, match=message), training.recorder(tmp_path / "run"):
-        training.train()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])

@@ -62,13 +62,6 @@ def test_the_expected_number_of_small_gaps_bounds_the_simulated_one(size, kept, 
     assert 0.6 * bound - error < found < bound + error
 
 
-def test_only_neighbors_with_different_labels_count():
-    values, labels = np.array([3.0, 3.0, 2.0, 2.0, 1.0]), np.array([0, 1, 0, 0, 1])
-    assert tested.small_gaps(values, 0.0, 0.0)[0] == 2
-    assert tested.small_gaps(values, 0.0, 0.0, labels)[0] == 1
-    assert tested.small_gaps(values[:1], 1.0, 1.0) == (0, 0.0)
-
-
 @pytest.mark.parametrize("expected", [0.1, 2.0, 40.0])
 def test_the_bound_on_repeats_is_above_the_poisson_tail(expected):
     for count in range(1, 100, 7):

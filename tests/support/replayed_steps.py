@@ -46,9 +46,21 @@ def opacus_step(
     fault: Callable[[Any], None] | None = None,
 ) -> StepReplay:
     """Train one step with Opacus, and replay it before its noise."""
+    batch = features() if batch is None else batch
+    trace, sums, outputs, gradients = opacus_trace(model, loss, batch, mode, fault)
+    return measure(trace, batch, sums, CLIP, outputs=outputs, gradients=gradients, randomness=random.Random(3))
+
+
+def opacus_trace(
+    model: nn.Module,
+    loss: Loss,
+    batch: Sequence[Tensor],
+    mode: str = "hooks",
+    fault: Callable[[Any], None] | None = None,
+) -> tuple[StepTrace, list[Any], list[Tensor], list[Tensor]]:
+    """Train one step with Opacus: its trace, clipped sums, outputs and the gradients at the outputs."""
     from opacus import PrivacyEngine
 
-    batch = features() if batch is None else batch
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +100,7 @@ def opacus_step(
             hook.remove()
     sums = [getattr(p, "summed_grad", None) if mode != "ghost" else p.grad for p in optimizer.params]
     assert all(total is not None for total in sums)
-    return measure(trace, batch, sums, CLIP, outputs=outputs, gradients=gradients, randomness=random.Random(3))
+    return trace, sums, outputs, gradients
 
 
 #: Sums per-sample gradients, by name (b, ...), clipped to a norm.

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,16 +10,14 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
 from dpspec.engine.recorded.channels import TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
+from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.results.honest_script import HONEST_SCRIPT
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
-
-#: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
-#: standard errors from 0.
-_CLOSE, _ERRORS = 0.25, 5.0
 
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
@@ -49,7 +46,7 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
         yield stated("precision", text, "unchecked")
     yield stated("noise-law", "" if own else "; it comes from torch's generator, not a cryptographic one, by default")
     yield stated("secret-randomness")
-    yield stated("library-code")
+    yield stated(HONEST_SCRIPT)
     if own:
         why = why_noise_unconfirmed(run)
         text = f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
@@ -97,21 +94,22 @@ def _follows(values: Array, sizes: Array) -> bool:
 
 
 def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
-    """The constants that equal those that Opacus computes from the number of records; empty if none does.
+    """The constants that equal those that a script computes from the number of records; empty if none does.
 
-    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
-    A user may have chosen the same number: names in ``public`` are not reported.
+    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate,
+    as custom loops may. A user may have chosen the same number: names in ``public`` are not reported.
     """
-    header = run.header
-    if header.source != "opacus" or header.records is None or header.rate is None or header.rate <= 0.0:
+    header, rates = run.header, np.unique(run["rate"][np.isfinite(run["rate"])])
+    rate = header.rate if header.source == "opacus" else float(rates[0]) if len(rates) == 1 else None
+    if header.records is None or rate is None or rate <= 0.0:
         return ""
     found = []
-    batches = round(1.0 / header.rate)
-    if abs(batches * header.rate - 1.0) < 1e-9 and "rate" not in public:
-        found.append(f"the rate {header.rate:.4g} may be 1 over the number of batches")
-    floor = float(int(header.records * header.rate))
+    batches = round(1.0 / rate)
+    if header.source == "opacus" and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
+        found.append(f"the rate {rate:.4g} may be 1 over the number of batches")
+    floor = float(int(header.records * rate))
     divisors = run["divisor"][np.isfinite(run["divisor"])]
-    counted = header.reduction == "mean" and "divisor" not in public
+    counted = (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public
     if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
         found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
     return ", ".join(found)
@@ -216,8 +214,6 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
     if end is None:
         yield from _doubted("update-rule", doubts, "")
         return
-    if end.changed:
-        doubts.append(f"a hook changed gradients during {end.changed} updates")
     if end.restated:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {end.restated} of its steps")
     if end.loss_scaler:
@@ -227,8 +223,8 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         )
     if end.updates is not None and end.updates[3]:
         doubts.append(
-            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or options or state "
-            "are neither numbers nor tensors"
+            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or an option or "
+            "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
     text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
@@ -244,17 +240,15 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed, unread = ((), ()) if run.end is None else (run.end.attributes, run.end.unread)
+    changed = () if run.end is None else run.end.attributes
     doubts = []
     if run.end is None:
         doubts.append("the recording does not compare the attributes of modules")
     if changed:
         doubts.append(
-            f"attributes of modules or of the optimizer changed during the training: {', '.join(changed[:5])}; "
-            "state_dict() of the model does not hold them, but a model or optimizer that is saved as a whole does"
+            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of the model "
+            "does not hold them, but a model that is saved as a whole does"
         )
-    if unread:
-        doubts.append(f"unreadable or too large values were not compared: {', '.join(unread[:5])}")
     yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
 
 
@@ -293,12 +287,12 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         known = group_size >= repeats
         text = f"; a record occurs {repeats} times" + ("" if known else f": use --group-size {repeats}")
         yield stated("repeated-records", text, "reported" if known else "false")
-    if mismatch := reduction_mismatch(run):
-        yield stated("loss-reduction", f", but {mismatch}", "unchecked")
-    passes = stated("observed-passes")
+    reduction = loss_reduction(run)
+    if reduction is not None:
+        yield reduction
     if run.header.model == ARRAYS:
-        passes = replace(passes, text="the loop computes each gradient at the parameters that it reported last")
-    yield passes
+        text = "the loop computes each gradient at the parameters that it reported last"
+        yield Assumption(name="gradient-parameters", status="declared", text=text)
     counts = None if end is None else end.passes
     if run.header.source == "opacus" and counts is not None and counts[3]:
         text = (
@@ -310,18 +304,3 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
-
-
-def reduction_mismatch(run: RecordedRun) -> str:
-    """Why the loss seems to have another reduction than Opacus expects, and the fix; empty if nothing shows it."""
-    if run.end is None or run.end.scaling is None:
-        return ""
-    pairs, slope, error = run.end.scaling
-    if abs(abs(slope) - 1.0) > _CLOSE + 3.0 * error or abs(slope) < _ERRORS * error or pairs < 8.0:
-        return ""
-    given, right = ("mean", "sum") if slope < 0.0 else ("sum", "mean")
-    return (
-        f"per-sample gradients change with the batch size b as b^{slope:.2f} (+- {error:.2f}), as if the loss were a "
-        f'{given} over the batch, but loss_reduction="{run.header.reduction}": give the loss reduction="{right}", or '
-        f'make_private loss_reduction="{given}"'
-    )

@@ -15,6 +15,7 @@ from dpspec.contract.results import UNKNOWN
 from dpspec.decimals import upper
 from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
+from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 from dpspec.text import closest, did_you_mean, listed
 
 
@@ -32,7 +33,7 @@ KINDS = {
         text="each record changes the sum of a step by at most one clip norm",
         names=(
             *("clipping", "per-record-clipping", "sensitivity", "one-record", "unmixed-batches", "loop-reports"),
-            *("loss-reduction", "repeated-records", "replaced-methods"),
+            *("loss-reduction", "repeated-records"),
         ),
         missing="no contribution was observed",
     ),
@@ -56,12 +57,12 @@ KINDS = {
     ),
     "update-rule": _Kind(
         text="the parameters move by the noisy sums and by public numbers alone",
-        names=("update", "steps", "library-code"),
+        names=("update", "steps"),
         missing="the recording does not show what moved the parameters",
     ),
     "gradient-parameters": _Kind(
         text="gradients are computed at the parameters that the step before left",
-        names=("observed-passes",),
+        names=(),
         missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
@@ -83,9 +84,9 @@ KINDS = {
 
 #: The statements of assumptions, by name; a run adds what its recording shows.
 TEXTS: Mapping[str, str] = {
-    "data-independent-hyperparameters": "rate, divisor, clip norm, noise multiplier, learning rate and number of "
-    "steps, how and when their schedulers change them, and the initial model (parameters, buffers and attributes) do "
-    "not depend on the records",
+    "data-independent-hyperparameters": "rate and number of records of the sampler, divisor, clip norm, noise "
+    "multiplier, learning rate and number of steps, how and when their schedulers change them, and the initial model "
+    "(parameters, buffers and attributes) do not depend on the records",
     "sampling": "each record enters each batch independently",
     "unused-batches": "drawn batches are unused only at the ends of passes over the loader, independently of their "
     "records",
@@ -98,15 +99,14 @@ TEXTS: Mapping[str, str] = {
     "secret-randomness": "the adversary does not know the seeds of noise and batches, neither the seeds nor the states "
     "and uses of the generators depend on the records, and no random number is used twice: a script that sets a "
     "constant seed must keep it secret",
-    "library-code": "the script replaces no code of its libraries, Python or the recorder, such as a sampler's "
-    "iteration or an optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
-    "read the recorder; the recorder names replaced methods of the optimizer",
+    HONEST_SCRIPT: HONEST_SCRIPT_TEXT,
     "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
     "and arrays of parameters are the update as rounding leaves it, with nothing written into their last bits",
-    "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
-    "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
+    "released-model": "only the values of the parameters and buffers in state_dict() at the end of the recording are "
+    "released, not storages, metadata or further entries, the module object (with its class, attributes, hooks and "
+    "per-sample gradients) or the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
     "the best of several checkpoints are such choices",
     "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "
@@ -118,11 +118,6 @@ TEXTS: Mapping[str, str] = {
     "unmixed-batches": "no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
-    "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "
-    "no parameter: the recorder does not compare parameters in a pass that calls the layers one by one, sets the model "
-    "to evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook; above 1 MB, "
-    "it compares values at one in eight of the further passes of a step; of frozen parameters and buffers it compares "
-    "those that torch counts as written, and a random one",
     "ended-by-error": "the recording does not show how the script continued after an exception",
     "blind-training": "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the "
     "loss read their inclusion bits",
@@ -157,9 +152,6 @@ ASSUMABLE = tuple(_NAMES)
 
 #: Conditions that a channel's own checks support: they do not make it an assumed one.
 _SUPPORTED = {"noise-law"}
-
-#: Assumptions of every recorded proof. The headline names them; a channel with checks stays tested or verified.
-_GENERAL = {"library-code", "observed-passes"}
 
 #: Channels whose absence from a recording is an assumption instead of an open question.
 _ASSUMED_IF_MISSING = {"gradient-parameters"}
@@ -206,7 +198,7 @@ def channels(checks: Sequence[Check], assumptions: Sequence[Assumption]) -> tupl
 
 
 def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
-    return _once(name for channel in found for name in channel.assumes)
+    return _once([*(name for channel in found for name in channel.assumes), HONEST_SCRIPT])
 
 
 def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumption], family: int) -> Channel:
@@ -214,9 +206,8 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     bad = [one for one in checks if rejected(one, family)]
     false = [one for one in assumptions if one.status == "false"]
     doubted = [one for one in assumptions if one.status == "unchecked"]
-    set_aside = (_SUPPORTED | _GENERAL) if checks else set()
+    set_aside = _SUPPORTED if checks else set()
     declared = [one for one in assumptions if one.status == "declared" and one.name not in set_aside]
-    general = _names([one for one in assumptions if one.status == "declared" and one.name in _GENERAL])
     if bad or false:
         sources = (*(one.assumption for one in bad), *(one.name for one in false))
         notes = [one.test.removesuffix(", exact") + (f" ({one.note})" if one.note else "") for one in bad]
@@ -231,12 +222,11 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     text += f" ({len(checks)} check{'' if len(checks) == 1 else 's'}{seen})" if checks else ""
     status: ChannelStatus = "assumed"
     if declared:
-        assumed = sources = _once([*_names(declared), *general])
+        assumed = sources = _names(declared)
         text += f": assumes {', '.join(assumed)}"
     else:
         status = "verified" if all(one.test.endswith(", exact") for one in checks) else "tested"
-        assumed, sources = general, _once(one.assumption for one in checks) + _once(one.name for one in assumptions)
-        text += f"; assumes {', '.join(general)}" if general else ""
+        assumed, sources = (), _once(one.assumption for one in checks) + _once(one.name for one in assumptions)
     return Channel(name=name, status=status, text=text, detectable=sharpest, sources=_once(sources), assumes=assumed)
 
 

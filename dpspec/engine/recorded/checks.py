@@ -10,6 +10,7 @@ from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.stats.conformance import noise_tests
@@ -27,15 +28,18 @@ GHOST_NORMS = "norms that differ from the recomputed gradient's"
 CHANGE = "change of the clipped sum if a record is removed, in clip norms"
 INFLUENCE = "change of other contributions if a record is removed, in clip norms"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
-OTHERS_MOVED = "change of other records' outputs or gradients if a record is replaced in the replayed step"
+REMOVED = "move of the clipped sum for each record that a replayed step omits or repeats, in clip norms"
+OTHERS_MOVED = (
+    "change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"
+)
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
-REPLACED = "methods of the optimizer that the script replaced"
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"
 MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
 UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
+DIVISOR = "divisor of the gradient"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling; the loader's batches are"
 
@@ -56,16 +60,19 @@ _ADVICE = {
     INFLUENCE: "Replace batch normalization (for example by group normalization) and losses that mix records.",
     SUM_MOVED: "One record contributes more than the clip norm allows: look for several rows or backward passes for "
     "each record, losses that weigh records by the batch, and clipping of other values than a record's whole gradient.",
+    REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
+    "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, in-batch negatives, and losses that divide by a total of the batch.",
     SCALED: "Give the loss the reduction that make_private got as loss_reduction.",
-    REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, run.noised).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
-    UPDATES: "Remove hooks, replaced methods, and options or state of custom types from the optimizer.",
+    UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
     "records: if it reads no record, keep it outside the recorded model; else remove it.",
+    DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
+    "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
     noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
@@ -95,6 +102,9 @@ _SCALED = (
     noise_checks.ALONG,
 )
 
+#: Tests of products of steps that also reject if all noise is larger than declared.
+_LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES, noise_checks.EARLIER)
+
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
 
 
@@ -117,7 +127,7 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
                     f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check "
                     "the noise multiplier, and that the clip norm multiplies it once."
                 )
-            if found.test.startswith(_SCALED):
+            if found.test.startswith(_SCALED) or (scale.measured > 1.0 and found.test.startswith(_LARGER)):
                 return ""
     if found.test.startswith("variance of batch sizes") and found.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
@@ -193,7 +203,8 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        yield none_found("update", MEDDLED, "measured", end.meddled, "between noise and update", None)
+        right, note = end.meddled == 0, f"at {_audited(end)}"
+        yield _sampled("update", MEDDLED, right, 0.0, end.meddled, note, None, whole=_all_audited(end))
     yield from noise_checks.reported_noise_checks(run)
     seen = np.isfinite(internal.moved) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
@@ -235,15 +246,18 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         return
     if end.sums is not None and end.sums[0]:
         compared, edited = end.sums
-        yield none_found("clipping", EDITED, "measured", edited, f"compared {compared} times, by fingerprints", 1e-4)
+        note = f"compared {compared} times, at {_audited(end)}"
+        yield _sampled("clipping", EDITED, edited == 0, 0.0, edited, note, 1e-4, whole=_all_audited(end))
     if end.recomputed is not None and end.recomputed[1] >= 1.0:
         calls, recomputed, different, limit = end.recomputed
-        note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
-        yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, max(limit, 1e-9))
+        note = f"at {recomputed:.0f} of {calls:.0f} calls"
+        whole, limit = recomputed == calls, max(limit, 1e-9)
+        yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, limit, whole=whole)
     if end.ghost is not None and end.ghost[0]:
         batches, _, wrong, unused, changed, records, norms = end.ghost
         for test, count in ((COEFFICIENTS, wrong), (SECOND_PASS, unused), (ADDED, changed)):
-            yield none_found("clipping", test, "measured", count, f"{batches} batches", None)
+            note = f"{batches} batches, at {_audited(end)}"
+            yield _sampled("clipping", test, count == 0, 0.0, count, note, None, whole=_all_audited(end))
         note = f"{records} records, chosen at random"
         if records:
             yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
@@ -262,29 +276,44 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
         others = max(of_outputs, of_gradients)
         yield _sampled("unmixed-batches", OTHERS_MOVED, others <= ROWS_ROUNDING, 0.0, others, note, ROWS_ROUNDING)
-    if end.replaced is not None:
-        note = ", ".join(end.replaced[:5]) or "no method was replaced"
-        yield none_found("clipping", REPLACED, "reported", len(end.replaced), note, None)
+    if end.sizes is not None and end.sizes[3] > 0.0:
+        steps, _, _, moved = end.sizes
+        note = f"{steps} steps at the batch size of another one"
+        yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)
     if end.passes is not None and end.passes[0]:
         seen, other, steps, without, compared = end.passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
-        if compared == seen:
-            yield none_found("gradient-parameters", OTHER_PARAMETERS, "measured", other, note)
-        else:
-            note = f"values at {compared} of {note}"
-            yield _sampled("gradient-parameters", OTHER_PARAMETERS, other == 0, 0.0, other, note, None)
+        whole, note = compared == seen, note if compared == seen else f"values at {compared} of {note}"
+        yield _sampled("gradient-parameters", OTHER_PARAMETERS, other == 0, 0.0, other, note, None, whole=whole)
     if end.updates is not None and end.updates[1]:
         steps, recomputed_steps, wrong, _ = end.updates
-        note = f"at {recomputed_steps} of {steps} steps"
-        note += "" if recomputed_steps == steps else ", chosen at random"
+        note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
-        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit)
+        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit, whole=whole)
+
+
+def _audited(end: Facts) -> str:
+    return f"{end.audits[1]} of {end.audits[0]} steps"
+
+
+def _all_audited(end: Facts) -> bool:
+    return end.audits[0] == end.audits[1]
 
 
 def _sampled(
-    assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
+    assumption: str,
+    test: str,
+    right: bool,
+    declared: float,
+    seen: float,
+    note: str,
+    detectable: float | None,
+    *,
+    whole: bool = False,
 ) -> Check:
-    """A property computed at random steps: it tests the other steps and does not verify them."""
+    """A property computed at some steps: it verifies the ``whole`` run, or tests its other steps."""
+    if whole:
+        return exactly(test, right, declared, seen, detectable).check(assumption, "measured", note)
     p_value = 1.0 if right else 0.0
     found = Measurement(test=test, declared=declared, measured=seen, p_value=p_value, detectable=detectable)
     return found.check(assumption, "measured", note)
@@ -335,5 +364,5 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         at = int(np.argmax(difference))
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
         right, values = bool(difference[at] <= precision), (float(declared[both][at]), float(measured[both][at]))
-        name, test, note = "data-independent-hyperparameters", "divisor of the gradient", "the configured divisor"
+        name, test, note = "data-independent-hyperparameters", DIVISOR, "the configured divisor"
         yield exactly(test, right, *values, precision).check(name, "reported", note)

@@ -24,8 +24,7 @@ from dpspec.stats.conformance.measurement import Measurement, worst
 NOT_GOT = "reported noise in the gradients of the optimizer"
 OTHERS = "gradients other than the reported sum and noise"
 REPEATED = "absolute values that repeat within a step"
-COMMON = "absolute values common to two sampled steps"
-SHIFTED = "products of coordinates at one distance or about one center"
+SHIFTED = "products of coordinates at one distance"
 ROWS = "components of a layer's rows along each other"
 STEPS = "components of up to 64 steps along each other"
 DIRECTIONS = "components of all steps along each other"
@@ -46,7 +45,7 @@ _FRESH = "Draw new noise for every coordinate of every tensor at every step: a d
 _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
 
 #: Advice for a rejected test, by the test's name.
-ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTANCES, EARLIER, WINDOWS), _FRESH)
+ADVICE = dict.fromkeys((REPEATED, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTANCES, EARLIER, WINDOWS), _FRESH)
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."
@@ -88,16 +87,12 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
 
 def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
     """By statistic, whether the values of a step, its layers and the steps are independent."""
-    sampled, pairs, shifts = (_count(found.get(name)) for name in ("sampled", "pairs", "shifts"))
-    for name, test, tried, note in (
-        ("repeats", REPEATED, 1, f"of {sampled} sampled steps"),
-        ("common", COMMON, pairs, f"of {pairs} pairs of steps"),
-    ):
-        given = numbers(found.get(name), 3)
-        if given is not None and tried and given[0] <= given[2] and given[2] >= 1.0:
-            measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), tried, test)
-            note = f"among {int(given[2]):,} {note}" if name == "repeats" else note
-            yield name, measured.check("independent-noise", "reported", note)
+    sampled, shifts = (_count(found.get(name)) for name in ("sampled", "shifts"))
+    given = numbers(found.get("repeats"), 3)
+    if given is not None and given[0] <= given[2] and given[2] >= 1.0:
+        measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), 1, REPEATED)
+        note = f"among {int(given[2]):,} of {sampled} sampled steps"
+        yield "repeats", measured.check("independent-noise", "reported", note)
     made: list[Measurement] = []
     for name, number in (("shift", shifts * sampled), ("pooled_shift", shifts)):
         given = numbers(found.get(name), 2, least=-1e18)

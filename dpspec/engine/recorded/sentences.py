@@ -8,7 +8,9 @@ from dpspec.contract import Check
 from dpspec.decimals import nearest
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
+from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 
 
@@ -31,6 +33,9 @@ def confirmations(run: RecordedRun, delta: float, group_size: int, public: Colle
         "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
         "its batch, or of the dataset"
     )
+    reduction = loss_reduction(run)
+    if reduction is not None and reduction.status == "declared":
+        yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield "seeds stay secret, and only the weights are released, not optimizer or logs"
     if header.source == "own-loop":
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
@@ -71,7 +76,19 @@ def executed_sentence(run: RecordedRun) -> str:
     optimizer = header.inner or header.optimizer or "no optimizer"
     batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
     of = f" of {header.records:,} records" if header.records else ""
-    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}"
+    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}{_audits(run)}"
+
+
+def _audits(run: RecordedRun) -> str:
+    """The number of audited steps, and the number of faulty ones that audits find (:func:`found_faults`)."""
+    if run.end is None:
+        return ""
+    steps, audited, share = run.end.audits
+    if audited == steps:
+        return f"; all {steps:,} steps audited"
+    faulty = found_faults(steps, share)
+    power = f"{faulty:,} faulty ones ({nearest(100.0 * faulty / steps, digits=2)}%) with probability {POWER:g}"
+    return f"; {audited:,} of {steps:,} steps audited, which finds {power}"
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:

@@ -20,17 +20,18 @@ Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. The observers' ``found`` describes the rows.
 
-    outside: 1 if code other than the optimizer moved a parameter after the last step. resumed: whether the optimizer
-    had made steps at the beginning. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts
-    or sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a
-    list. ``error`` and ``noised_without_update`` belong to the end alone.
+    outside: 1 if code other than the optimizer moved a parameter after the last step. audits: the numbers of steps and
+    of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had made
+    steps at the beginning. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts or
+    sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a list. ``error`` and
+    ``noised_without_update`` belong to the end alone.
     """
 
     outside: Number
     buffers: Names
     state: Names
     attributes: Names
-    unread: Names
+    audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
@@ -41,11 +42,10 @@ class Facts:
     probe_failure: str
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
-    replaced: Names | None
+    sizes: tuple[Count, Real, Real, Number] | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[float, float, float, float, float, float, float, float] | None
     seeds: tuple[Count, Count] | None
-    changed: Count | None
     restated: Count | None
     loss_scaler: bool
     updates: tuple[Count, Count, Count, Count] | None
@@ -100,21 +100,23 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 
 
 _RANKS: dict[str, Join] = {
-    **dict.fromkeys(("meddled", "changed", "restated"), sum),
+    **dict.fromkeys(("meddled", "restated"), sum),
     **dict.fromkeys(
         ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes", "unread", "replaced"),
+        ("buffers", "state", "attributes"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
+    "audits": _columns(min, min, min),
     "recomputed": _columns(sum, sum, sum, max),
     "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
     "replays": _columns(sum, sum, sum, max, max, max),
+    "sizes": _columns(sum, min, max, max),
     "rules": _rules,
 }
 
@@ -122,6 +124,7 @@ _PARTS: dict[str, Join] = {
     **_RANKS,
     **dict.fromkeys(("passed_over", "seconds"), sum),
     **dict.fromkeys(("history", "error", "noised_without_update"), itemgetter(-1)),
+    "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),
     "probe": _columns(sum, sum, max, max, sum, sum),
     "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),

@@ -48,7 +48,8 @@ class ObservedRules:
     ) -> None:
         step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, partial(observer.after_step, step))
+            if type(observer).after_step is not TrainingRule.after_step:
+                self._guarded(rule, partial(observer.after_step, step))
         if number == 1:
             for rule, observer in [*self._rules.values()]:
                 if observer.early:

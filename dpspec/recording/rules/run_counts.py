@@ -10,6 +10,9 @@ _HOME = "dpspec.recording.rules.run_counts"
 #: Minimum of expected empty batches, so that their absence is not a coincidence.
 _EXPECTED_EMPTY = 5.0
 
+#: Largest probability of a run without an empty batch, if all batches are Poisson samples, at which the rule fires.
+_COINCIDENCE = 1e-6
+
 LARGE_DELTA = Rule(
     name="large-delta",
     summary="delta is at least 1 over the number of records",
@@ -29,8 +32,8 @@ class LargeDelta(TrainingRule):
 
 EMPTY_BATCH_SKIPPED = Rule(
     name="empty-batch-skipped",
-    summary="drawn batches without records got no step",
-    why="The accountant counts a noisy step for each drawn batch; which steps are missing reveals the batches.",
+    summary="empty batches got no step, or were drawn again",
+    why="The accounting assumes a noisy step for each batch, also an empty one; its absence reveals the batches.",
     fix="Step with noise alone if a batch is empty; Opacus does so if the loop does not skip it.",
     code=f"{_HOME}:EmptyBatchSkipped",
 )
@@ -39,14 +42,21 @@ EMPTY_BATCH_SKIPPED = Rule(
 class EmptyBatchSkipped(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if run.own_loop or run.records is None or run.rate is None or run.drawn_batches is None:
+        if run.records is None or run.rate is None or run.empty_steps != 0:
             return ""
-        skipped, expected = run.drawn_batches - run.steps, run.drawn_batches * (1.0 - run.rate) ** run.records
-        if run.empty_steps != 0 or expected < _EXPECTED_EMPTY or not 0 < skipped <= 3.0 * expected:
+        empty = (1.0 - run.rate) ** run.records
+        if not run.own_loop and run.drawn_batches is not None:
+            skipped, expected = run.drawn_batches - run.steps, run.drawn_batches * empty
+            if expected >= _EXPECTED_EMPTY and 0 < skipped <= 3.0 * expected:
+                return (
+                    f"{skipped} of {run.drawn_batches} drawn batches got no separate step, and no step has an empty "
+                    f"batch, where about {expected:.0f} are expected: empty batches were skipped."
+                )
+        if (1.0 - empty) ** run.steps > _COINCIDENCE:
             return ""
         return (
-            f"{skipped} of {run.drawn_batches} drawn batches got no separate step, and no step has an empty batch, "
-            f"where about {expected:.0f} are expected: empty batches were skipped."
+            f"None of {run.steps} steps has an empty batch, where about {run.steps * empty:.0f} are expected: empty "
+            "batches were skipped, filled or drawn again."
         )
 
 

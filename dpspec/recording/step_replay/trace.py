@@ -128,8 +128,9 @@ class StepTrace(TorchDispatchMode):
             tensors = tensors_in(results)
             shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
-            # memory that a storage argument names is from before, even if a result is in it
-            self._note_results(results, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
+            # memory that a storage argument names is from before, even if a result is in it, as is a view of it
+            given = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
+            self._note_results(results, given, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
         return results
@@ -148,10 +149,10 @@ class StepTrace(TorchDispatchMode):
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
-    def _note_results(self, results: Any, *, new: bool) -> None:
+    def _note_results(self, results: Any, given: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
             address = _address(tensor)
-            if new and address not in self.before and address not in self._produced:
+            if new and address not in given and address not in self.before and address not in self._produced:
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > MOST_BYTES:
@@ -192,13 +193,15 @@ class StepTrace(TorchDispatchMode):
         if self.failure:
             raise AbstainError(self.failure)
         with torch.no_grad():
-            replay = _Replay(self, changed)
+            replay = Replay(self, changed)
             for operation in self.operations:
                 replay.repeat(operation)
             return [replay.value(tensor).detach().clone() for tensor in wanted]
 
 
-class _Replay:
+class Replay:
+    """One replay of a trace, operation by operation."""
+
     def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
@@ -207,6 +210,7 @@ class _Replay:
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
 
     def value(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step after the operations that were repeated."""
         key = id(tensor)
         if key not in self._values:
             self._values[key] = self._changed.get(key, self._from_before(tensor))
@@ -219,7 +223,8 @@ class _Replay:
             return tensor.detach()
         return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def repeat(self, operation: Operation) -> None:
+    def repeat(self, operation: Operation) -> list[Tensor]:
+        """Repeat the next operation, and return its results."""
         args, kwargs = tree_map(self._look_up, (operation.args, dict(operation.kwargs)))
         saved = [(generator, generator.get_state()) for generator, _ in operation.states]
         for generator, state in operation.states:
@@ -240,6 +245,7 @@ class _Replay:
             self._values[id(old)] = self._changed.get(id(old), new)
             if address:
                 self._storages[address] = new.untyped_storage()
+        return repeated
 
     def _look_up(self, item: Any) -> Any:
         if isinstance(item, torch.UntypedStorage):

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpspec.recording.model_hook import ModelHook
+from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: _ALWAYS took less than _SHARE of the training's time.
-_FIRST, _ALWAYS, _SHARE = 2.0, 2, 0.05
+#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps are replayed
+#: until two had different batch sizes.
+_FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
 class ReplayedSteps:
@@ -34,9 +38,14 @@ class ReplayedSteps:
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
+        #: Of each forward pass the number of earlier operations, the rows and the gradients at its outputs.
+        self._segments: list[tuple[int, int, list[Tensor]]] = []
         self._hooks: list[Any] = []
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = [0.0, 0.0, 0.0]
+        self._earlier: SizedStep | None = None
+        self._sizes = 0
+        self._powers, self._removed = [0.0, 0.0], 0.0
         self._chosen: bool | None = None
         self._given_up = False
         self._pauses = 0  # nested calls of the recorder
@@ -47,6 +56,14 @@ class ReplayedSteps:
         """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of other records' outputs
         and of gradients at them, relative]."""
         return [self._tried, self._replayed, self._replacements, *(min(move, 1e9) for move in self._moved)]
+
+    @property
+    def sizes(self) -> list[float] | None:
+        """[steps that were replayed at the batch size of another one, smallest and largest power of the batch size by
+        which gradients at the outputs change, largest move of the sum for each omitted or repeated record in clip
+        norms]; None before the first."""
+        powers = [min(max(power, -1e9), 1e9) for power in self._powers]
+        return [self._sizes, *powers, min(self._removed, 1e9)] if self._sizes else None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe forward passes until ``undo`` ends it."""
@@ -87,37 +104,45 @@ class ReplayedSteps:
     def _begin(self, given: Any) -> None:
         if self._trace is not None and self._ghost:
             self._trace.give_up("ghost clipping sums several passes")
+        if self._trace is not None and self._segments:
+            inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
+            self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
         if self._trace is not None or self._given_up or self._chosen is False:
             return
         if not torch.is_grad_enabled() or not self._model.training:
             return
+        self._chosen = self._choose() if self._chosen is None else self._chosen
+        if not self._chosen:
+            return
         inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
         if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
             return
-        self._chosen = self._choose()
-        if self._chosen:
-            self._trace = StepTrace()
-            self._trace.paused = self._pauses > 0
-            self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+        self._trace = StepTrace()
+        self._trace.paused = self._pauses > 0
+        self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+        self._segments = [(0, len(inputs[0]), [])]
 
     def _choose(self) -> bool:
-        number = self._steps + 1
-        if self._tried < _ALWAYS:
+        if not self._sizes and not self._ghost and self._tried < _SIZED:
             return True
-        affordable = self._seconds < _SHARE * (time.monotonic() - self._started)
-        return affordable and self._random.random() * number < _FIRST
+        return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
 
     def _note(self, output: Any) -> None:
         if self._trace is None:
             return
+        _, records, gradients = self._segments[-1]
         for tensor in tensors_in(output):
-            if tensor.requires_grad and tensor.dim() and len(tensor) == len(self._inputs[0]):
+            if not tensor.requires_grad or not tensor.dim():
+                continue
+            if len(tensor) == len(self._inputs[0]):
                 self._outputs.append(tensor)
-                self._hooks.append(tensor.register_hook(self._note_gradient))  # type: ignore[no-untyped-call]
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, self._gradients)))  # type: ignore[no-untyped-call]
+            if len(tensor) == records:
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, gradients)))  # type: ignore[no-untyped-call]
 
-    def _note_gradient(self, gradient: Tensor) -> None:
+    def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
         if not self._pauses:
-            self._gradients.append(gradient)
+            gradients.append(gradient)
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
         """The clipped sum of the step is complete."""
@@ -132,17 +157,40 @@ class ReplayedSteps:
         start = time.monotonic()
         batch = [*self._inputs, *self._labels(trace)]
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
+        clip_norm = math.hypot(*limits) if isinstance(limits, list) else float(limits)
         replay = measure(
             trace,
             batch,
             list(sums),
-            math.hypot(*limits) if isinstance(limits, list) else float(limits),
+            clip_norm,
             outputs=self._outputs,
             gradients=self._gradients,
         )
-        self._seconds += time.monotonic() - start if self._tried > _ALWAYS else 0.0
         self._add(replay)
+        if not self._ghost:
+            with contextlib.suppress(Exception):  # the step is not compared
+                self._resize(trace, () if replay.abstained else sums, clip_norm)
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self._forget()
+
+    def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
+        """Replay the step at the batch size of an earlier one, or its last physical batch at the size of the first."""
+        if len(self._segments) > 1:
+            (start, records, gradients), *_, (last, fewer, others) = self._segments
+            first, sums = sized_step(trace, records, gradients, start=start), ()
+            current, gradients = sized_step(trace, fewer, others, start=last), others
+            earlier: SizedStep | None = first
+        else:
+            _, records, gradients = self._segments[0]
+            current = sized_step(trace, records, gradients, sums)
+            earlier, self._earlier = self._earlier, current
+        if earlier is None:
+            return
+        effect = size_effect(earlier, current, trace, gradients, clip_norm)
+        low, high = self._powers if self._sizes else (effect.power, effect.power)
+        self._powers = [min(low, effect.power), max(high, effect.power)]
+        self._removed = max(self._removed, effect.sum_moved)
+        self._sizes += 1
 
     def after_step(self) -> None:
         """The next step begins."""
@@ -161,7 +209,7 @@ class ReplayedSteps:
             self._forget()
 
     def _forget(self) -> None:
-        self._trace, self._inputs, self._outputs, self._gradients = None, [], [], []
+        self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record, such as labels."""
@@ -184,3 +232,8 @@ class ReplayedSteps:
         self._replacements += replay.replacements
         moves = (replay.sum_moved, replay.outputs_moved, replay.gradients_moved)
         self._moved = [max(pair) for pair in zip(self._moved, moves, strict=True)]
+
+
+def chosen(source: random.Random, tried: int, step: int, seconds: float, training: float) -> bool:
+    """Whether to replay a step, by number: ``tried`` replays took ``seconds`` of the training's."""
+    return tried < ALWAYS or (seconds < _SHARE * training and source.random() * step < _FIRST)

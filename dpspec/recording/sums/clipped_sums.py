@@ -1,25 +1,16 @@
-"""The clipped sum of a step: the contribution of each record, and whether the sum consists of the contributions."""
+"""The clipped sum of a step: whether it consists of clipped contributions, and is not changed between calls."""
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from threading import get_ident
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from dpspec.recording.fingerprints import Bits, Chances, Tally, require_plain
+from dpspec.recording.fingerprints import Tally, TensorSnapshot
 from dpspec.recording.pending_step import Scalar, together
 from dpspec.recording.ranks.shards import local
-
-#: Functions at the import of this module, and whether they are torch's own. ``Tensor.norm`` calls ``torch.norm``.
-_FUNCTIONS = (torch.einsum, torch.norm, torch.Tensor.norm)
-_OWN = all(Path(torch.__file__).parent in Path(one.__code__.co_filename).parents for one in _FUNCTIONS)
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -27,121 +18,11 @@ HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 #: Relative rounding errors of the types to which torch may round factors of float32 products.
 _PRODUCTS = {"TF32": 2.0**-11, "bfloat16": 2.0**-8}
 
-#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
-_FIRST = 4
-
 #: Medians that wait on the device before they are read.
 _WAITING = 64
 
-
-class _Mode(TorchFunctionMode):
-    """Passes the observed functions of torch to an observer, also if the script replaced them."""
-
-    def __init__(self, observe: Callable[..., Any]) -> None:
-        super().__init__()
-        self._observe = observe
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return self._observe(func, *args, **(kwargs or {})) if func in _FUNCTIONS else func(*args, **(kwargs or {}))
-
-
-class Contributions:
-    """Observes one call of ``clip_and_accumulate``, without changes to arguments or results, until :meth:`close`.
-
-    Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
-    record i. Norms of g from Opacus are reused, except in half precision, which rounds them to a percent.
-
-    ``torch.einsum`` and ``torch.norm`` are replaced during the call, which is faster than a mode of torch. If the
-    script replaced them, or ``Tensor.norm``, a mode observes the functions that theirs call.
-
-    Attributes:
-        norm_type: The half precision in which Opacus computed norms, or "".
-        sum_type: The half precision in which Opacus computed sums, or "".
-    """
-
-    def __init__(self, kept: Iterable[Any]) -> None:
-        """kept: the per-sample gradients of the parameters."""
-        # The memory of these tensors is not reused during the call, so an address identifies a gradient.
-        self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
-        # Of each gradient that Opacus computed norms of: its address and size, its version and the norms.
-        self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        self._factors: list[Tensor] = []
-        self._lengths: list[Tensor] = []
-        self._fault: Exception | None = None
-        self.norm_type, self.sum_type = "", ""
-        self._thread = get_ident()
-        self._mode: _Mode | None = None
-        if _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS)):
-            for name, function in zip(("einsum", "norm"), _FUNCTIONS, strict=False):
-                setattr(torch, name, partial(self._observe, function))
-        else:
-            self._mode = _Mode(self._observe)
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-
-    def close(self) -> None:
-        if self._mode is None:
-            torch.einsum, torch.norm = _FUNCTIONS[:2]
-        else:
-            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def _observe(self, func: Any, *args: Any, **options: Any) -> Any:
-        result = func(*args, **options)
-        if get_ident() == self._thread:
-            try:
-                if func is not _FUNCTIONS[0]:
-                    of = args[0] if args else None
-                    if isinstance(of, Tensor) and (of.data_ptr() in self._lasting or of.dtype in HALVES):
-                        order = args[1] if len(args) > 1 else options.get("p", "fro")
-                        if order == 2 and isinstance(result, Tensor):
-                            self._norms(of, result)
-                elif len(args) == 3 and args[0] == "i,i...":
-                    factors, of = args[1:]
-                    seen, norms = self._known.get((of.data_ptr(), of.numel()), (-1, None))
-                    if norms is None or seen != of._version or len(norms) != len(of):
-                        norms = _norms(of)
-                    self._factors.append(factors)
-                    self._lengths.append(norms.detach())
-                    self.sum_type = HALVES.get(of.dtype, self.sum_type)
-            except Exception as error:  # a fault of the recorder must not reach the training
-                self._fault = error
-        return result
-
-    def records(self, parameters: int) -> int | None:
-        """The number of contributions; None unless there was one sum for each of ``parameters``.
-
-        Raises the recorder's fault if there was one.
-        """
-        if self._fault is not None:
-            raise self._fault
-        return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
-
-    def norms(self) -> tuple[Any, Any]:
-        """(b,) the norm of each contribution, and of each gradient before clipping; arrays of float64 on a host."""
-        device, shared = self._lengths[0].device, all(one is self._factors[0] for one in self._factors)
-        if device.type == "cpu" and shared:
-            every = np.array([one.float().numpy() for one in self._lengths], dtype=np.float64)
-            whole = np.sqrt((every**2).sum(axis=0))
-            return np.abs(self._factors[0].double().numpy()) * whole, whole
-        lengths = torch.stack([one.to(device) for one in self._lengths]).double()
-        factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
-        return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
-
-    def _norms(self, of: Tensor, norms: Tensor) -> None:
-        if of.dim() < 2 or norms.shape != of.shape[:1]:
-            return
-        if of.dtype in HALVES:
-            self.norm_type = HALVES[of.dtype]
-        else:
-            self._known[of.data_ptr(), of.numel()] = of._version, norms
-
-
-def _norms(gradients: Tensor) -> Tensor:
-    gradients = gradients if gradients.dim() > 1 else gradients[:, None]
-    exact = torch.float32 if gradients.dtype in HALVES else None
-    norms: Tensor = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
-    return norms
+#: Standard error of the slope below which sums and means are distinguished.
+_DECIDED = 0.1
 
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
@@ -153,65 +34,83 @@ def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor |
 
 
 class SummedGradients:
+    """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
+
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._parameters = optimizer, list(optimizer.params)
-        self._left = Bits()
+        self._left = TensorSnapshot()
         self._changed, self._compared = Tally(), 0
 
     @property
     def found(self) -> list[int]:
         return [self._compared, int(self._changed)]
 
-    def keep(self) -> None:
-        self._left.keep(summed_gradients(self._optimizer, self._parameters))
-
-    def compare(self, sums: list[Tensor | None] | None = None) -> None:
-        """Compare the sums with those that were kept. sums: the current ones, if they are known."""
-        if sums is None:
-            sums = summed_gradients(self._optimizer, self._parameters)
-        if self._left.known or any(one is not None for one in sums):
-            self._compared += 1  # Opacus adds in place: sums that share memory would add up
-            self._changed.add(self._left.differ(sums, apart=True))
-
-    def take(self) -> list[bytearray]:
-        """The sums have their noise, and ``zero_grad`` removes them: return their copies."""
-        copies = self._left.copies
+    def keep(self, *, audited: bool) -> None:
         self._left.forget()
-        return copies
+        if audited:
+            self._left.keep(summed_gradients(self._optimizer, self._parameters))
+
+    def compare(self, *, first: bool = False) -> None:
+        """Compare the sums with those that were kept; the ``first`` call of an audited step finds an empty sum."""
+        sums = summed_gradients(self._optimizer, self._parameters)
+        if self._left.exists:
+            self._compared += 1
+            self._changed.add(self._left.differ(sums))
+        elif first and any(total is not None for total in sums):
+            self._compared += 1
+            self._changed.add(True)
+
+    def forget(self) -> None:
+        self._left.forget()
 
 
 class RecomputedSums:
-    """Recomputes the clipped sum from the per-sample gradients at random calls of ``clip_and_accumulate``.
+    """Recomputes the clipped sums of audited steps from the per-sample gradients.
 
     Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where u =
     2^-23. A sum of b unrelated gradients is about sqrt(b) times shorter than sum l_i, so the smallest detected factor
     is about 1 + (16 sqrt(b) + 4 b) u: 1.00005 for b = 64. The recorder reports the largest of these limits.
+
+    Attributes:
+        norms: (b,) of the gradients of the last audited call, before clipping.
+        clipped: (b,) after clipping.
+        norm_type: The half precision in which Opacus computed norms, or "".
+        sum_type: The half precision in which Opacus computed sums, or "".
     """
 
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
         self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
-        self._random = Chances()
         self._expected: list[tuple[Tensor, Tensor]] = []
+        self.norms = self.clipped = torch.zeros(0)
         self._calls = self._recomputed = self._different = 0
         self._limit = 0.0
+        self.norm_type = self.sum_type = ""
 
     @property
     def found(self) -> list[float]:
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
-    def expect(self) -> list[Any]:
-        """A call begins: compute the sum that it must leave, if the call is chosen. Return the per-sample gradients."""
+    @torch.no_grad()
+    def expect(self, *, audited: bool) -> int:
+        """A call begins: compute the sum that it must leave, if the step is audited. Return the number of its rows."""
         self._calls += 1
         self._expected = []
-        kept: list[Any] = [getattr(p, "grad_sample", None) for p in self._parameters]
-        if list in map(type, kept):
-            kept = [tensor for one in kept for tensor in (one if type(one) is list else [one])]
-        require_plain(kept)
-        if self._random.random() * self._calls < _FIRST:
-            with torch.no_grad():
-                self._expect()
-        return kept
+        for p in self._parameters:
+            self.norm_type = HALVES.get(rows_of(p)[0].dtype, self.norm_type)
+            self.sum_type = HALVES.get(p.dtype, self.sum_type)
+        self.sum_type = product_type() or self.sum_type
+        if audited:
+            self._expect()
+        return sum(map(len, rows_of(self._parameters[0])))
+
+    @torch.no_grad()
+    def lengths(self) -> Tensor:
+        """(b,) the norms of the gradients before clipping, at a step that is not audited."""
+        rows = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in self._optimizer.grad_samples]
+        norms = [torch.linalg.vector_norm(g, dim=1).to(rows[0].device, torch.float64) for g in rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        return lengths
 
     def _expect(self) -> None:
         optimizer, parameters = self._optimizer, self._parameters
@@ -219,15 +118,24 @@ class RecomputedSums:
         exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
         norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
         with torch.autocast(gradients[0].device.type, enabled=False):
-            factors = clip_factors(optimizer, self._clipping, norms)
+            # Opacus computes the norms of gradients in half precision in that precision.
+            rounded = [
+                torch.linalg.vector_norm(g, dim=1) if g.dtype in HALVES else norm
+                for g, norm in zip(gradients, norms, strict=True)
+            ]
+            factors = clip_factors(optimizer, self._clipping, rounded)
             for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
-                total = torch.mv(g.to(norm.dtype).t(), factor)
+                total = torch.mv(g.to(norm.dtype).t(), factor.to(norm.dtype))
                 room = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
                 before = p.summed_grad
                 if before is not None:
                     room = room + 4.0 * unit_of(g, p) * torch.linalg.vector_norm(before.detach().to(total))
                     total = total + before.detach().reshape(-1).to(total)
                 self._expected.append((total, room))
+        device = norms[0].device
+        every = torch.stack([norm.to(device).double() for norm in norms])
+        factor = torch.stack([one.to(device).double() for one in factors])
+        self.norms, self.clipped = every.square().sum(0).sqrt(), (factor * every).square().sum(0).sqrt()
 
     def compare(self) -> None:
         expected, self._expected = self._expected, []
@@ -236,14 +144,20 @@ class RecomputedSums:
         different, lengths, rooms = False, [], []
         with torch.no_grad():
             for p, (total, room) in zip(self._parameters, expected, strict=True):
-                apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
+                distance = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
                 lengths.append(float(torch.linalg.vector_norm(total)))
                 rooms.append(float(room))
-                different |= apart > rooms[-1]
+                different |= distance > rooms[-1]
         self._recomputed += 1
         self._different += different
         if math.hypot(*lengths) > 0.0:
             self._limit = max(self._limit, math.hypot(*rooms) / math.hypot(*lengths))
+
+
+def rows_of(parameter: Any) -> list[Tensor]:
+    """The per-sample gradients of a parameter, one tensor for each backward pass."""
+    rows = parameter.grad_sample
+    return rows if isinstance(rows, list) else [rows]
 
 
 def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list[Tensor]:
@@ -282,6 +196,9 @@ class SizeScaling:
     Weights are 1 / variance, also in the mean of both slopes; the variance of a median is proportional to 1/b.
     Differences of independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the
     variance of a slope is 3/2 of its value for ordinary least squares.
+
+    Attributes:
+        decided: Whether further steps would not change the conclusion.
     """
 
     def __init__(self) -> None:
@@ -289,6 +206,7 @@ class SizeScaling:
         self._step: list[Any] = []  # [log b, log median, variance] of the first batch, and of the last relative to it
         self._before: list[Any] = []
         self._sums = np.zeros((2, 4))
+        self.decided = False
 
     def add(self, lengths: Any, first: bool) -> None:
         """(b,) the lengths of a batch's per-sample gradients before clipping, and whether it is its step's first."""
@@ -301,6 +219,9 @@ class SizeScaling:
     @property
     def found(self) -> list[float] | None:
         self._read()
+        return self._found()
+
+    def _found(self) -> list[float] | None:
         pairs, xx, xy, yy = self._sums[(self._sums[:, 0] >= 8.0) & (self._sums[:, 1] > 0.0)].T
         if not len(pairs):
             return None
@@ -318,3 +239,5 @@ class SizeScaling:
                 self._before, self._step = self._step, []
             batch = np.array([math.log(size), math.log(median) if 0.0 < median < math.inf else math.nan, 1.0 / size])
             self._step = [self._step[0], batch - self._step[0] * (1, 1, -1)] if self._step else [batch]
+        found = self._found()
+        self.decided = found is not None and found[2] < _DECIDED

@@ -1,11 +1,11 @@
 """Ghost clipping: whether a batch's gradient is the sum of its records' gradients, each times its clipping coefficient.
 
 Opacus' criterion makes two backward passes. The first gives the norms n_i of the records' gradients; the second
-differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At every batch the recorder compares the coefficients
-with the norms, the gradients that reach the losses in both passes with equal weights and with the coefficients, and the
-gradients after the second pass with those that the optimizer adds up. At sampled batches it differentiates the weighted
-sum of all losses, then single losses and two parts of the sum, on the graph of the training, without Opacus. The sum is
-first: until then, code of the script in the graph cannot distinguish a sampled batch.
+differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At audited steps the recorder compares the
+coefficients with the norms, the gradients that reach the losses in both passes with equal weights and with the
+coefficients, and the gradients after the second pass with those that the optimizer adds up. At some batches it
+differentiates the weighted sum of all losses, then single losses and two parts of the sum, on the graph of the
+training, without Opacus.
 
 If FSDP2 shards the model, each backward pass gathers the parameters on all ranks, so the ranks recompute the same
 batches, with the same number of passes, after each has written to the store that it takes part. The gradients of whole
@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import Bits, Tally, overlap, require_plain
+from dpspec.recording.audited_steps import AuditedSteps
+from dpspec.recording.fingerprints import Tally, TensorSnapshot
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
@@ -48,8 +49,8 @@ class GhostSums:
     norm_type, sum_type: The half precision of norms and of sums, or "".
     """
 
-    def __init__(self, model: Any, optimizer: Any) -> None:
-        self._model, self._optimizer = model, optimizer
+    def __init__(self, model: Any, optimizer: Any, audits: AuditedSteps) -> None:
+        self._model, self._optimizer, self._audits = model, optimizer, audits
         numbers = {id(p): number for number, p in enumerate(optimizer.params)}
         kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in inner_module(model).modules())
         tables = [one for one, kind in kinds if kind is nn.Embedding and one.padding_idx is not None]
@@ -63,7 +64,7 @@ class GhostSums:
         self._weights: list[Tensor] = []
         self._coefficients: Tensor | None = None
         self._norms: Tensor | None = None
-        self._left = Bits()
+        self._left, self._ended = TensorSnapshot(), False
         self._expected: tuple[list[Tensor], float, bool] | None = None
         self._own = False
         self._calls = self._unobserved = self._recomputed = self._different = self._records = self._wrong_norms = 0
@@ -113,21 +114,25 @@ class GhostSums:
     def after_coefficients(self, coefficients: Tensor) -> None:
         """The first pass is over, and gave these coefficients (b,)."""
         losses, norms = self._losses, self._model.per_sample_gradient_norms.detach().clone()
-        coefficients = coefficients.detach().clone()  # the script may write to them
+        coefficients = coefficients.detach()
         self._coefficients, self._norms = coefficients, norms
         if losses is None:
             return
         self.norm_type = HALVES.get(norms.dtype, self.norm_type)
+        fits = coefficients.shape == norms.shape == losses.shape
+        if self._audits.audited:
+            self._compare_coefficients(coefficients, norms, fits)
+        passes = self._passes(len(losses) if fits else None)
+        if passes is not None:
+            self._recompute(losses, coefficients, passes)
+
+    def _compare_coefficients(self, coefficients: Tensor, norms: Tensor, fits: bool) -> None:
         expected = (float(self._model.max_grad_norm) / (norms + 1e-6)).clamp(max=1.0)
-        fits = coefficients.shape == expected.shape == losses.shape
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         grads = [local(p.grad) for p in self._optimizer.params if p.grad is not None]
         # zero_grad precedes the second pass
         ends = [end.to(grads[0].device) for one in grads if one.numel() for end in one.aminmax()]
         self._changed.add(bool(ends) and torch.stack(ends).any())
-        passes = self._passes(len(losses) if fits else None)
-        if passes is not None:
-            self._recompute(losses, coefficients, passes)
 
     def _passes(self, records: int | None) -> int | None:
         """The number of records of this batch, None if unknown, to recompute; None to recompute nothing."""
@@ -180,8 +185,7 @@ class GhostSums:
         if len(found) < len(self._padded) and any(node.name().startswith("CompiledFunction") for node in nodes):
             raise RuntimeError("compiled code hides the gradient of padding: compile the model without its embeddings")
         for node in found:
-            require_plain([words := node._saved_indices])
-            yield node.register_prehook(partial(self._pad, words == node._saved_padding_idx))
+            yield node.register_prehook(partial(self._pad, node._saved_indices == node._saved_padding_idx))
 
     def _pad(self, places: Tensor, gradients: Sequence[Tensor | None]) -> None:
         """Add the squared length of the gradient of padding at these places."""
@@ -206,26 +210,27 @@ class GhostSums:
         coefficients, weights, self._losses = self._coefficients, self._weights, None
         if coefficients is None or len(weights) != 2:
             self._unweighted.add(True)
-        else:
+        elif self._audits.audited:
             first, used = (one.reshape(-1) for one in weights)
             equal = 1.0 / max(1, len(first)) if self._model.loss_reduction == "mean" else 1.0
             near = max(_SAME, torch.finfo(first.dtype).eps)
             self._unweighted.add(((first - equal).abs() > near * equal).any())
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
-        self._changed.add(overlap(local(one) for one in grads if one is not None))
         self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
-        self._left.keep(grads)
+        self._ended = True
+        if self._audits.audited:
+            self._left.keep(grads)
 
     @torch.no_grad()
     def before_accumulate(self) -> None:
         self._calls += 1
-        require_plain(p.grad for p in self._optimizer.params)
-        if not self._left.known:
+        if not self._ended:
             self._unobserved += 1
             self._expected = None
             return
-        self._changed.add(self._left.differ(p.grad for p in self._optimizer.params))
+        if self._left.exists:
+            self._changed.add(self._left.differ(p.grad for p in self._optimizer.params))
         if self._expected is not None:
             total, length, consistent = self._expected
             sums = [p.summed_grad for p in self._optimizer.params]
@@ -247,7 +252,7 @@ class GhostSums:
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
         """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
-        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left.known
+        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._ended
         if expected is not None:
             self._judge(expected, (p.summed_grad.detach() for p in self._optimizer.params))
         self._forget()
@@ -257,7 +262,7 @@ class GhostSums:
 
     def _forget(self) -> None:
         self._losses = self._coefficients = self._norms = self._expected = None
-        self._weights = []
+        self._weights, self._ended = [], False
         self._left.forget()
 
 
@@ -317,10 +322,11 @@ class WholeGradients:
 
     def _compare(self, number: int, gathered: Tensor) -> None:
         if number < len(self._parameters):
-            rows, start, bits = local(self._parameters[number]).detach(), self._rank.starts[number], Bits()
+            rows, start = local(self._parameters[number]).detach(), self._rank.starts[number]
             same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
-            bits.keep([rows])
-            self._rank.other.add(bits.differ([same]))
+            snapshot = TensorSnapshot()
+            snapshot.keep([rows])
+            self._rank.other.add(snapshot.differ([same]))
         self._rank.gather(number, gathered)
 
     def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:
@@ -334,8 +340,8 @@ class WholeGradients:
 
 
 class ShardedGhostSums(GhostSums):
-    def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
-        super().__init__(model, optimizer)
+    def __init__(self, model: Any, optimizer: Any, audits: AuditedSteps, rank: RankWatch) -> None:
+        super().__init__(model, optimizer, audits)
         self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank)
         self._parameters = self.whole.gathered
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))

@@ -44,14 +44,14 @@ class ReportedGradients:
     def before_step(self) -> None:
         self._got = self._gradients()
 
-    def after_step(self, *, ordered: bool = True, added: bool = False) -> None:
-        """Forget the step if a closure, or a hook since :meth:`before_step` (not ``ordered``), made other gradients.
+    def after_step(self, *, added: bool = False) -> None:
+        """Forget the step if a closure or a hook since :meth:`before_step` made other gradients.
 
         added: whether the step itself adds to its gradients.
         """
         if self._got is None:
             return
-        now = self._gradients() if ordered else None
+        now = self._gradients()
         if now is None or not (added or torch.equal(now, self._got)):
             self._got = None
 

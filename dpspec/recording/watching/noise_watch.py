@@ -90,14 +90,14 @@ class Coordinates:
         return slice(int(self._random.integers(stride)), None, stride)
 
     def window(self) -> list[slice]:
-        """Disjoint stretches of coordinates; of a large model two random ones, and a shift and a mirror image."""
+        """Disjoint stretches of coordinates; of a large model two random ones, and a shift of one."""
         if self.count <= WINDOW:
             return [slice(0, self.count)]
         start, half = int(self._random.integers(self.count // 8)), self.count // 2
         quarter = self.count // 4
         other = quarter + int(self._random.integers(max(1, quarter - 4 * _BLOCK)))
-        first = [(start, _BLOCK), (other, min(4 * _BLOCK, half - other)), (half + start, _BLOCK)]
-        ends = [(low, low + size) for low, size in [*first, (self.count - start - _BLOCK, _BLOCK)]]
+        stretches = [(start, _BLOCK), (other, min(4 * _BLOCK, half - other)), (half + start, _BLOCK)]
+        ends = [(low, low + size) for low, size in stretches]
         assert all(before[1] <= after[0] for before, after in pairwise(ends))
         return [slice(low, high) for low, high in ends]
 
@@ -153,7 +153,6 @@ class NoiseWatch:
         self._block: tuple[float, list[float]] = (1.0, [])
         self._blocks: list[float] = [0, 0.0, 0]
         self._rows: list[Array] = []
-        self._largest: list[Array] = []
         self._squares: list[Tensor] = []
         self._rounding = 0.0
         self._waiting: list[tuple[Tensor, Tensor | None, Array, float]] = []
@@ -256,7 +255,6 @@ class NoiseWatch:
 
     def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
         self._sampled += 1
-        largest = np.zeros(0)
         if total is not None:
             small = total.abs() <= _SUM * std
             found = torch.where(small, noise.abs(), -1.0).topk(min(_LARGEST, len(noise))).values
@@ -267,7 +265,6 @@ class NoiseWatch:
             self._repeats = [one + another for one, another in zip(self._repeats, more, strict=True)]
             where = self._coordinates.every(_VALUES)
             self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
-        _keep(self._largest, largest)
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
             squares, degrees = gaussian_noise.dependence(_array(noise[block.to(noise.device)]) / std)
@@ -287,21 +284,13 @@ class NoiseWatch:
         self._checked += len(values)
 
     def _add_products(self, values: Array) -> None:
-        """Sums of products of coordinates at each distance, and of mirrored coordinates about each center."""
+        """Sums of products of coordinates at each distance."""
         count = len(values)
         if count < 2:
             return
-        length = 1 << (2 * count - 1).bit_length()
-        spectrum = np.fft.rfft(values, length)
-        shifted = np.fft.irfft(np.abs(spectrum) ** 2, length)[1:count]
-        mirrored = np.fft.irfft(spectrum**2, length)[1 : 2 * count - 2]
-        center = np.arange(1, 2 * count - 2)
-        doubled = np.where(center % 2 == 0, values[np.minimum(center // 2, count - 1)], 0.0)
-        mirrored = 0.5 * (mirrored - doubled**2)
-        products = np.concatenate([shifted, mirrored])
-        pairs = np.concatenate(
-            [count - np.arange(1.0, count), (np.minimum(center, 2 * count - 2 - center) + 1) // 2 * 1.0]
-        )
+        spectrum = np.fft.rfft(values, 1 << (2 * count - 1).bit_length())
+        products = np.fft.irfft(np.abs(spectrum) ** 2)[1:count]
+        pairs = count - np.arange(1.0, count)
         log_p = gaussian_noise.log_products(products, pairs)
         worst = int(np.argmin(log_p))
         if log_p[worst] < self._shift[0]:
@@ -313,7 +302,6 @@ class NoiseWatch:
         self._read_steps()
         if not self._seen:
             return None
-        common, pairs = self._common()
         quietest, pooled, steps = list[float](), list[float](), list[float]()
         if self._squares:
             least = min(float(total.min()) for total in self._squares if len(total))
@@ -338,8 +326,6 @@ class NoiseWatch:
             "quietest": quietest,
             "coarse": [self._coarse, self._checked],
             "repeats": self._repeats,
-            "common": common,
-            "pairs": pairs,
             "shift": self._shift[1],
             "pooled_shift": pooled,
             "shifts": 0 if self._pooled is None else len(self._pooled[0]),
@@ -349,36 +335,11 @@ class NoiseWatch:
             "along_sums": self._along,
         }
 
-    def _common(self) -> tuple[list[float], int]:
-        """[count, expected, gaps] of the two sampled steps with a maximum of common values, and the number of pairs."""
-        apart, gap = _APART * self._unit, (_APART + 2.0 * _ERROR) * self._unit
-        rows = [row for row in self._largest if len(row)]
-        worst: tuple[float, list[float]] = (1.0, [])
-        pairs = 0
-        for later in range(len(rows)):
-            for earlier in range(later):
-                least = max(_least(rows[earlier]), _least(rows[later]))
-                values = np.concatenate([rows[earlier], rows[later]])
-                labels = np.repeat([0, 1], [len(rows[earlier]), len(rows[later])])
-                order = np.argsort(-values, kind="stable")
-                order = order[values[order] >= least]
-                count, expected = gaussian_noise.small_gaps(values[order], apart, gap, labels[order])
-                pairs += 1
-                log_p = gaussian_noise.log_repeats(count, expected)
-                if log_p < worst[0]:
-                    worst = log_p, [count, expected, max(0, len(order) - 1)]
-        return worst[1], pairs
-
 
 def _keep(rows: list[Array], row: Array) -> None:
     if len(rows) == _KEPT:
         del rows[random.SystemRandom().randrange(_KEPT)]
     rows.append(row)
-
-
-def _least(values: Array) -> float:
-    """The smallest value of a step that is certainly in its list."""
-    return float(values[-1]) if len(values) == _LARGEST else 0.0
 
 
 def _array(values: Tensor) -> Array:

@@ -6,106 +6,26 @@ kernels round a coordinate differently at another memory address, so their toler
 coordinate. Fused updates in half precision are not recomputed, because this tolerance would be several percent.
 """
 
+import copy
 import inspect
-import operator
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpspec.recording.fingerprints import Bits, Chances, Tally, readable_digest, require_plain
+from dpspec.recording.fingerprints import Tally, TensorSnapshot, any_event
 from dpspec.recording.ranks.shards import local
-
-#: Options that the schedulers of torch add to each group.
-_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 _NAMES = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
     *("Rprop", "SGD"),
 )
 
-#: Classes of this torch, unless the script replaced them by functions.
-_KINDS: list[Any] = [getattr(torch.optim, name, None) for name in _NAMES]
-
-#: The method ``step`` of each class without the decorators that call hooks.
-STEPS: dict[type, Callable[[Any], Any]] = {kind: inspect.unwrap(kind.step) for kind in _KINDS if hasattr(kind, "step")}
-
-#: Types of options that are used unchanged: their arithmetic runs no Python code.
-_EXACT = {bool, int, float, str, type(None), *np.sctypeDict.values()}
-
-#: All steps up to the second are recomputed, then step n with probability _SHARE / n.
-_SHARE = 4.0
-
-
-class OptimizerState:
-    """Counts the steps that begin with another state than the last one left, or than the recording began with.
-
-    Values that share memory are another state: the step changes one by the other.
-    The state of parameters that the optimizer no longer holds is not compared: it moves nothing.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._left, self._restated = Bits(), Tally()
-        self.after_step()
-
-    @property
-    def restated(self) -> int:
-        return int(self._restated)
-
-    def before_step(self) -> None:
-        """Raise ``TypeError`` if a tensor that the step reads is of the script's own class."""
-        parameters, names, state = self._read()
-        read = [one for one in state if isinstance(one, Tensor)]
-        require_plain([*parameters, *[p.grad for p in parameters], *read])
-        left, left_names = self._left, self._names
-        if len(parameters) != len(self._parameters) or not all(map(operator.is_, parameters, self._parameters)):
-            ends = accumulate(map(len, left_names))
-            known = {id(p): (own, end) for p, own, end in zip(self._parameters, left_names, ends, strict=True)}
-            held = [known.get(id(p), ((), 0)) for p in parameters]
-            left_names = [own for own, _ in held]
-            left = left.pick(place for own, end in held for place in range(end - len(own), end))
-        self._restated.add(names != left_names or left.differ(state, apart=True))
-
-    def after_step(self) -> None:
-        self._parameters, self._names, state = self._read()
-        self._left.keep(state)
-
-    def _read(self) -> tuple[list[Tensor], list[tuple[Any, ...]], list[Any]]:
-        """All parameters, the names of the values in the state of each, and these values."""
-        parameters, names = list[Tensor](), list[tuple[Any, ...]]()
-        for group in self._optimizer.param_groups:
-            parameters += group["params"]
-        # by identity, because the hash of a tensor is slow
-        state = self._optimizer.state
-        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(state)}
-        if type(self._optimizer) in STEPS and {type(state), *map(type, held.values())} - {defaultdict, dict}:
-            raise TypeError("the optimizer's state is of the script's own class, whose code may run in a step")
-        values: list[Any] = []
-        for p in parameters:
-            kept = held.get(id(p)) or {}
-            names.append(tuple(kept))
-            values += kept.values()
-        return parameters, names, values
-
-
-def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Digests of the entries of ``state_dict()`` other than values of options and the state of parameters, by name."""
-    every = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    found = {}
-    state: dict[Any, Any] = dict(optimizer.state)
-    for key, value in state.items():
-        if not (id(key) in every or isinstance(key, nn.Parameter)):
-            found[f"optimizer.state[{key if isinstance(key, str) else type(key).__name__}]"] = readable_digest(value)
-    for number, group in enumerate(optimizer.param_groups):
-        for name in group.keys() - _OF_SCHEDULERS:
-            value = readable_digest(group[name]) if name == "param_names" else ""
-            found[f"optimizer.param_groups[{number}].{name}"] = value
-    return found
+#: The method ``step`` of each class of this torch, without the decorators that call hooks.
+STEPS: dict[type, Callable[[Any], Any]] = {
+    kind: inspect.unwrap(kind.step) for name in _NAMES if (kind := getattr(torch.optim, name, None)) is not None
+}
 
 
 def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
@@ -123,21 +43,22 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
-class RecomputedUpdates:
-    """Recomputes steps on copies of parameters, gradients, state and options, and compares the results.
+class AuditedUpdates:
+    """Recomputes audited steps on copies of parameters, gradients, state and options, and compares the results.
 
-    Steps 1 and 2 are recomputed, then step n with probability 4 / n, by the operating system's randomness. The copy
-    uses the classes of torch as of the import of this module, and plain numbers and tensors, so that hooks, replaced
-    methods and custom types that change the update show as a difference.
+    It also compares the state after an audited step with the state before the next one.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
         """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
         self._optimizer, self._trained = optimizer, list(trained)
-        self._random = Chances()
         self._copy: torch.optim.Optimizer | None = None
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._before: list[Tensor] = []
+        self._left: dict[int, tuple[tuple[str, ...], TensorSnapshot]] = {}
+        self._restated = Tally()
+        self._keep_state(True)
+        self._audited = False
         self._steps = self._recomputed = self._different = self._failed = 0
 
     @property
@@ -157,36 +78,64 @@ class RecomputedUpdates:
             return None
         return [self._steps, self._recomputed, self._different, self._failed]
 
-    def before_step(self) -> None:
+    @property
+    def restated(self) -> int:
+        """The number of steps that begin with another state than the audited step before left."""
+        return int(self._restated)
+
+    def before_step(self, *, audited: bool) -> None:
         self._steps += 1
-        self._copy, self._pairs = None, []
+        self._audited, self._copy, self._pairs = audited, None, []
+        if self._left:
+            self._compare_state()
         kind = type(self._optimizer)
-        chosen = self._steps <= 2 or self._random.random() * self._steps < _SHARE
-        if not chosen or kind not in STEPS or self._fused_half():
+        if not audited or kind not in STEPS or self._fused_half():
             return
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            with torch.no_grad():
                 self._copy = self._copied(kind)
         except Exception:
             self._failed += 1
 
     def after_step(self) -> None:
-        copy, self._copy = self._copy, None
-        if copy is None:
+        self._keep_state(self._audited)
+        again, self._copy = self._copy, None
+        if again is None:
             return
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            with torch.no_grad():
                 edited = not all(_equal(local(p.grad), q.grad) for p, q in self._pairs)
-                STEPS[type(copy)](copy)
+                STEPS[type(again)](again)
                 if edited and not all(_close(local(p.grad), q.grad, q.grad, fused=False) for p, q in self._pairs):
                     self._failed += 1
                     return
-                self._different += not self._same(copy)
+                self._different += not self._same(again)
                 self._recomputed += 1
         except Exception:
             self._failed += 1
         finally:
             self._pairs, self._before = [], []
+
+    def _keep_state(self, keep: bool) -> None:
+        self._left = {}
+        for p, values in self._state() if keep else ():
+            self._left[id(p)] = tuple(values), TensorSnapshot()
+            self._left[id(p)][1].keep(values.values())
+
+    def _compare_state(self) -> None:
+        """Compare the state of all parameters with the kept one; empty if there was none."""
+        empty = TensorSnapshot()
+        empty.keep(())
+        events: list[bool | Tensor] = []
+        for p, values in self._state():
+            names, snapshot = self._left.get(id(p), ((), empty))
+            events += [names != tuple(values), snapshot.differ(values.values())]
+        self._restated.add(any_event(events))
+
+    def _state(self) -> list[tuple[Tensor, dict[str, Any]]]:
+        """All parameters with their state."""
+        state = {id(p): values for p, values in self._optimizer.state.items()}  # the hash of a tensor is slow
+        return [(p, state.get(id(p)) or {}) for group in self._optimizer.param_groups for p in group["params"]]
 
     def _fused_half(self) -> bool:
         halves = (torch.float16, torch.bfloat16)
@@ -201,26 +150,26 @@ class RecomputedUpdates:
                 q = _parameter(p)
                 copies.append(q)
                 self._pairs.append((p, q))
-                kept = dict.get(self._optimizer.state, p)
+                kept = self._optimizer.state.get(p)
                 if kept:
                     state[q] = {name: _plain(value) for name, value in kept.items()}
             options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
             groups.append({"params": copies, **options})
-        copy: torch.optim.Optimizer = kind(groups)
-        copy.state.clear()
-        copy.state.update(state)
+        again: torch.optim.Optimizer = kind(groups)
+        again.state.clear()  # Adagrad makes it at once
+        again.state.update(state)
         known = {id(p) for p, _ in self._pairs}
         self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in known]
         self._before = [q.detach().clone() for _, q in self._pairs]
-        return copy
+        return again
 
-    def _same(self, copy: torch.optim.Optimizer) -> bool:
-        fused = any(group.get("fused") for group in copy.param_groups)
+    def _same(self, again: torch.optim.Optimizer) -> bool:
+        fused = any(group.get("fused") for group in again.param_groups)
         for (p, q), before in zip(self._pairs, self._before, strict=True):
             if not _close(local(p).detach(), q.detach(), before, fused=fused):
                 return False
-            kept = dict.get(self._optimizer.state, p) or {}
-            for name, expected in (copy.state.get(q) or {}).items():
+            kept = self._optimizer.state.get(p) or {}
+            for name, expected in (again.state.get(q) or {}).items():
                 found = local(kept.get(name))
                 if not isinstance(expected, Tensor):
                     if found != expected:
@@ -237,18 +186,8 @@ def _parameter(p: Tensor) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """The same value in a type whose arithmetic runs no code of the script."""
-    if isinstance(value, Tensor):
-        return local(value).detach().clone()
-    if type(value) in _EXACT:
-        return value
-    if isinstance(value, list | tuple):
-        return tuple(_plain(one) for one in value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    raise TypeError(f"options and state must be numbers or tensors, got {type(value).__name__}")
+    """A copy of an option or a part of the state."""
+    return local(value).detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def adds_in_place(optimizer: torch.optim.Optimizer | None) -> bool:

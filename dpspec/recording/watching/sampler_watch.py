@@ -19,13 +19,24 @@ from dpspec.recording.folder.step_record import Indices
 
 _Result = TypeVar("_Result")
 
+#: A batch is unusually small below this share of the mean size of the earlier ones.
+_SMALL = 0.5
+
 
 class SamplerWatch:
-    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] | None = None) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        ahead: bool,
+        present: Callable[[Indices], Any] | None = None,
+        unusual: Callable[[], None] = lambda: None,
+    ) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
-        the indices of a batch that contribute, all by default."""
+        the indices of a batch that contribute, all by default. unusual: called before the step of a small batch or of
+        the last one of a pass."""
         self._sampler, self._class, self._rated = sampler, type(sampler), hasattr(sampler, "sample_rate")
-        self._ahead, self._present = ahead, present
+        self._ahead, self._present, self._unusual = ahead, present, unusual
+        self._sizes = self._in_pass = 0  # of all batches, and the number of batches in the current pass
         self._waiting: deque[tuple[int | None, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
         self.rates: list[Any] = []
@@ -33,7 +44,7 @@ class SamplerWatch:
         self.epoch: Any = None
         self._epochs: dict[int | None, Any] = {}  # of each pass
         self._fetched = False  # the last step may leave batches that were fetched for later ones
-        self._used, self._resized, self._sizes = False, False, self._read_sizes()
+        self._used = False
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
@@ -71,30 +82,32 @@ class SamplerWatch:
         if self._ahead:
             self.passed_over += bool(self._waiting) and not self._used
             self._waiting.clear()
-        self._used = False
+        self._used, self._in_pass = False, 0
         number = len(self._epochs) + 1
         self._epochs[number] = getattr(self._sampler, "epoch", None)
         return number
 
     def add(self, batch: Any, number: int | None) -> None:
         self.drawn += 1
+        self._in_pass += 1
         try:
             drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
         except (TypeError, ValueError):
             raise UnobservableError("the batches of the sampler are not lists of integers") from None
         if self._present is not None:
             drawn = np.asarray(self._present(drawn), dtype=np.int64)
+        if len(drawn) < _SMALL * self._sizes / max(1, self.drawn - 1) or self._in_pass == self._length():
+            self._unusual()
+        self._sizes += len(drawn)
         # read now, because a script may set another rate or size for the draw alone
         self._waiting.append((number, drawn, getattr(self._sampler, "sample_rate", None)))
-        self._resized |= self._read_sizes() != self._sizes
 
-    def _read_sizes(self) -> list[Any]:
-        inner = getattr(self._sampler, "sampler", None)
-        own = [getattr(self._sampler, name, None) for name in ("num_samples", "total_size", "batch_size", "drop_last")]
+    def _length(self) -> int:
+        """The number of batches of a pass, 0 if unknown."""
         try:
-            return [*own, type(inner), id(inner), getattr(inner, "num_samples", None)]
-        except Exception:  # code of the dataset's own class
-            return own
+            return len(self._sampler)
+        except (TypeError, NotImplementedError):
+            return 0
 
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
@@ -109,13 +122,11 @@ class SamplerWatch:
         If batches are drawn when used, a step takes all batches since the last step, or the batches of one pass
         if they have ``rows`` records. Of Poisson batches, whose sizes differ, it may also take the first of a pass,
         because scripts fetch a batch before they use the last one. Of batches drawn ahead it takes the first, and more
-        while they have fewer records. Raises ``UnobservableError`` if the number of records or the size of batches
-        changed, and the fault of an earlier observation.
+        while they have fewer records. Raises the fault of an earlier
+        observation.
         """
         if self._fault is not None:
             raise self._fault
-        if self._resized:
-            raise UnobservableError("the sampler changed the number of its records, or the size of its batches")
         self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
             return None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import readable_digest, tensor_digest
 from dpspec.recording.folder.step_record import OptionChange, SavedState
+from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.parts import Parts
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
@@ -23,7 +24,6 @@ from dpspec.recording.recognized import inner_module
 from dpspec.recording.watching.generators import continued_state, keep_end
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.optimizer_state import is_fresh
-from dpspec.recording.watching.parameter_watch import no_hook
 
 #: Seconds, and share of the elapsed time, that notes may take; a script that saves at each step is noted at some.
 _SECONDS, _SHARE = 2.0, 0.05
@@ -48,7 +48,7 @@ class StateWatch:
         self._handles: list[Any] = []
 
     def attach(self, saves: Callable[[], None]) -> None:
-        hook, model = _SaveHook(self, saves), inner_module(self._parts.model)
+        hook, model = ModelHook(lambda *_: self.saved(saves)), inner_module(self._parts.model)
         self._handles = [model.register_state_dict_pre_hook(hook)]  # type: ignore[no-untyped-call]
         if self._inner is not None:
             self._handles.append(self._inner.register_state_dict_pre_hook(hook))
@@ -136,17 +136,6 @@ class StateWatch:
             return hashlib.sha256(f"seed {generator.initial_seed()}".encode()).hexdigest(), tensor_digest(state)
         except (RuntimeError, TypeError, AttributeError):
             return "", ""
-
-
-class _SaveHook:
-    def __init__(self, watch: StateWatch, saves: Callable[[], None]) -> None:
-        self._watch, self._saves = watch, saves
-
-    def __call__(self, *_: Any) -> None:
-        self._watch.saved(self._saves)
-
-    def __reduce__(self) -> Any:
-        return no_hook, ()
 
 
 def _digest(values: Iterable[Any]) -> str:

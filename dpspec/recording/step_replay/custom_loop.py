@@ -1,0 +1,227 @@
+"""Replays of some steps of a custom loop, from the end of the step before to its reported sum.
+
+Let S be the sum with one contribution of each record, at most C long. If one record has other values, S moves by at
+most 2 C. The replay compares all pairs of some values of two records. If the values of some records A and of all others
+B change, S(A', B') - S(A', B) - S(A, B') + S(A, B) = 0. A sum that does not consist of a contribution of each record,
+such as a sum of clipped means, breaks this.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.overrides import _get_current_function_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
+from dpspec.recording.step_replay.watch import ALWAYS, chosen
+
+_ATEN = torch.ops.aten
+
+#: Operations that pick rows of a dataset, and operations that join rows or give them another form.
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_select.default)
+_JOINING = (
+    *(_ATEN.stack.default, _ATEN.cat.default, _ATEN.select.int, _ATEN.slice.Tensor, _ATEN.unsqueeze.default),
+    *(_ATEN.view.default, _ATEN.alias.default, _ATEN.detach.default, _ATEN._to_copy.default, _ATEN.clone.default),
+    *(_ATEN.lift_fresh.default, _ATEN.unbind.int, _ATEN.squeeze.dim),
+)
+
+#: Factors of a record's features in a replay, and the number of records whose values are replaced.
+_SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
+
+#: Roundings of a sum per record, and at least.
+_ROUNDINGS, _FEWEST = 64.0, 16
+
+
+class ReplayedLoop:
+    """Traces some steps of a custom loop, and replays them when it reports their sums.
+
+    Attributes:
+        abstained: The reason why the last step that was not replayed was not; empty if all were.
+    """
+
+    #: No step is replayed at another batch size.
+    sizes = None
+
+    def __init__(self, known: Sequence[Tensor]) -> None:
+        """known: the parameters and buffers of the model."""
+        self._known = {id(tensor) for tensor in known}
+        self._random = random.SystemRandom()
+        self._started, self._seconds = time.monotonic(), 0.0
+        self._trace: StepTrace | None = None
+        self._steps = self._tried = self._replayed = self._replacements = 0
+        self._moved = self._mixed = 0.0
+        self._pauses = 0
+        self.abstained = ""
+
+    @property
+    def counts(self) -> list[float]:
+        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, 0, largest change of the
+        contributions of other records in clip norms]."""
+        moves = min(self._moved, 1e9), 0.0, min(self._mixed, 1e9)
+        return [self._tried, self._replayed, self._replacements, *moves]
+
+    def pause(self, paused: bool) -> None:
+        """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
+        self._pauses += 1 if paused else -1
+        if self._trace is not None:
+            self._trace.paused = self._pauses > 0
+
+    def begin(self) -> None:
+        """A step begins: trace it if it is chosen. A mode of the script could end before the trace, so none may run."""
+        self._steps += 1
+        if not chosen(self._random, self._tried, self._steps, self._seconds, time.monotonic() - self._started):
+            return
+        if _get_current_dispatch_mode() is None and _get_current_function_mode() is None:  # type: ignore[no-untyped-call]
+            self._trace = StepTrace()
+            self._trace.paused = self._pauses > 0
+            self._trace.start()
+
+    def end(self) -> None:
+        """The step is over."""
+        if self._trace is not None:
+            self._trace.stop()
+            self._trace = None
+
+    def summed(self, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float) -> None:
+        """Replay the step up to its sum.
+
+        Args:
+            sums: The reported sum, in one tensor or several.
+            drawn: The tensors of indices that the loop reported, if it has.
+            records: The number of drawn records; negative if it is not known.
+            clip_norm: The declared maximum norm of a contribution.
+        """
+        trace = self._trace
+        if trace is None or not records:
+            return
+        self.end()
+        self._tried += 1
+        start = time.monotonic()
+        try:
+            if trace.failure:
+                raise AbstainError(trace.failure)
+            self._measure(trace, sums, drawn, records, clip_norm)
+        except AbstainError as error:
+            self.abstained = str(error)
+        except Exception as error:
+            self.abstained = f"{type(error).__name__}: {error}"[:200]
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+
+    def _measure(
+        self, trace: StepTrace, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float
+    ) -> None:
+        if records < 0:
+            raise AbstainError("the loop reports the sum before its records and norms")
+        if records < 2:
+            raise AbstainError("its batch has fewer than two records")
+        if not clip_norm > 0.0 or not all(trace.produces(tensor) for tensor in sums):
+            raise AbstainError("the sum is not a result of the operations that the replay saw")
+        executed = trace.replay([], sums)
+        if not all(torch.equal(again, total.detach()) for again, total in zip(executed, sums, strict=True)):
+            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+        batch = self._batch(trace, records) or _indices(trace, drawn, records)
+        if not batch:
+            raise AbstainError("it has no tensor with a row for each drawn record")
+
+        def replayed(values: Sequence[Tensor]) -> Tensor:
+            totals = trace.replay(list(zip(batch, values, strict=True)), sums)
+            return torch.cat([total.double().reshape(-1) for total in totals])
+
+        first = torch.cat([total.double().reshape(-1) for total in executed])
+        moved = 0.0
+        for row in self._random.sample(range(records), _RECORDS):
+            results = [first, *(replayed(values) for values in self._values(batch, row))]
+            moved = max(moved, *(float((a - b).norm()) for at, a in enumerate(results) for b in results[:at]))
+            self._replacements += len(results) - 1
+        if not moved:
+            raise AbstainError("no replaced record moves the sum")
+        half = torch.tensor([self._random.random() < 0.5 for _ in range(records)])
+        half[:2] = torch.tensor([True, False])
+        mixed = first - replayed(_rolled(batch, half)) - replayed(_rolled(batch, ~half))
+        mixed = mixed + replayed(_rolled(batch, half | ~half))
+        unit = max(torch.finfo(total.dtype).eps for total in sums)
+        rounding = _ROUNDINGS * unit * ((records + _FEWEST) * clip_norm + float(first.norm()))
+        change = float(mixed.norm())
+        self._mixed = max(self._mixed, change / clip_norm if change > rounding else 0.0)
+        self._moved = max(self._moved, moved / clip_norm)
+        self._replayed += 1
+
+    def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
+        """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""
+        others = [other for other in range(len(batch[0])) if other != row]
+        labels = [tensor for tensor in batch if tensor.numel() == len(tensor)]
+        differing = [other for other in others if any(bool((t[other] != t[row]).any()) for t in labels)]
+        other = self._random.choice(differing or others)
+        found = []
+        for scale in _SCALES:
+            for label in {row, other} if labels and scale == 0.0 else {other}:
+                values = [tensor.detach().clone() for tensor in batch]
+                for value, tensor in zip(values, batch, strict=True):
+                    is_label = tensor.numel() == len(tensor)
+                    value[row] = tensor.detach()[label if is_label else other]
+                    if tensor.is_floating_point() and not is_label:
+                        value[row] *= scale
+                found.append(values)
+        return found
+
+    def _batch(self, trace: StepTrace, records: int) -> list[Tensor]:
+        """The tensors of the step with a row for each record that it picks from data of before."""
+        picked = {
+            id(index)
+            for operation in trace.operations
+            if operation.function in _INDEXING
+            for index in tensors_in(operation.args[1:])
+        }
+        produced: set[int] = set()
+        data: dict[int, bool] = {}  # of tensors that come from data only, whether they have a row for each record
+        batch: list[Tensor] = []
+
+        def is_data(tensor: Tensor) -> bool:
+            if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & (self._known | picked):
+                rows = bool(tensor.dim()) and len(tensor) == records and not tensor.is_complex()
+                data[id(tensor)] = rows
+                if rows:
+                    batch.append(tensor)
+            return id(tensor) in data
+
+        for operation in trace.operations:
+            given = tensors_in((operation.args, dict(operation.kwargs)))
+            sources = tensors_in(operation.args[0]) if operation.function in _INDEXING else given
+            every = [is_data(tensor) for tensor in sources]
+            results = tensors_in(operation.results)
+            if (operation.function in _INDEXING or operation.function in _JOINING) and every and all(every):
+                from_rows = any(data[id(tensor)] for tensor in sources)
+                for tensor in results:
+                    rows = bool(tensor.dim()) and len(tensor) == records
+                    if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
+                        batch.append(tensor)
+                    data[id(tensor)] = rows or from_rows
+            produced |= {id(tensor) for tensor in results}
+        return batch
+
+
+def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:
+    """The indices of the records, if they are one tensor of the step."""
+    if len(drawn) != 1 or drawn[0].shape != (records,):
+        return []
+    seen = {
+        id(tensor)
+        for operation in trace.operations
+        for tensor in tensors_in((operation.args, dict(operation.kwargs), operation.results))
+    }
+    return [drawn[0]] if id(drawn[0]) in seen else []
+
+
+def _rolled(batch: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+    """The batch with the values of the next record in some rows. rows: (b,), whether it is one."""
+    found = []
+    for tensor in batch:
+        value, at = tensor.detach().clone(), rows.to(tensor.device)
+        value[at] = tensor.detach().roll(-1, 0)[at]
+        found.append(value)
+    return found

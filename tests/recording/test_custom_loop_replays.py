@@ -1,0 +1,180 @@
+"""Replays of custom loops in recordings: which step is the whole, what moved, and abstentions with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import CheckedRun, checked
+from support.public_mistakes.parts import OwnLoop
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def trained(
+    folder: Path, step: Callable[[OwnLoop, Any], None], steps: int = 3, loop: OwnLoop | None = None
+) -> CheckedRun:
+    loop = OwnLoop() if loop is None else loop
+    with loop.recorder(folder) as run:
+        for _ in range(steps):
+            step(loop, run)
+    return checked(folder, epsilon=100.0)
+
+
+def plain(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+
+
+def loaded(loop: OwnLoop, run: Any) -> None:
+    """A loader collates rows of the dataset."""
+    drawn = loop.poisson()
+    x, y = next(iter(DataLoader(loop.data, batch_sampler=[drawn])))
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, y).values())), loop.noise())
+
+
+def reported_in_arrays(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    loop.step(run, [int(i) for i in drawn], norms.double(), total, loop.noise())
+
+
+def microbatches(loop: OwnLoop, run: Any) -> None:
+    """One backward pass for each record, and factors in tensors."""
+    drawn, norms = loop.poisson(), []
+    x, y = loop.x[drawn], loop.y[drawn]
+    total = [torch.zeros_like(p) for p in loop.parameters]
+    for row in range(len(x)):
+        gradient = torch.autograd.grad(cross_entropy(loop.model(x[row : row + 1]), y[row : row + 1]), loop.parameters)
+        norm = torch.stack([g.norm() for g in gradient]).norm()
+        factor = (loop.clip / norm).clamp_max(1.0)
+        norms.append(norm * factor)
+        for t, g in zip(total, gradient, strict=True):
+            t += factor * g
+    loop.step(run, drawn, torch.stack(norms), total, loop.noise())
+
+
+def noisy_features(loop: OwnLoop, run: Any) -> None:
+    """Augmented features, and a dataset that is picked in two steps."""
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] + 0.1 * torch.randn(len(drawn), loop.x.shape[1])
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+@pytest.mark.parametrize("step", [plain, loaded, reported_in_arrays, microbatches, noisy_features])
+def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", step)
+    replays = found.run.end.replays
+    assert (found.status, found.run.end.replay_failure) == (("proved", "no-deviation-found"), "")
+    assert replays is not None
+    assert replays[1] >= 2.0
+    assert 1.0 < replays[3] <= 2.0 + 1e-5
+    assert replays[4:] == (0.0, 0.0)
+
+
+def centered(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] - loop.x[drawn].mean(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def mixed_up(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = 0.7 * loop.x[drawn] + 0.3 * loop.x[drawn].flip(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def unclipped(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms, _ = loop.clipped(rows)
+    loop.step(run, drawn, norms, [row.sum(0) for row in rows], loop.noise())
+
+
+def scaled_by_the_longest(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
+    factor = (loop.clip / norms.max()).clamp_max(1.0)
+    loop.step(run, drawn, norms * factor, [factor * row.sum(0) for row in rows], loop.noise())
+
+
+@pytest.mark.parametrize(
+    ("step", "test"),
+    [(centered, OTHERS_MOVED), (mixed_up, OTHERS_MOVED), (unclipped, SUM_MOVED), (scaled_by_the_longest, OTHERS_MOVED)],
+)
+def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", step)
+    assert found.status == ("open", "deviates")
+    assert test in found.rejected
+
+
+def read_in_python(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    drawn.tolist()
+    loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+
+
+def sum_first(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    noise = loop.noise()
+    run.summed(total)
+    for p, t, n in zip(loop.parameters, total, noise, strict=True):
+        p.grad = (t + n) / 30
+    loop.optimizer.step()
+    run.noised(noise)
+    run.sampled(drawn)
+    run.clipped(norms)
+    run.stepped()
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"), [(read_in_python, "in Python, by .tolist()"), (sum_first, "before its records and norms")]
+)
+def test_abstentions_have_reasons_and_leave_the_verdict(
+    step: Callable[[OwnLoop, Any], None], reason: str, tmp_path: Path
+) -> None:
+    found = trained(tmp_path / "run", step)
+    assert found.status == ("proved", "no-deviation-found")
+    assert reason in found.run.end.replay_failure
+    assert reason in found.assumption("unmixed-batches").text
+
+
+def test_replays_change_no_bit_of_a_training(tmp_path: Path) -> None:
+    """Also not of a momentum optimizer, whose steps are in the trace, and the modes of torch end with the block."""
+
+    def train(recorded: bool) -> tuple[list[Tensor], Tensor]:
+        loop = OwnLoop()
+        loop.optimizer = torch.optim.AdamW(loop.model.parameters(), lr=0.01)
+        if recorded:
+            trained(tmp_path / "run", plain, loop=loop)
+        else:
+            silent = type("Silent", (), {"__getattr__": lambda *_: lambda *_: None})()
+            for _ in range(3):
+                plain(loop, silent)
+        return [p.detach() for p in loop.parameters], torch.get_rng_state()
+
+    (first, state), (second, other) = train(True), train(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert torch.equal(state, other)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_an_exception_in_a_traced_step_ends_the_trace(tmp_path: Path) -> None:
+    loop = OwnLoop()
+    with pytest.raises(IndexError), loop.recorder(tmp_path / "run"):
+        torch.randn(3)[4]
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
