@@ -62,8 +62,8 @@ def log_repeats(count: int, expected: float) -> float:
 def repeats(count: int, expected: float, gaps: int, tried: int, test: str) -> Measurement:
     """Test the largest of ``tried`` counts of small gaps; ``detectable`` is the share of values that repeat."""
     needed = math.log(LEVEL / tried / len(_EXPONENTS))
-    detectable_count = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
-    share = (detectable_count + _Z * math.sqrt(detectable_count)) / max(1, gaps)
+    rejected_count = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
+    share = (rejected_count + _Z * math.sqrt(rejected_count)) / max(1, gaps)
     return Measurement(
         test=test,
         declared=expected,

@@ -56,8 +56,8 @@ class RecordsAudit(dps.Audit):
         attack = Attack.of(spec)
         runs, many = attack.runs, attack.method == "many-run"
         # A many-run audit trains one canary-free run in total; observed steps differentiate records again.
-        canary_free_share = (1.0 / runs if many else 1.0) if attack.canary_free_run else 0.0
-        trained = 1.0 + canary_free_share + attack.trains
+        canary_free_per_run = (1.0 / runs if many else 1.0) if attack.canary_free_run else 0.0
+        trained = 1.0 + canary_free_per_run + attack.trains
         records, sampled = float(facts.records), attack.expected_from or 0
         if attack.others_drawn or sampled:  # only batches and the sample are differentiated
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps

@@ -134,17 +134,17 @@ def log_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, epsilon:
         return float(mixtures[0][0].log_delta(epsilon, direction))
     # All tilts give the same integral. The tilted mean of the loss is epsilon + 1/s + 1/(1 + s) at the best tilt s;
     # within half a standard deviation cancellation is negligible.
-    tables = end_tables = _Tables.at(1.0, mixtures, direction)
+    tables = latest = _Tables.at(1.0, mixtures, direction)
     factor = 8.0 if tables.offset(epsilon) < 0.0 else 0.125
-    while end_tables.offset(epsilon) * tables.offset(epsilon) > 0.0:
-        tables, end_tables = end_tables, _Tables.at(end_tables.tilt * factor, mixtures, direction)
-        if not _LOWEST < end_tables.tilt < _HIGHEST:
-            return end_tables.log_delta(epsilon)
-    low, high = min(tables.tilt, end_tables.tilt), max(tables.tilt, end_tables.tilt)
-    while abs(end_tables.offset(epsilon)) > 0.5 and high > low * (1.0 + 1e-12):
-        end_tables = _Tables.at(math.sqrt(low * high), mixtures, direction)
-        low, high = (end_tables.tilt, high) if end_tables.offset(epsilon) < 0.0 else (low, end_tables.tilt)
-    return end_tables.log_delta(epsilon)
+    while latest.offset(epsilon) * tables.offset(epsilon) > 0.0:
+        tables, latest = latest, _Tables.at(latest.tilt * factor, mixtures, direction)
+        if not _LOWEST < latest.tilt < _HIGHEST:
+            return latest.log_delta(epsilon)
+    low, high = min(tables.tilt, latest.tilt), max(tables.tilt, latest.tilt)
+    while abs(latest.offset(epsilon)) > 0.5 and high > low * (1.0 + 1e-12):
+        latest = _Tables.at(math.sqrt(low * high), mixtures, direction)
+        low, high = (latest.tilt, high) if latest.offset(epsilon) < 0.0 else (low, latest.tilt)
+    return latest.log_delta(epsilon)
 
 
 class _Phase(NamedTuple):

@@ -62,9 +62,9 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
             curve = dict(zip(deltas, first, strict=True))
             intervals[size] = dict.fromkeys((*directions, whole), curve)
             continue
-        known_or_none = [None if delta in claimed else epsilon for delta, epsilon in zip(deltas, first, strict=True)]
+        first_unclaimed = [None if delta in claimed else epsilon for delta, epsilon in zip(deltas, first, strict=True)]
         second = theory.group_epsilons(
-            phases, size, records, deltas, directions[1], width=widths, other_direction=known_or_none
+            phases, size, records, deltas, directions[1], width=widths, other_direction=first_unclaimed
         )
         intervals[size] = {
             direction: {delta: epsilon for delta, epsilon in zip(deltas, curve, strict=True) if delta in claimed}

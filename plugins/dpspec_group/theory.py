@@ -490,15 +490,15 @@ def _routed(
 
     best, shares = [], []
     for i, high in enumerate(highs):
-        best_share = len(_SHARES) // 2
+        share_index = len(_SHARES) // 2
         for step in (1, -1):  # the upper end falls and then rises with the share
-            while 0 <= best_share + step < len(_SHARES) and (
-                routed(group_size, _SHARES[best_share + step], records)[i].upper
-                < routed(group_size, _SHARES[best_share], records)[i].upper
+            while 0 <= share_index + step < len(_SHARES) and (
+                routed(group_size, _SHARES[share_index + step], records)[i].upper
+                < routed(group_size, _SHARES[share_index], records)[i].upper
             ):
-                best_share += step
-        shares.append(_SHARES[best_share])
-        best.append(min(high, worst(group_size, i, _SHARES[best_share]), key=_upper))
+                share_index += step
+        shares.append(_SHARES[share_index])
+        best.append(min(high, worst(group_size, i, _SHARES[share_index]), key=_upper))
     for size in range(group_size - 1, 0, -1):
         fewer = answers(composed(phases, size, records))
         if all(small.upper <= large.upper for small, large in zip(fewer, best, strict=True)):
@@ -552,9 +552,9 @@ def _epsilons(
         # A lower bound on the probability that these steps reveal the dataset with certainty: with the group if a
         # member is drawn, without it only if every batch would have a member.
         log_hidden = math.fsum(SCHEMES[phase.sampling.scheme].log_hidden(phase, group_size, records) for phase in quiet)
-        probability = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
-        probability = 1.0 if log_hidden == -math.inf else probability
-        ends = (math.inf if delta < probability else 0.0 for delta in deltas)
+        reveal_probability = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
+        reveal_probability = 1.0 if log_hidden == -math.inf else reveal_probability
+        ends = (math.inf if delta < reveal_probability else 0.0 for delta in deltas)
         return tuple(accounting.Interval(end, math.inf).by("without noise") for end in ends)
     if _from_below(phases, group_size, records, direction):  # two pairs: refine fully
         other_direction = None
