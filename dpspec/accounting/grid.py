@@ -469,7 +469,7 @@ class TruncatedPair(ABC):
         return None
 
     def aligned(self, widest_spacing: float) -> float:
-        """A grid's step of at most ``wanted`` with which these outcomes fall on nodes."""
+        """A grid's step of at most ``widest_spacing`` with which these outcomes fall on nodes."""
         return self.period / math.ceil(self.period / widest_spacing) if self.period else widest_spacing
 
     @abstractmethod
