@@ -141,7 +141,7 @@ class _RatioPart(TruncatedPair):
         values, masses = law.values[used], law.masses[used]
         loss = np.log(values) if present else -np.log(values)
         shift = law.off + 8.0 * EPS * (1.0 + float(np.max(np.abs(loss))))
-        rest = law.lost if present else float(law.masses[law.values == 0.0].sum())
+        infinite_loss_mass = law.lost if present else float(law.masses[law.values == 0.0].sum())
         small = float(np.sum(1e-300 * (1.0 + law.values[(law.values > 0.0) & ~used])))
         return Bins(
             mass=masses * values if present else masses,
@@ -150,7 +150,7 @@ class _RatioPart(TruncatedPair):
             high=loss + shift,
             error=np.full(len(loss), 16.0 * EPS + law.off),
             loss_error=np.full(len(loss), shift),
-            above=(rest + small) * (1.0 + 1e-12) if law.upper else 0.0,
+            above=(infinite_loss_mass + small) * (1.0 + 1e-12) if law.upper else 0.0,
         )
 
 
@@ -162,11 +162,11 @@ def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[L
     for log_weight, shares in _sharings(members, steps):
         blocks = [steps // len(shares) + (i < steps % len(shares)) for i in range(len(shares))]
         pairs = [_laws(length, sigma / share, depth) for length, share in zip(blocks, shares, strict=True)]
-        for found, laws in zip((above, below), zip(*pairs, strict=True), strict=True):
+        for products, laws in zip((above, below), zip(*pairs, strict=True), strict=True):
             product = laws[0]
             for law in laws[1:]:
                 product = combine(product, law, np.multiply, _POINTS, -depth - 20.0)
-            found.append(product.scaled(math.exp(log_weight)))
+            products.append(product.scaled(math.exp(log_weight)))
     return merged(above), merged(below)
 
 
@@ -175,7 +175,7 @@ def _sharings(members: int, steps: int) -> list[tuple[float, tuple[int, ...]]]:
 
     k! / prod_i c_i! / prod_c (sets of size c)! ways, each of probability t (t - 1) ... (t - b + 1) / t^k.
     """
-    found = []
+    sharings = []
     for shares in _partitions(members, members):
         if len(shares) > steps:
             continue
@@ -183,15 +183,15 @@ def _sharings(members: int, steps: int) -> list[tuple[float, tuple[int, ...]]]:
         for size in set(shares):
             ways //= math.factorial(size) ** shares.count(size) * math.factorial(shares.count(size))
         log_steps = math.fsum(math.log1p(-i / steps) for i in range(len(shares)))
-        found.append((math.log(ways) + log_steps - (members - len(shares)) * math.log(steps), shares))
-    return found
+        sharings.append((math.log(ways) + log_steps - (members - len(shares)) * math.log(steps), shares))
+    return sharings
 
 
 def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
     if total == 0:
         yield ()
     for part in range(min(total, largest), 0, -1):
-        yield from ((part, *rest) for rest in _partitions(total - part, part))
+        yield from ((part, *smaller_parts) for smaller_parts in _partitions(total - part, part))
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,19 +200,19 @@ def _equal_members(steps: int, sigma: float, members: int, depth: float) -> Law:
     log_tail = -depth - math.log(64.0 * steps)
     edge, a = math.sqrt(-2.0 * log_tail), 1.0 / sigma
     z = np.linspace(max(-edge, -_FARTHEST), min(members * a + edge, _FARTHEST), _SLICES + 1)
-    each = [Masses.of(LogRatio(np.array([c * a]), np.zeros(1)), z[:-1], z[1:]) for c in range(1, members + 1)]
-    log_mass = each[0].none
-    powers = [np.exp(shifted.group - log_mass) / math.factorial(c) for c, shifted in enumerate(each, 1)]
-    doubt = np.max([shifted.group_error + shifted.none_error for shifted in each], axis=0)
+    shifted_masses = [Masses.of(LogRatio(np.array([c * a]), np.zeros(1)), z[:-1], z[1:]) for c in range(1, members + 1)]
+    log_mass = shifted_masses[0].none
+    powers = [np.exp(shifted.group - log_mass) / math.factorial(c) for c, shifted in enumerate(shifted_masses, 1)]
+    doubt = np.max([shifted.group_error + shifted.none_error for shifted in shifted_masses], axis=0)
     doubt += 64.0 * EPS * (1.0 + (edge + members * a) ** 2)
     used = doubt < 1e-6
-    one = Coefficients(
+    one_step = Coefficients(
         np.exp(log_mass[used]) * (1.0 - doubt[used]),
         np.array([np.ones(int(used.sum())), *(power[used] for power in powers)]),
         2.0 * float(doubt[used].max()),
     )
     # merged outcomes are a post-processing, and masses are rounded down
-    total = by_doubling(one, steps, lambda a, b, last: _product(a, b, _POINTS, last=last))
+    total = by_doubling(one_step, steps, lambda a, b, last: _product(a, b, _POINTS, last=last))
     # k! [x^k] / t^k, in logarithms as t^k may leave float64
     log_ratio = np.log(total.values[-1]) + math.lgamma(members + 1.0) - members * math.log(steps)
     order = np.argsort(log_ratio)
@@ -247,7 +247,7 @@ def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
         mean[inner] / mass[inner], mass[inner] * (1.0 - doubt[inner]), False, 0.0, float(2.0 * doubt[inner].max())
     )
     sums = [
-        by_doubling(law, steps, lambda one, other, _: combine(one, other, np.add, _POINTS, log_little))
+        by_doubling(law, steps, lambda left, right, _: combine(left, right, np.add, _POINTS, log_little))
         for law in (Law(values, upper, True, lost), below)
     ]
     high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
@@ -308,8 +308,8 @@ class Points:
         """For each value the number of ``edges`` at or below it, (m,)."""
         with np.errstate(divide="ignore"):
             logs = np.log(values)
-        place = np.clip((logs - self.low) / self.width, -1.0, float(self.places[-1]) + 1.0)
-        guess = self.cell[np.floor(place).astype(np.int64) + 1]
+        position = np.clip((logs - self.low) / self.width, -1.0, float(self.places[-1]) + 1.0)
+        guess = self.cell[np.floor(position).astype(np.int64) + 1]
         guess -= values < edges[np.maximum(guess - 1, 0)]
         guess = np.maximum(guess, 0)
         guess += values >= np.append(edges, np.inf)[guess]
@@ -327,19 +327,19 @@ def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> 
     smooth = np.convolve(np.cbrt(density), np.ones(5) / 5.0, mode="same")
     share = _EVEN / bins + (1.0 - _EVEN) * smooth / max(float(smooth.sum()), 1e-300)
     rising = np.concatenate(([0.0], np.cumsum(share)))
-    at = np.interp(np.linspace(0.0, rising[-1], count), rising, np.linspace(0.0, _FINE, bins + 1))
-    places = np.unique(np.concatenate(([0, _FINE], np.rint(at).astype(np.int64))))
-    cell = np.concatenate(([0], np.searchsorted(places, np.arange(_FINE + 2), side="right")))
-    return Points(low, width, places, cell)
+    positions = np.interp(np.linspace(0.0, rising[-1], count), rising, np.linspace(0.0, _FINE, bins + 1))
+    point_positions = np.unique(np.concatenate(([0, _FINE], np.rint(positions).astype(np.int64))))
+    cell = np.concatenate(([0], np.searchsorted(point_positions, np.arange(_FINE + 2), side="right")))
+    return Points(low, width, point_positions, cell)
 
 
-def combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float) -> Law:
+def combine(left: Law, right: Law, join: np.ufunc, count: int, log_little: float) -> Law:
     """The distribution of the sum (``np.add``) or product of two independent numbers, on about ``count`` points.
 
     Products keep the convex order, as no number is negative. ``log_little``: ln of the mass that may be cut off at
     either end, under either distribution.
     """
-    first, second = _rough(one), _rough(other)
+    first, second = _rough(left), _rough(right)
     sums = join.outer(first[0], second[0]).ravel()
     masses = np.multiply.outer(first[1], second[1]).ravel()
     positive = sums > 0.0
@@ -358,21 +358,21 @@ def combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float)
     cells = len(edges) + 1
     mass, excess, terms = np.zeros(cells), np.zeros(cells), np.zeros(cells)
     bases = np.concatenate(([0.0], edges))
-    for rows, others, weights in _blocks(one, other):
-        sums = join.outer(one.values[rows], other.values[others]).ravel()
-        masses = np.multiply.outer(one.masses[rows], weights).ravel()
+    for rows, columns, weights in _blocks(left, right):
+        sums = join.outer(left.values[rows], right.values[columns]).ravel()
+        masses = np.multiply.outer(left.masses[rows], weights).ravel()
         cell = points.cells(sums, edges)
         mass += np.bincount(cell, weights=masses, minlength=cells)
         excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=cells)
         terms += np.bincount(cell, minlength=cells)
-    if one.upper:
-        return _above(one, other, join, edges, mass, excess, terms)
+    if left.upper:
+        return _above(left, right, join, edges, mass, excess, terms)
     # From below: each cell's mass in its mean, including the cells below the first point and above the last.
     used, rounding = mass > _LIGHTEST, EPS * (8.0 + terms)
     means = bases[used] + excess[used] / mass[used]
-    off = max(one.off, other.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
+    off = max(left.off, right.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
     if join is not np.add:
-        off += min(one.off, other.off)
+        off += min(left.off, right.off)
     return Law(means, mass[used] * (1.0 - rounding[used]), False, 0.0, off)
 
 
@@ -385,20 +385,20 @@ def _rough(law: Law) -> tuple[Floats, Floats]:
     return np.asarray(means, dtype=np.float64), np.asarray(masses, dtype=np.float64)
 
 
-def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
-    """Blocks of pairs of points: of ``one``, of ``other``, and weights of the latter; of a law and itself once."""
-    rows = max(1, _SUMS // len(other.values))
-    for start in range(0, len(one.values), rows):
+def _blocks(left: Law, right: Law) -> Iterator[tuple[slice, slice, Floats]]:
+    """Blocks of pairs of points: of ``left``, of ``right``, and weights of the latter; of a law and itself once."""
+    rows = max(1, _SUMS // len(right.values))
+    for start in range(0, len(left.values), rows):
         block = slice(start, start + rows)
-        if one is not other:
-            yield block, slice(None), other.masses
+        if left is not right:
+            yield block, slice(None), right.masses
             continue
-        weights = other.masses[start:].copy()
+        weights = right.masses[start:].copy()
         weights[rows:] *= 2.0
         yield block, slice(start, None), weights
 
 
-def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
+def _above(left: Law, right: Law, join: np.ufunc, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
     """Each cell's mass on its two ends, 0 being the lowest; mass from the last point on, on it."""
     rounding = EPS * (8.0 + terms)
     values = np.concatenate(([0.0], edges))
@@ -411,27 +411,27 @@ def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, ex
     masses[-1] += mass[-1]
     masses *= 1.0 + 2.0 * float(rounding[-1]) + 8.0 * EPS
     if join is np.add:
-        lost = one.lost * float(other.masses.sum()) + other.lost * float(one.masses.sum())
+        lost = left.lost * float(right.masses.sum()) + right.lost * float(left.masses.sum())
     else:
-        means = float(one.masses @ one.values), float(other.masses @ other.values)
-        lost = one.lost * means[1] + other.lost * means[0] + one.lost * other.lost
+        means = float(left.masses @ left.values), float(right.masses @ right.values)
+        lost = left.lost * means[1] + right.lost * means[0] + left.lost * right.lost
     lost = (lost + float(excess[-1])) * (1.0 + 1e-9)
-    lost += float(_UNDERFLOW * terms.sum()) * float(join(one.values[-1], other.values[-1]))
+    lost += float(_UNDERFLOW * terms.sum()) * float(join(left.values[-1], right.values[-1]))
     used = masses > 0.0
     return Law(values[used], masses[used], True, lost)
 
 
-def by_doubling(one: T, times: int, join: Callable[[T, T, bool], T]) -> T:
-    """``times`` independent copies of ``one``; ``join`` also receives whether its result is the last one."""
+def by_doubling(item: T, times: int, join: Callable[[T, T, bool], T]) -> T:
+    """``times`` independent copies of ``item``; ``join`` also receives whether its result is the last one."""
     total: T | None = None
     while True:
         odd, times = times & 1, times >> 1
         if odd:
-            total = one if total is None else join(total, one, not times)
+            total = item if total is None else join(total, item, not times)
         if not times:
             assert total is not None
             return total
-        one = join(one, one, times == 1 and total is None)
+        item = join(item, item, times == 1 and total is None)
 
 
 def merged(laws: Sequence[Law]) -> Law:
@@ -454,17 +454,17 @@ class Coefficients:
     off: float
 
 
-def _product(one: Coefficients, other: Coefficients, count: int, *, last: bool) -> Coefficients:
+def _product(left: Coefficients, right: Coefficients, count: int, *, last: bool) -> Coefficients:
     """Up to degree k, on about ``count`` outcomes, merged by c_1 + (k! c_k)^(1/k), which separates the usual sums and
     the large ones; ``last``: by c_k.
     """
-    degree = len(one.values) - 1
-    masses = np.multiply.outer(one.masses, other.masses).ravel()
-    kept = masses > _LIGHTEST
-    values = [masses[kept]]
+    degree = len(left.values) - 1
+    masses = np.multiply.outer(left.masses, right.masses).ravel()
+    heavy = masses > _LIGHTEST
+    values = [masses[heavy]]
     for power in range(1, degree + 1):
-        terms = (np.multiply.outer(one.values[i], other.values[power - i]) for i in range(power + 1))
-        values.append(np.asarray(sum(terms), dtype=np.float64).ravel()[kept])
+        terms = (np.multiply.outer(left.values[i], right.values[power - i]) for i in range(power + 1))
+        values.append(np.asarray(sum(terms), dtype=np.float64).ravel()[heavy])
     masses = values[0]
     keys = (np.log(values[-1]) + math.lgamma(degree + 1.0)) / degree
     if not last:
@@ -477,5 +477,5 @@ def _product(one: Coefficients, other: Coefficients, count: int, *, last: bool) 
     used = mass > _LIGHTEST
     rounding = EPS * (8.0 + 2.0 * degree + terms_in[used])
     means = [np.bincount(cell, weights=masses * value)[used] / mass[used] for value in values[1:]]
-    off = max(one.off, other.off) + 4.0 * float(rounding.max()) + 16.0 * EPS
+    off = max(left.off, right.off) + 4.0 * float(rounding.max()) + 16.0 * EPS
     return Coefficients(mass[used] * (1.0 - rounding), np.array([np.ones(int(used.sum())), *means]), off)

@@ -305,9 +305,9 @@ def compose(
         count += steps
     origin, log_mass, infinity = math.fsum(origins), math.fsum(log_masses), chance_of_any(infinite)
     if len(tilted) < len(phases):
-        nothing, one = np.zeros(0), np.zeros(1)
+        empty, zero_sum = np.zeros(0), np.zeros(1)
         return Composition(
-            reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, one, None, 0, 0, 0, infinity, 0
+            reference, -math.inf, spacing, reference, tilt, -math.inf, empty, zero_sum, None, 0, 0, 0, infinity, 0
         )
     low, high = find_window(tilted, spacing)
     length = math.ceil(high - low) + 4
@@ -334,7 +334,7 @@ def compose(
         excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
     # A bound on the sum of all weights; the sum of their squares is at most ``largest`` times as large.
-    room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
+    weight_sum = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
     log_scale = log_mass - tilt * (reference - origin)
     magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
     first = origin + spacing * (start + skip)
@@ -349,7 +349,7 @@ def compose(
         sums=_from_above(weights),
         excess=excess,
         above=min(max(math.floor((reference - first) / spacing) + 1, 0), len(weights)),
-        absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * OUTSIDE * largest,
+        absolute=min(noise[0] * weight_sum, noise[1] * math.sqrt(weight_sum * largest)) + 2.02 * OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * count,
         infinity=infinity,
         shift=math.fsum(shifts) + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),

@@ -81,17 +81,17 @@ def tradeoff_bounds(loss: PrivacyLoss, *, nodes: int = NODES, fprs: Sequence[flo
         fprs: levels with more deltas nearby, so that ``tpr`` is narrow there.
     """
     whole("nodes", nodes, _SCOUTS)
-    wanted = [inside("fpr", fpr) for fpr in fprs]
-    other = loss if loss.direction == "both" else replace(loss, direction=OPPOSITE[loss.direction])
+    levels = [inside("fpr", fpr) for fpr in fprs]
+    opposite_loss = loss if loss.direction == "both" else replace(loss, direction=OPPOSITE[loss.direction])
     first = _profile(loss, nodes)
-    second = first if other is loss else _profile(other, nodes)
+    second = first if opposite_loss is loss else _profile(opposite_loss, nodes)
     bounds = _conjugate(first, second)
-    for _ in range(_ROUNDS if wanted else 0):
-        misses = [float(beta) for beta in bounds.lower(wanted) if 0.0 < beta < 1.0]
-        if other is loss:
-            first = second = _refine(first, loss, [*wanted, *misses])
+    for _ in range(_ROUNDS if levels else 0):
+        misses = [float(beta) for beta in bounds.lower(levels) if 0.0 < beta < 1.0]
+        if opposite_loss is loss:
+            first = second = _refine(first, loss, [*levels, *misses])
         else:
-            first, second = _refine(first, loss, wanted), _refine(second, other, misses)
+            first, second = _refine(first, loss, levels), _refine(second, opposite_loss, misses)
         bounds = _conjugate(first, second)
     return bounds
 
@@ -104,8 +104,10 @@ def _profile(loss: PrivacyLoss, nodes: int) -> _Profile:
         return start
     # first in equal ratios up to half of the largest delta, then in equal steps
     half = _SCOUTS // 2
-    parts = np.concatenate((np.geomspace(FLOOR / top, 0.5, half, endpoint=False), np.linspace(0.5, 1.0, half + 1)[:-1]))
-    profile = _with(start, loss, top * parts)
+    shares = np.concatenate(
+        (np.geomspace(FLOOR / top, 0.5, half, endpoint=False), np.linspace(0.5, 1.0, half + 1)[:-1])
+    )
+    profile = _with(start, loss, top * shares)
     for share in (1.0 / 3.0, 2.0 / 3.0):  # in two passes, the second seeing where the first left gaps
         profile = _with(profile, loss, _spread(profile, round(share * (nodes - _SCOUTS))))
     return profile
@@ -142,33 +144,33 @@ def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats) -> _Profile:
     epsilons = loss.epsilons([float(delta) for delta in deltas], width=WIDTH)
     low, high = np.array([x.lower for x in epsilons]), np.array([x.upper for x in epsilons])
     points = []
-    for (known, values), found, used in (
+    for (nodes, values), new_epsilons, used in (
         (profile.upper, high, high <= LARGEST_EPSILON),
         (profile.lower, low, low > 0.0),
     ):
-        known, values = np.append(known, found[used]), np.append(values, deltas[used])
-        order = np.lexsort((-values, known))
-        points.append((known[order], values[order]))
+        nodes, values = np.append(nodes, new_epsilons[used]), np.append(values, deltas[used])
+        order = np.lexsort((-values, nodes))
+        points.append((nodes[order], values[order]))
     return _Profile(*points)
 
 
 def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float]) -> _Profile:
     """More points near the epsilons whose lines, minimal in delta + e^epsilon fpr, touch the curve at ``fprs``."""
     epsilons, deltas = profile.upper
-    more: list[float] = []
+    new_deltas: list[float] = []
     for fpr in fprs:
         nearest = int(np.argmin(deltas + np.exp(np.minimum(epsilons, LARGEST_EPSILON)) * fpr))
         if 0 < nearest < len(deltas) - 1:
-            for one, two in ((nearest - 1, nearest), (nearest, nearest + 1)):
-                more.extend(np.linspace(deltas[one], deltas[two], _ZOOM + 2)[1:-1])
+            for left, right in ((nearest - 1, nearest), (nearest, nearest + 1)):
+                new_deltas.extend(np.linspace(deltas[left], deltas[right], _ZOOM + 2)[1:-1])
     top = float(profile.lower[1][0])
-    return _with(profile, loss, np.unique([delta for delta in more if 0.0 < delta < top]))
+    return _with(profile, loss, np.unique([delta for delta in new_deltas if 0.0 < delta < top]))
 
 
 def _conjugate(first: _Profile, second: _Profile) -> TradeOffBounds:
     below = Polygon.above(Lines.of(*first.upper) + Lines.mirrored(*second.upper))
-    (t, value), (s, other) = _corners(first, second), _corners(second, first)
-    mirrored = Lines(1.0 / s, 1.0 - (1.0 - other) / s, (1.0 - other) / s)
+    (t, value), (s, second_value) = _corners(first, second), _corners(second, first)
+    mirrored = Lines(1.0 / s, 1.0 - (1.0 - second_value) / s, (1.0 - second_value) / s)
     above = Polygon.above(Lines(t, value, 1.0 - value) + mirrored)
     at_zero = _interval(max(p.lower[1][0] for p in (first, second)), min(p.upper[1][0] for p in (first, second)))
     return TradeOffBounds(_shifted(below, -_ROUNDING), _shifted(above, _ROUNDING), at_zero)
@@ -180,16 +182,16 @@ def _shifted(curve: Polygon, error: float) -> Polygon:
     return Polygon(curve.alpha, beta, power)
 
 
-def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
+def _corners(profile: _Profile, opposite: _Profile) -> tuple[Floats, Floats]:
     """Points (t, value), t >= 1, whose lines bound the trade-off curve from above."""
     t, low = np.exp(np.minimum(profile.lower[0], LARGEST_EPSILON)), profile.lower[1]
     s, high = np.exp(np.minimum(profile.upper[0], LARGEST_EPSILON)), profile.upper[1]
     # points left of epsilon = 0, from the other direction; at t = 0 the profile is 1
-    shrink = np.exp(-other.upper[0][::-1])
+    shrink = np.exp(-opposite.upper[0][::-1])
     s = np.concatenate(([0.0], shrink, s))
-    high = np.concatenate(([1.0], 1.0 - shrink * (1.0 - other.upper[1][::-1]), high))
-    shrink = np.exp(-other.lower[0][1:2])
-    t, low = np.append(shrink, t), np.append(1.0 - shrink * (1.0 - other.lower[1][1:2]), low)
+    high = np.concatenate(([1.0], 1.0 - shrink * (1.0 - opposite.upper[1][::-1]), high))
+    shrink = np.exp(-opposite.lower[0][1:2])
+    t, low = np.append(shrink, t), np.append(1.0 - shrink * (1.0 - opposite.lower[1][1:2]), low)
     # For each point below the profile the best slopes of lines through it that stay below, to either side.
     gap = s[None, :] - t[:, None]
     left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]

@@ -112,15 +112,15 @@ class LogRatio:
         if len(self.shifts) >= _MANY and not bool(np.all(flat[1:] >= flat[:-1])):
             order = np.argsort(flat)
         points = flat[order]
-        found = np.empty((3, len(flat)))
+        in_order = np.empty((3, len(flat)))
         rows = max(256, _BLOCK // len(self.shifts))
         for start in range(0, len(points), rows):
             block = points[start : start + rows]
-            found[:, start : start + rows] = self.relevant(block, block)._block(
+            in_order[:, start : start + rows] = self.relevant(block, block)._block(
                 block, slope=slope or noise, noise=noise
             )
-        result = np.empty_like(found)
-        result[:, order] = found
+        result = np.empty_like(in_order)
+        result[:, order] = in_order
         return result[0].reshape(shape), result[1].reshape(shape), result[2].reshape(shape)
 
     def _block(self, z: Floats, *, slope: bool, noise: bool) -> tuple[Floats, Floats, Floats]:
@@ -130,11 +130,13 @@ class LogRatio:
             shifted, slopes, errors = LogRatio(self.shifts[1:], self.log_weights[1:])._block(
                 z, slope=slope, noise=noise
             )
-            more = np.logaddexp(0.0, shifted - zero)
-            share = -np.expm1(-more) if slope else more
+            log_addition = np.logaddexp(0.0, shifted - zero)
+            share = -np.expm1(-log_addition) if slope else log_addition
             if noise:
-                errors = 8.0 * EPS * (abs(zero) + more) + share * (errors + 8.0 * EPS * (abs(zero) + np.abs(shifted)))
-            return zero + more, slopes * share, errors
+                errors = 8.0 * EPS * (abs(zero) + log_addition) + share * (
+                    errors + 8.0 * EPS * (abs(zero) + np.abs(shifted))
+                )
+            return zero + log_addition, slopes * share, errors
         exponents = (z[None, :] - 0.5 * self.shifts[:, None]) * self.shifts[:, None] + self.log_weights[:, None]
         sizes = np.abs(self.log_weights) + 0.5 * np.square(self.shifts)
         if len(self.shifts) == 1:
@@ -161,21 +163,21 @@ class LogRatio:
         if count < _MANY:
             return self
         first, last = float(low[0]), float(high[-1])
-        room = _NEGLIGIBLE - math.log(count)
+        log_negligible = _NEGLIGIBLE - math.log(count)
         begin, end = 0, count
         if math.isfinite(first):
             logs = (first - 0.5 * self.shifts) * self.shifts + self.log_weights
-            begin = int(np.argmax(logs > logs.max() + room))
+            begin = int(np.argmax(logs > logs.max() + log_negligible))
         elif math.isfinite(high[0]) and (inside := int(np.searchsorted(self.shifts, high[0], side="right"))):
             floor = float(self.log_weights[:inside].max()) - 0.7
-            begin = int(np.argmax(self.log_weights > floor + room))
+            begin = int(np.argmax(self.log_weights > floor + log_negligible))
         if math.isfinite(last):
             if last != first:
                 logs = (last - 0.5 * self.shifts) * self.shifts + self.log_weights
-            end -= int(np.argmax(logs[::-1] > logs.max() + room))
+            end -= int(np.argmax(logs[::-1] > logs.max() + log_negligible))
         elif math.isfinite(low[-1]) and (inside := int(np.searchsorted(self.shifts, low[-1]))) < count:
             floor = float(self.log_weights[inside:].max()) - 0.7
-            end -= int(np.argmax(self.log_weights[::-1] > floor + room))
+            end -= int(np.argmax(self.log_weights[::-1] > floor + log_negligible))
         return LogRatio(self.shifts[begin:end], self.log_weights[begin:end])
 
     def inverse(self, loss: Floats) -> Floats:
@@ -270,8 +272,12 @@ class OpposedRatio:
     def evaluate(self, z: Floats, *, noise: bool = True) -> tuple[Floats, Floats, Floats]:
         """The ratio, its slope and a bound on its rounding error, for ``z`` (n,)."""
         value, slope, error = self.first.evaluate(z, slope=True, noise=noise)
-        other, other_slope, other_error = self.second.evaluate(-z, slope=True, noise=noise)
-        return value - other, slope + other_slope, error + other_error + 4.0 * EPS * (np.abs(value) + np.abs(other))
+        other_value, other_slope, other_error = self.second.evaluate(-z, slope=True, noise=noise)
+        return (
+            value - other_value,
+            slope + other_slope,
+            error + other_error + 4.0 * EPS * (np.abs(value) + np.abs(other_value)),
+        )
 
     def relevant(self, low: Floats, high: Floats) -> "OpposedRatio":
         """As for ``LogRatio``."""
@@ -310,15 +316,15 @@ def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         flip = low + high > 0.0
-        near, far = np.where(flip, -low, high), np.where(flip, -high, low)
-        tail = log_ndtr(near)
-        share = -np.expm1(np.minimum(log_ndtr(far) - tail, 0.0))
-        blur = 2.0 * EPS * (8.0 + np.square(np.minimum(near, 0.0)))
+        nearer_end, farther_end = np.where(flip, -low, high), np.where(flip, -high, low)
+        tail = log_ndtr(nearer_end)
+        share = -np.expm1(np.minimum(log_ndtr(farther_end) - tail, 0.0))
+        blur = 2.0 * EPS * (8.0 + np.square(np.minimum(nearer_end, 0.0)))
         unresolved = share <= blur
         mass = tail + np.log(np.where(unresolved, 2.0 * blur, share))
         error = np.where(unresolved, 1.0, blur / share)
         # empty intervals, and unbounded ones
-        empty = near <= far
+        empty = nearer_end <= farther_end
     return np.where(empty, -np.inf, mass), np.where(empty | np.isnan(error), 0.0, error)
 
 
@@ -380,9 +386,9 @@ def _fine_cell(
     ends = np.linspace(low, high, 2 + math.floor((high - low) * reach / _GAUSS_REACH * (1.0 + 1e-9)))
     count = len(ends) - 1
     bases, offset = np.full(count, base), np.full(count, width)
-    parts = cell_masses(ratio, ends, bases, offset, np.full(count, noise), present=present)
-    mass, excess = parts[:2].sum(axis=1)
-    return np.array([mass, excess, parts[2].max() + EPS * count, parts[3].max()])
+    pieces = cell_masses(ratio, ends, bases, offset, np.full(count, noise), present=present)
+    mass, excess = pieces[:2].sum(axis=1)
+    return np.array([mass, excess, pieces[2].max() + EPS * count, pieces[3].max()])
 
 
 def cell_masses(
@@ -412,19 +418,19 @@ def cell_masses(
         if (wide := block[~narrow & ~fine]).size:
             masses = ratio.masses(z[wide], z[wide + 1])
             result[:, wide] = masses.cells(base[wide], widths[wide], noise[wide], present=present)
-        if (here := block[narrow]).size:
-            low, high = z[here], z[here + 1]
+        if (narrow_cells := block[narrow]).size:
+            low, high = z[narrow_cells], z[narrow_cells + 1]
             points = low[:, None] + (high - low)[:, None] * _NODES
             losses, log_first = ratio.with_first(points)
             exponent = -0.5 * np.square(points) - LOG_ROOT_TWO_PI
             if present:
                 exponent += log_first
-                gap = base[here, None] - losses
+                gap = base[narrow_cells, None] - losses
             else:
-                gap = losses - (base + widths)[here, None]
+                gap = losses - (base + widths)[narrow_cells, None]
             density = np.exp(exponent)
             density *= (high - low)[:, None] * _WEIGHTS
-            error = 2.0 * noise[here] + EPS * (40.0 + 2.0 * np.square(np.maximum(np.abs(low), np.abs(high))))
+            error = 2.0 * noise[narrow_cells] + EPS * (40.0 + 2.0 * np.square(np.maximum(np.abs(low), np.abs(high))))
             excess = -(density * np.expm1(gap)).sum(axis=1)
-            result[:, here] = [density.sum(axis=1), excess, error, 2.0 * noise[here]]
+            result[:, narrow_cells] = [density.sum(axis=1), excess, error, 2.0 * noise[narrow_cells]]
     return result

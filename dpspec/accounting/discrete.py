@@ -55,11 +55,11 @@ class Discrete(Pair):
         first, second = self._oriented(direction)
         used = (first > 0.0) & (second > 0.0)
         p, q = first[used], second[used]
-        near = np.abs(p - q) <= 0.5 * q
+        similar = np.abs(p - q) <= 0.5 * q
         with np.errstate(invalid="ignore", divide="ignore"):
-            losses = np.where(near, np.log1p(np.where(near, (p - q) / q, 0.0)), np.log(p) - np.log(q))
+            losses = np.where(similar, np.log1p(np.where(similar, (p - q) / q, 0.0)), np.log(p) - np.log(q))
         # the vectors may have been divided by their sums
-        loss_error = EPS * (8.0 + np.where(near, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))
+        loss_error = EPS * (8.0 + np.where(similar, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))
         loss_error += 2.0 * self.rounding
         return losses, p, np.asarray(loss_error, dtype=np.float64)
 

@@ -79,10 +79,10 @@ class DoubleMixture(Pair):
         losses, _, noise = ratio.evaluate(z)
         masses = ratio.masses(z, np.full(3, np.inf))
         first, second = float(masses.group[1]), float(masses.none[1])
-        near = ratio.relevant(z[1:2], z[1:2])
+        relevant = ratio.relevant(z[1:2], z[1:2])
         sizes = [
             float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[1]) + part.shifts)))
-            for part in (near.first, near.second)
+            for part in (relevant.first, relevant.second)
         ]
         error = 2.0 * float(masses.group_error[1] + masses.none_error[1] + abs(losses[1] - epsilon) + noise[1])
         error += EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * (abs(epsilon) + abs(first) + abs(second)))
@@ -198,8 +198,10 @@ class SymmetricMixture(Pair):
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The weighted sum of profiles; delta(-epsilon) is 1 - e^-epsilon (1 - delta(epsilon))."""
         one_direction(direction)
-        each = [(math.log(w), mixture.log_delta_bounds(abs(epsilon), "present-first")) for w, mixture in self.cases]
-        low, high = (float(np.logaddexp.reduce([log + bounds[i] for log, bounds in each])) for i in (0, 1))
+        weighted_bounds = [
+            (math.log(w), mixture.log_delta_bounds(abs(epsilon), "present-first")) for w, mixture in self.cases
+        ]
+        low, high = (float(np.logaddexp.reduce([log + bounds[i] for log, bounds in weighted_bounds])) for i in (0, 1))
         low, high = low - _ROUNDED, min(0.0, high + _ROUNDED)
         if epsilon >= 0.0:
             return low, high
@@ -226,8 +228,8 @@ class _SymmetricPart(TruncatedPair):
     def table(self) -> tuple[Floats, Floats]:
         losses, logs = self._positive_table()
         both = np.concatenate((logs, logs - losses))
-        rest = max(1e-300, 1.0 - float(np.exp(both).sum()))
-        return np.concatenate((losses, -losses, [0.0])), np.append(both, math.log(rest))
+        zero_loss_mass = max(1e-300, 1.0 - float(np.exp(both).sum()))
+        return np.concatenate((losses, -losses, [0.0])), np.append(both, math.log(zero_loss_mass))
 
     def _positive_table(self) -> tuple[Floats, Floats]:
         tables = []
@@ -257,10 +259,10 @@ def _mirrored(halves: Sequence[tuple[float, Atoms]]) -> Atoms:
     masses = np.sum([weight * atoms.masses[1:] for weight, atoms in halves], axis=0)
     infinity = math.fsum(weight * atoms.infinity for weight, atoms in halves)
     index = half.index[1:]
-    other = masses * np.exp(-half.spacing * index)
-    rest = max(0.0, 1.0 - infinity - math.fsum(masses) - math.fsum(other))
+    negative_masses = masses * np.exp(-half.spacing * index)
+    zero_loss_mass = max(0.0, 1.0 - infinity - math.fsum(masses) - math.fsum(negative_masses))
     last = int(index[-1])
-    places = np.concatenate((last - index[::-1], [last], last + index))
-    every = np.concatenate((other[::-1], [rest], masses))
+    positions = np.concatenate((last - index[::-1], [last], last + index))
+    all_masses = np.concatenate((negative_masses[::-1], [zero_loss_mass], masses))
     shift = max(atoms.shift for _, atoms in halves)
-    return Atoms(-half.spacing * last, half.spacing, places, every, min(1.0, infinity), shift)
+    return Atoms(-half.spacing * last, half.spacing, positions, all_masses, min(1.0, infinity), shift)

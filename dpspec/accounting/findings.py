@@ -86,10 +86,10 @@ def find_inaccurate_functions() -> tuple[str, ...]:
 def _is_accurate_transform(length: int) -> bool:
     """Whether unit vectors, and a distribution there and back, are within 8 log2(length) roundings."""
     most = 8.0 * EPS * math.log2(length)
-    for place in (1, length // 3, length - 2):
+    for index in (1, length // 3, length - 2):
         vector = np.zeros(length)
-        vector[place] = 1.0
-        turns = 2.0 * math.pi / length * (np.arange(length // 2 + 1) * place % length)
+        vector[index] = 1.0
+        turns = 2.0 * math.pi / length * (np.arange(length // 2 + 1) * index % length)
         if not np.max(np.abs(fft.rfft(vector) - (np.cos(turns) - 1j * np.sin(turns)))) <= most + 8.0 * EPS:
             return False
     masses = np.exp(-np.linspace(0.0, 40.0, length))

@@ -123,21 +123,23 @@ def log_delta_bounds(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> tuple[Floats,
     low, high = nothing.copy(), nothing.copy()
     usual = (effect > 0.0) & (effect <= _STEEP) & (np.abs(eps) <= _STEEP * effect)
     if usual.any():
-        some = effect[usual]
-        u = np.abs(eps[usual]) / some + some
-        error = 2.0 * EPS * (256.0 + 32.0 * u * u + 2.0 * np.abs(np.log(some)))
-        value = log_delta(eps[usual], some)
+        usual_effects = effect[usual]
+        u = np.abs(eps[usual]) / usual_effects + usual_effects
+        error = 2.0 * EPS * (256.0 + 32.0 * u * u + 2.0 * np.abs(np.log(usual_effects)))
+        value = log_delta(eps[usual], usual_effects)
         low[usual], high[usual] = value - error, value + error
     tail = (effect > 0.0) & ~usual
     if tail.any():
-        some, ends = effect[tail], eps[tail]
+        tail_effects, ends = effect[tail], eps[tail]
         with np.errstate(over="ignore", invalid="ignore"):  # epsilon / mu may be infinite: no loss is as large
-            z = np.array([0.5 * some - ends / some, 0.5 * some - (ends + _MARGIN) / some])
-            doubt = 4.0 * EPS * (0.5 * some + (np.abs(ends) + _MARGIN) / some)
+            z = np.array(
+                [0.5 * tail_effects - ends / tail_effects, 0.5 * tail_effects - (ends + _MARGIN) / tail_effects]
+            )
+            doubt = 4.0 * EPS * (0.5 * tail_effects + (np.abs(ends) + _MARGIN) / tail_effects)
             error = 4.0 * EPS * (8.0 + np.square(np.minimum(z, 0.0)))
-            far, near = log_ndtr(z[0] + doubt) + error[0], log_ndtr(z[1] - doubt) - error[1] - 1e-15
-        high[tail] = np.where(np.isnan(far), 0.0, far)
-        low[tail] = np.where(np.isnan(near), -np.inf, near)
+            log_upper, log_lower = log_ndtr(z[0] + doubt) + error[0], log_ndtr(z[1] - doubt) - error[1] - 1e-15
+        high[tail] = np.where(np.isnan(log_upper), 0.0, log_upper)
+        low[tail] = np.where(np.isnan(log_lower), -np.inf, log_lower)
     return np.maximum(low, nothing - 4.0 * EPS), np.minimum(np.maximum(high, nothing + 4.0 * EPS), 0.0)
 
 

@@ -187,8 +187,8 @@ def _gathered(nodes: Floats, losses: Floats, mass: Floats, error: Floats) -> tup
     """The fields mass, excess, error and slip of ``Cells`` for outcomes of exact ``losses``."""
     cell, count = _cell(nodes, losses), len(nodes) - 1
     total = np.asarray(np.bincount(cell, weights=mass, minlength=count), dtype=np.float64)
-    more = -mass * np.expm1(nodes[cell] - losses)
-    excess = np.asarray(np.bincount(cell, weights=more, minlength=count), dtype=np.float64)
+    excesses = -mass * np.expm1(nodes[cell] - losses)
+    excess = np.asarray(np.bincount(cell, weights=excesses, minlength=count), dtype=np.float64)
     count_in_cell = np.bincount(cell, minlength=count)
     lost_mass = np.bincount(cell, weights=mass * error, minlength=count)
     relative = np.where(total > 0.0, lost_mass / np.where(total > 0.0, total, 1.0), 0.0)
@@ -233,8 +233,8 @@ def place_nodes_densely(
     count = np.concatenate(([0.0], np.cumsum(np.diff(ends) / (spacing * widths))))
     if count[-1] > limit:
         raise TooLongError(math.ceil(count[-1]), limit)
-    places = (np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, ends) - lowest) / spacing
-    inner = np.rint(places).astype(np.int64)
+    positions = (np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, ends) - lowest) / spacing
+    inner = np.rint(positions).astype(np.int64)
     return between_ends(inner[(inner > 0) & (inner < steps)], steps, spacing, limit)
 
 
@@ -354,12 +354,12 @@ def discretize_from_below(cells: Cells) -> Atoms:
     # a pull of one at a node takes ``up`` from the node below it and ``down`` from the node above it
     up = 1.0 / np.expm1(cells.widths)
     down = 1.0 + up
-    taken, given = np.zeros_like(nodes), np.zeros_like(nodes)
-    taken[1:] += down * pulls[:-1]
-    taken[:-1] += up * pulls[1:]
-    given[1:] += down * pulls[1:]
-    given[:-1] += up * pulls[:-1]
-    nodes = nodes + given - taken - 8.0 * EPS * (nodes + given + taken)
+    removed, added = np.zeros_like(nodes), np.zeros_like(nodes)
+    removed[1:] += down * pulls[:-1]
+    removed[:-1] += up * pulls[1:]
+    added[1:] += down * pulls[1:]
+    added[:-1] += up * pulls[:-1]
+    nodes = nodes + added - removed - 8.0 * EPS * (nodes + added + removed)
     masses, moves = remove_kinks(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64))
     # a rounded mass next to a narrow cell is a different loss
     moved = 8.0 * EPS * (8.0 + min(moves, len(nodes))) if cells.spacing < _NARROW and moves > 0 else 0.0
@@ -388,9 +388,9 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
     share = np.where(top > 0.0, (top - low) / safe, 0.0)
     doubt = np.where(top > 0.0, np.minimum(1.0, charge / safe), 1.0)  # a bound on the error of the share
     sag = low * share + charge
-    room = np.minimum(-np.expm1(-cells.widths[1:]) * nodes[2:], step[:-1] * nodes[:-2])
+    largest_pulls = np.minimum(-np.expm1(-cells.widths[1:]) * nodes[2:], step[:-1] * nodes[:-2])
     shape = np.zeros(len(sag) + 1)
-    shape[1:-1] = np.maximum(room, 1e-9 * np.maximum(sag[1:], sag[:-1]))
+    shape[1:-1] = np.maximum(largest_pulls, 1e-9 * np.maximum(sag[1:], sag[:-1]))
     smallest, largest = np.clip(share - doubt, 0.0, 1.0), np.clip(share + doubt, 0.0, 1.0)
     reached = np.minimum(
         smallest * shape[:-1] + (1.0 - smallest) * shape[1:], largest * shape[:-1] + (1.0 - largest) * shape[1:]
@@ -468,9 +468,9 @@ class TruncatedPair(ABC):
         """A distance in loss that should be a multiple of the grid's step, so that outcomes fall on nodes."""
         return None
 
-    def aligned(self, wanted: float) -> float:
-        """A grid's step of at most ``wanted`` with which these outcomes fall on nodes."""
-        return self.period / math.ceil(self.period / wanted) if self.period else wanted
+    def aligned(self, widest_spacing: float) -> float:
+        """A grid's step of at most ``widest_spacing`` with which these outcomes fall on nodes."""
+        return self.period / math.ceil(self.period / widest_spacing) if self.period else widest_spacing
 
     @abstractmethod
     def table(self) -> tuple[Floats, Floats]:

@@ -87,8 +87,8 @@ class Laplace(Pair):
             change = self.rate * np.expm1(np.minimum(l, 700.0))
             far = l + math.log(self.rate) + np.log1p((1.0 - self.rate) / self.rate * np.exp(-np.maximum(l, 0.0)))
             plain = np.log((1.0 - self.rate) + self.rate * np.exp(np.minimum(l, 0.0)))
-            near = np.log1p(np.where(np.abs(change) <= 0.5, change, 0.0))
-        return np.asarray(np.where(np.abs(change) <= 0.5, near, np.where(l > 0.0, far, plain)), dtype=np.float64)
+            from_change = np.log1p(np.where(np.abs(change) <= 0.5, change, 0.0))
+        return np.asarray(np.where(np.abs(change) <= 0.5, from_change, np.where(l > 0.0, far, plain)), dtype=np.float64)
 
     def loss_error(self, l: Floats, x: Floats) -> Floats:  # noqa: E741
         """A bound on the error of ``losses`` if ``l`` is off by its rounding."""
@@ -102,9 +102,9 @@ class Laplace(Pair):
         q = self.rate
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             change = np.expm1(np.minimum(x, 30.0)) / q
-            near = np.log1p(np.maximum(change, -1.0))
+            from_change = np.log1p(np.maximum(change, -1.0))
             far = x - math.log(q) + np.log1p(-(1.0 - q) * np.exp(-np.maximum(x, 1.0)))
-        return np.clip(np.where(x > 30.0, far, near), -self.edge, self.edge)
+        return np.clip(np.where(x > 30.0, far, from_change), -self.edge, self.edge)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """With l(x) = epsilon: q (1 - e^((l - m) / 2)) present-first; absent-first, with l(x) = -epsilon,
@@ -125,8 +125,12 @@ class Laplace(Pair):
             values.append(log)
         threshold = float(x[0])
         if (threshold < bottom + tell) if present else (threshold > top - tell):  # every outcome's loss exceeds epsilon
-            every = log_or_minus_infinity(-math.expm1(min(epsilon, 0.0)))
-            values = [every] if (threshold < bottom - tell or threshold > top + tell) else [*values, every]
+            log_delta_of_all = log_or_minus_infinity(-math.expm1(min(epsilon, 0.0)))
+            values = (
+                [log_delta_of_all]
+                if (threshold < bottom - tell or threshold > top + tell)
+                else [*values, log_delta_of_all]
+            )
         elif (threshold > top + tell) if present else (threshold < bottom - tell):
             values = [-math.inf]
         error = EPS * (32.0 + 8.0 * abs(epsilon) + 4.0 * self.edge)
@@ -237,9 +241,9 @@ class _LaplacePart(TruncatedPair):
         """The distance between the two atoms."""
         return self._ends[1] - self._ends[0]
 
-    def aligned(self, wanted: float) -> float:
+    def aligned(self, widest_spacing: float) -> float:
         """Both atoms on nodes, or the merged loss and the other atom."""
-        count = math.ceil(self.period / wanted)
+        count = math.ceil(self.period / widest_spacing)
         spacing = self.period / count
         for _ in range(_ALIGNMENTS):
             pile = self.pair.pile(spacing)

@@ -201,8 +201,10 @@ class Mixture(Pair):
             return -math.inf, -math.inf
         excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
         miss = abs(float(ratio(z)[0]) - (epsilon if present else -epsilon))
-        near = ratio.relevant(z, z)
-        noise = EPS * (32.0 + 8.0 * float(np.max(np.abs(near.log_weights) + near.shifts * (abs(z[0]) + near.shifts))))
+        relevant = ratio.relevant(z, z)
+        noise = EPS * (
+            32.0 + 8.0 * float(np.max(np.abs(relevant.log_weights) + relevant.shifts * (abs(z[0]) + relevant.shifts)))
+        )
         error = 2.0 * (float(masses.group_error[0]) + float(masses.none_error[0]) + miss + noise)
         error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
         if not error < POOR:
@@ -328,8 +330,8 @@ class TruncatedMixture(TruncatedPair):
             return upper, self._orient(start, spacing, positions, values, shift + self.pull, under[1], over[1])
         # Lower: the pile is an atom, and the rest of its cell a shorter cell.
         end, masses, _, error = pile
-        rest = Masses.of(ratio, end, z[lead + 1 : lead + 2])
-        shorter = rest.cells(nodes[lead : lead + 1], step, noise[lead + 1 : lead + 2], present=present)
+        remainder = Masses.of(ratio, end, z[lead + 1 : lead + 2])
+        shorter = remainder.cells(nodes[lead : lead + 1], step, noise[lead + 1 : lead + 2], present=present)
         below = np.concatenate((shorter, inner[:, lead + 1 :]), axis=1)
         atom = masses.first(present=present, up=False)
         shift += error + self.pull
@@ -352,8 +354,8 @@ class TruncatedMixture(TruncatedPair):
         outputs exactly on the first node.
         """
         present = self.direction == "present-first"
-        at = np.array([0 if present else len(index) - 1] if atom else [], dtype=np.int64)
-        atoms = (at, np.array([atom] if atom else [], dtype=np.float64))
+        atom_index = np.array([0 if present else len(index) - 1] if atom else [], dtype=np.int64)
+        atoms = (atom_index, np.array([atom] if atom else [], dtype=np.float64))
         if not present:
             origin, index, values = -(origin + spacing * float(index[-1])), index[-1] - index[::-1], values[:, ::-1]
             under, over = over, under
@@ -371,20 +373,31 @@ def _find_pile(ratio: LogRatio, low: float, spacing: float) -> tuple[Floats, Mas
     zero = ratio.log_zero
     ends = ratio.inverse(zero + spacing * np.geomspace(1.0, 64.0, 97))
     # Merged losses as ln p(c = 0) plus the addition of the other components: no digit of a small addition is lost.
-    others = Masses.of(LogRatio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
+    nonzero_masses = Masses.of(LogRatio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
     with np.errstate(invalid="ignore"):
-        more = np.logaddexp(0.0, np.where(np.isneginf(others.group), -np.inf, others.group - others.none - zero))
-        inside = ratio(ends) - (zero + more) <= spacing * (1.0 - 1e-9)
-    place = max(0, (int(np.argmin(inside)) if not inside.all() else len(ends)) - 1)
-    end = ends[place : place + 1]
+        log_addition = np.logaddexp(
+            0.0, np.where(np.isneginf(nonzero_masses.group), -np.inf, nonzero_masses.group - nonzero_masses.none - zero)
+        )
+        inside = ratio(ends) - (zero + log_addition) <= spacing * (1.0 - 1e-9)
+    end_index = max(0, (int(np.argmin(inside)) if not inside.all() else len(ends)) - 1)
+    end = ends[end_index : end_index + 1]
     if float(end[0]) <= low:
         return None
-    loss = zero + float(more[place])
+    loss = zero + float(log_addition[end_index])
     start = np.maximum(ratio.inverse(np.array([loss])), _FAR_LEFT)
     if float(ratio(start)[0]) - loss > 1e-14 * (1.0 + abs(loss)):
         return None  # its merged loss is the loss of outputs too far away to be resolved
-    error, share = 8.0 * EPS * (abs(zero) + float(more[place])), -math.expm1(-float(more[place]))
+    error, share = (
+        8.0 * EPS * (abs(zero) + float(log_addition[end_index])),
+        -math.expm1(-float(log_addition[end_index])),
+    )
     if share > 0.0:
-        rounding = 4.0 * EPS * (abs(float(others.group[place])) + abs(float(others.none[place])) + abs(zero))
-        error += share * (float(others.group_error[place]) + float(others.none_error[place]) + rounding)
+        rounding = (
+            4.0
+            * EPS
+            * (abs(float(nonzero_masses.group[end_index])) + abs(float(nonzero_masses.none[end_index])) + abs(zero))
+        )
+        error += share * (
+            float(nonzero_masses.group_error[end_index]) + float(nonzero_masses.none_error[end_index]) + rounding
+        )
     return end, Masses.of(ratio, np.array([-np.inf]), end), loss, error

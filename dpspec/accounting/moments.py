@@ -117,13 +117,13 @@ class _Moments:
             keep = open_rows[row]
             if np.max(width[open_rows] / step[open_rows]) > _MOST:
                 break
-            more = self._sum(left[keep], right[keep], row[keep], step, odd=True)
-            total = np.where(open_rows, np.logaddexp(total, more), total)
+            odd_sum = self._sum(left[keep], right[keep], row[keep], step, odd=True)
+            total = np.where(open_rows, np.logaddexp(total, odd_sum), total)
             finer = np.where(open_rows, total + np.log(step), answer)
             with np.errstate(invalid="ignore"):
-                near = np.abs(finer - answer) <= _AGREE * np.maximum(1.0, finer)
+                settled = np.abs(finer - answer) <= _AGREE * np.maximum(1.0, finer)
             answer = finer
-            open_rows &= ~(near | np.isneginf(finer))
+            open_rows &= ~(settled | np.isneginf(finer))
             if not open_rows.any():
                 return np.asarray(answer - LOG_ROOT_TWO_PI, dtype=np.float64)
         raise self._too_many(float(self.powers[open_rows][0]))
@@ -202,11 +202,11 @@ class _Moments:
             terms = exponents + logs
             top = terms.max(axis=1)
             loss = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
-            near = np.abs(loss) < 0.5  # here l is computed from w, which has no rounding error near 0
+            near_zero = np.abs(loss) < 0.5  # here l is computed from w, which has no rounding error near 0
             change = np.expm1(np.minimum(loss, 700.0))
-            shares = np.exp(logs[near])
-            change[near] = np.sum(shares * np.expm1(np.minimum(exponents[near], 700.0)), axis=1)
-            loss[near] = np.log1p(change[near])
+            shares = np.exp(logs[near_zero])
+            change[near_zero] = np.sum(shares * np.expm1(np.minimum(exponents[near_zero], 700.0)), axis=1)
+            loss[near_zero] = np.log1p(change[near_zero])
             values = log_excess_power(self.powers[owner], loss, change) - 0.5 * np.square(z)
             starts = np.flatnonzero(np.diff(owner, prepend=-1))
             if len(starts):
@@ -252,8 +252,8 @@ def log_laplace_excess(power: float, rate: float, effect: float) -> float:
         return -math.inf
     ends = np.array([-effect, effect])
     atoms = _log_gain(power, rate, ends) + np.array([0.0, -effect]) - math.log(2.0)
-    near = np.concatenate(([0.0], 0.5 ** np.arange(_GRADES, -1.0, -1.0)))
-    panels = effect * np.unique(np.concatenate((near - 1.0, 1.0 - near)))
+    grades = np.concatenate(([0.0], 0.5 ** np.arange(_GRADES, -1.0, -1.0)))
+    panels = effect * np.unique(np.concatenate((grades - 1.0, 1.0 - grades)))
     last = math.nan
     for _ in range(_PANEL_HALVINGS):
         width = np.diff(panels)

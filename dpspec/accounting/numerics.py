@@ -329,12 +329,12 @@ def bisect_by_margin(
 
     ``crossing`` runs first, so that only midpoints between its ends are evaluated in addition; see it for ``margin``.
     """
-    near, far = crossing(margin, true, false, within=0.25 * relative * max(abs(true), abs(false)))
+    true_end, false_end = crossing(margin, true, false, within=0.25 * relative * max(abs(true), abs(false)))
 
     def holds(x: float) -> bool:
-        if min(true, near) <= x <= max(true, near):
+        if min(true, true_end) <= x <= max(true, true_end):
             return True
-        return not min(far, false) <= x <= max(far, false) and margin(x) >= 0.0
+        return not min(false_end, false) <= x <= max(false_end, false) and margin(x) >= 0.0
 
     return bisect(holds, true, false, relative=relative)
 
@@ -374,8 +374,8 @@ class NeverHoldsError(ValueError):
         self.limit = limit
         self.evaluations = evaluations
         self.contradictions = contradictions
-        more = f", but it does at {contradictions[0]!r}: it is not monotone" if contradictions else ""
-        super().__init__(f"the condition does not hold anywhere up to its limit {limit!r}{more}")
+        contradiction = f", but it does at {contradictions[0]!r}: it is not monotone" if contradictions else ""
+        super().__init__(f"the condition does not hold anywhere up to its limit {limit!r}{contradiction}")
 
 
 def find_boundary(
@@ -474,11 +474,11 @@ class _Search:
         guessing = guess is not None
         while (middle := self.find_middle(*(ends := sorted((value, fails_at))))) is not None:
             expected = guess(*map(self.parameter, ends)) if guess is not None and guessing else None
-            asked = middle if expected is None else self.snap_guess(expected, *ends) or middle
-            if self.ask(asked):
-                value = asked
+            probe = middle if expected is None else self.snap_guess(expected, *ends) or middle
+            if self.ask(probe):
+                value = probe
             else:
-                fails_at = asked
+                fails_at = probe
             guessing = not guessing or min(value, fails_at) >= middle or max(value, fails_at) <= middle
         return value, fails_at
 
@@ -488,8 +488,8 @@ class _Search:
         Omitted if the search passed there already, with values that all had the end's answer.
         """
         far = self.step_towards(end, limit, 2)
-        near = math.sqrt(end) * math.sqrt(far)
-        if far not in self.asked and any(min(near, limit) <= x <= max(near, limit) for x in self.asked):
+        middle = math.sqrt(end) * math.sqrt(far)
+        if far not in self.asked and any(min(middle, limit) <= x <= max(middle, limit) for x in self.asked):
             return ()
         return (self.parameter(far),) if self.ask(far) != self.ask(end) else ()
 

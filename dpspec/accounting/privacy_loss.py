@@ -210,8 +210,8 @@ class PrivacyLoss:
             and (miss or power.width > _ENOUGH or power.lower < _CERTAIN)
             and levels[i] > _RESOLVED
         ]
-        other = direction if direction == "both" else OPPOSITE[direction]
-        errors = self._tests(name, [1.0 - levels[i] for i in imprecise], other, width, power=True)
+        opposite = direction if direction == "both" else OPPOSITE[direction]
+        errors = self._tests(name, [1.0 - levels[i] for i in imprecise], opposite, width, power=True)
         for i, error in zip(imprecise, errors, strict=True):
             powers[i] = powers[i].intersect(error.mirrored())
         return powers
@@ -231,7 +231,7 @@ class PrivacyLoss:
         self,
         questions: list[Question],
         widths: Sequence[float],
-        other: Sequence[Interval | None] | None = None,
+        other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
         """Answers by a closed form if there is one, else from grids; see ``solve``."""
         moving: list[tuple[Pair, int]] = []
@@ -254,15 +254,23 @@ class PrivacyLoss:
         if is_gaussian or is_steep:
             return [single.answer(question) for question in questions]
         answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
-        rest = [i for i, answer in enumerate(answers) if answer is None]
-        others = [other[i] for i in rest] if other else None
-        composed = solve(moving, sides, [questions[i] for i in rest], [widths[i] for i in rest], others) if rest else []
-        for i, found in zip(rest, composed, strict=True):
-            largest = other[i] if other else None
-            single.require_agreement(questions[i], found)
-            answers[i] = found
-            if found.relative_width > widths[i] and not (largest is not None and found.upper <= largest.upper):
-                answers[i] = found.within(single.answer(questions[i]))
+        unanswered = [i for i, answer in enumerate(answers) if answer is None]
+        other_of_unanswered = [other_direction[i] for i in unanswered] if other_direction else None
+        composed = (
+            solve(
+                moving, sides, [questions[i] for i in unanswered], [widths[i] for i in unanswered], other_of_unanswered
+            )
+            if unanswered
+            else []
+        )
+        for i, composed_answer in zip(unanswered, composed, strict=True):
+            largest = other_direction[i] if other_direction else None
+            single.require_agreement(questions[i], composed_answer)
+            answers[i] = composed_answer
+            if composed_answer.relative_width > widths[i] and not (
+                largest is not None and composed_answer.upper <= largest.upper
+            ):
+                answers[i] = composed_answer.within(single.answer(questions[i]))
         return [answer for answer in answers if answer is not None]
 
 
@@ -317,55 +325,57 @@ def solve(
     sides: Sequence[Direction],
     questions: Sequence[Question],
     widths: Sequence[float],
-    other: Sequence[Interval | None] | None = None,
+    other_direction: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
     """Certified answers for a composition, in the order of the questions, of one kind if there are two directions.
 
     Of two directions, the answer is the larger of both, or, about a test, an answer about the worse of the two profiles
-    at each epsilon. ``other``: see ``PrivacyLoss.epsilons``.
+    at each epsilon. ``other_direction``: see ``PrivacyLoss.epsilons``.
     """
     if len(sides) > 1 and questions[0].kind not in TESTS:
         first = solve(phases, sides[:1], questions, widths)
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
-    found = [Interval(0.0, math.inf)] * len(questions)
-    rest, asked, enough = [], [], []
+    answers = [Interval(0.0, math.inf)] * len(questions)
+    open_indices, open_questions, enough = [], [], []
     for i, question in enumerate(questions):
-        known = other[i] if other else None
-        if known is not None and known.upper == 0.0 and question.kind == "epsilon":
-            found[i] = known  # delta at 0, the total variation distance, is the same in both directions
+        opposite_answer = other_direction[i] if other_direction else None
+        if opposite_answer is not None and opposite_answer.upper == 0.0 and question.kind == "epsilon":
+            answers[i] = opposite_answer  # delta at 0, the total variation distance, is the same in both directions
             continue
         exact = one_step_answer(phases[0][0], sides, question) if len(phases) == phases[0][1] == 1 else None
         if exact is not None:
-            found[i] = exact.by(ONE_STEP)
+            answers[i] = exact.by(ONE_STEP)
             continue
-        rest.append(i)
-        asked.append(question)
-        is_narrow = known is not None and known.relative_width <= widths[i]
+        open_indices.append(i)
+        open_questions.append(question)
+        is_narrow = opposite_answer is not None and opposite_answer.relative_width <= widths[i]
         # an answer certainly below the other direction's does not count
-        enough.append(-math.inf if known is None else known.upper if is_narrow else known.lower)
-    items = _open(phases, sides, asked)
+        enough.append(
+            -math.inf if opposite_answer is None else opposite_answer.upper if is_narrow else opposite_answer.lower
+        )
+    items = _open(phases, sides, open_questions)
     pending = []
-    wanted: dict[int, float] = {}  # by the identity of the item
-    for item, i, largest in zip(items, rest, enough, strict=True):
+    widths_by_item: dict[int, float] = {}  # by the identity of the item
+    for item, i, largest in zip(items, open_indices, enough, strict=True):
         item.enough = largest
         settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             pending.append(item)
-            wanted[id(item)] = widths[i]
+            widths_by_item[id(item)] = widths[i]
     groups = []
     for shared in _neighbours(pending, wide=True):
         groups.append(GridRefinement(phases, sides, shared))
         groups[-1].begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
-    for width in sorted(set(wanted.values()), reverse=True):
+    for width in sorted(set(widths_by_item.values()), reverse=True):
         for group in groups:
-            for near in _neighbours([item for item in group.items if wanted[id(item)] <= width]):
-                part = group if len(near) == len(group.items) else group.part(near)
+            for neighbors in _neighbours([item for item in group.items if widths_by_item[id(item)] <= width]):
+                part = group if len(neighbors) == len(group.items) else group.part(neighbors)
                 part.refine(width)
-    for item, i in zip(items, rest, strict=True):
-        found[i] = item.answer.by(GRID)
-    return found
+    for item, i in zip(items, open_indices, strict=True):
+        answers[i] = item.answer.by(GRID)
+    return answers
 
 
 def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
@@ -433,9 +443,9 @@ def _open_test(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], q
     if len(sides) > 1:  # each direction's own line may be worse for the other: the two meet at 0 at the latest
         smallest = min(saddle.log_delta for saddle in saddles)
         tables = [Cumulants(truncate_phases(phases, side, smallest, _SHARE)) for side in sides]
-        places = {*(saddle.epsilon for saddle in saddles), 0.0}
-        found = [[table.find(epsilon=place) for table in tables] for place in places]
-        worst = [max(points, key=lambda saddle: saddle.log_delta) for points in found]
+        epsilons = {*(saddle.epsilon for saddle in saddles), 0.0}
+        saddles_by_epsilon = [[table.find(epsilon=epsilon) for table in tables] for epsilon in epsilons]
+        worst = [max(points, key=lambda saddle: saddle.log_delta) for points in saddles_by_epsilon]
 
         def line(saddle: SaddlePoint) -> float:
             """Minimal for the line that decides the test: ln of its power, or minus ln of its level."""
@@ -459,8 +469,8 @@ def _deep_enough(phases: Sequence[tuple[Pair, int]], direction: Direction, quest
     log_delta, value = -30.0, question.value
     while True:
         cumulants = Cumulants(truncate_phases(phases, direction, log_delta, _SHARE))
-        given = {"delta": "epsilon", "power": "log_level", "level": "log_power"}[question.kind]
-        saddle = cumulants.find(**{given: value})
+        argument = {"delta": "epsilon", "power": "log_level", "level": "log_power"}[question.kind]
+        saddle = cumulants.find(**{argument: value})
         if saddle.log_delta >= log_delta or log_delta < -1e4:
             return saddle
         log_delta = saddle.log_delta - 5.0

@@ -262,14 +262,14 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
             lower = dominating.lower
         else:
             upper = dominating.upper
-    found = Interval(lower, upper).by(DOMINATED)
+    interval = Interval(lower, upper).by(DOMINATED)
     if question.kind == "epsilon":
         highest = 0.0
         for side in sides:
             largest, infinite = loss_extremes(phases, side)
             highest = math.inf if infinite.upper > 0.0 else max(highest, largest)
-        found = found.intersect(Interval(0.0, highest).by(LARGEST)) if highest < math.inf else found
-    return found
+        interval = interval.intersect(Interval(0.0, highest).by(LARGEST)) if highest < math.inf else interval
+    return interval
 
 
 def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> tuple[float, Interval]:
@@ -308,10 +308,10 @@ class SaddlePoint:
 class Cumulants:
     """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
 
-    def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
+    def __init__(self, truncated_pairs: Sequence[tuple[TruncatedPair, int]]) -> None:
         self._phases: list[tuple[Floats, Floats, int]] = []
         self.largest_loss = 0.0  # of one step, in absolute value
-        for part, steps in parts:
+        for part, steps in truncated_pairs:
             losses, logs = part.table()
             self._phases.append((losses, logs, steps))
             self.largest_loss = max(self.largest_loss, float(np.abs(losses).max()))
@@ -368,23 +368,25 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)
-        found = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
+        saddle = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
         if epsilon is not None:
-            found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
-        return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
+            saddle = replace(
+                saddle, epsilon=epsilon, log_delta=saddle.log_delta + saddle.tilt * (saddle.epsilon - epsilon)
+            )
+        return saddle if log_delta is None or saddle.epsilon > 0.0 else self.find(epsilon=0.0)
 
     def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
         """``find`` for several deltas by interpolation, whose tilts are within a few percent."""
-        asked = np.array(log_deltas, dtype=np.float64)
+        targets = np.array(log_deltas, dtype=np.float64)
         tilts = np.exp(np.linspace(*_TILTS, _LADDER))
         for _ in range(_LADDERS):
             values = self.points(tilts)[:, 2]
-            over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
+            over, under = np.flatnonzero(values > targets.max()), np.flatnonzero(values < targets.min())
             first = over[-1] if len(over) else 0
             last = under[0] if len(under) and under[0] > first else len(tilts) - 1
             ladder = tilts
             tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
         order = np.argsort(values)
-        chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
+        chosen = np.exp(np.interp(targets, values[order], np.log(ladder)[order]))
         points = itertools.starmap(SaddlePoint, self.points(chosen).tolist())
         return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]

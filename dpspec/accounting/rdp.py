@@ -141,8 +141,8 @@ def sampled_laplace_rdp(
     worst = np.zeros(a.shape)
     for side in directions(direction):
         powers = a.ravel() if side == "present-first" else 1.0 - a.ravel()
-        each = zip(powers.tolist(), q.ravel().tolist(), m.ravel().tolist(), strict=True)
-        excess = np.array([log_laplace_excess(*values) for values in each])
+        arguments = zip(powers.tolist(), q.ravel().tolist(), m.ravel().tolist(), strict=True)
+        excess = np.array([log_laplace_excess(*values) for values in arguments])
         worst = np.maximum(worst, _divergence(a.ravel(), excess).reshape(a.shape))
     return worst
 
@@ -403,14 +403,14 @@ def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Fl
     if a.ndim != 1 or a.shape != d.shape or not a.size:
         raise ValueError("orders and rdp must be lists of one length, at least 1")
     if tries.shape is None:  # Poisson
-        near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
-        log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])
+        log_ratio = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
+        log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (log_ratio * (1.0 - 1e-12)).tolist()])
         grown = math.log(tries.mean) + (a - 1.0) * (d + tries.mean * np.exp(log_deltas))
         return np.asarray(np.maximum(np.logaddexp(-tries.mean, grown), 0.0) / (a - 1.0), dtype=np.float64)
-    t, more = tries.log_inverse_gamma, 1.0 + tries.shape
+    t, shape_plus_one = tries.log_inverse_gamma, 1.0 + tries.shape
     # Order 1 as well, with the first term 0 for any divergence.
     overhead = min(t, float(np.min((1.0 - 1.0 / a) * d + t / a)))
-    return np.asarray(d + more * overhead + math.log(tries.mean) / (a - 1.0), dtype=np.float64)
+    return np.asarray(d + shape_plus_one * overhead + math.log(tries.mean) / (a - 1.0), dtype=np.float64)
 
 
 def drawn_cell_rdp(orders: npt.ArrayLike, cells: npt.ArrayLike) -> Floats:

@@ -233,8 +233,8 @@ class GridRefinement:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
         self._saddle = self._cumulants[0].find(epsilon=epsilon)
         for cumulants in self._cumulants[1:]:
-            other = cumulants.find(epsilon=epsilon)
-            self._saddle = other if other.log_delta > self._saddle.log_delta else self._saddle
+            candidate = cumulants.find(epsilon=epsilon)
+            self._saddle = candidate if candidate.log_delta > self._saddle.log_delta else self._saddle
 
     def _needs(self, width: float) -> tuple[float, float]:
         """The spacing and the share of delta in cut tails for errors of about ``width``.
@@ -252,24 +252,24 @@ class GridRefinement:
     def _stage(self, width: float) -> bool:
         """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed."""
         before = [item.answer.width for item in self.items]
-        wanted, share = self._needs(width)
+        widest_spacing, share = self._needs(width)
         truncated = self._truncated(math.log(share))
         self._centre(self._saddle.epsilon)
         # below the resolution of its losses a grid would have equal nodes
         finest = 4.0 * EPS * max(cumulants.largest_loss for cumulants in self._cumulants)
-        wanted, period, self._last = max(min(0.2 * WIDEST, wanted), finest), self._period, False
-        while wanted < WIDEST:
-            spacing = self._aligned(wanted) if period else wanted
+        widest_spacing, period, self._last = max(min(0.2 * WIDEST, widest_spacing), finest), self._period, False
+        while widest_spacing < WIDEST:
+            spacing = self._aligned(widest_spacing) if period else widest_spacing
             if spacing < finest:
-                period, spacing = 0.0, wanted
+                period, spacing = 0.0, widest_spacing
             try:
                 self._grid(truncated, spacing, _READ * width)
                 break
             except TooLongError as error:
-                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes are between nodes
+                if spacing < 0.5 * widest_spacing:  # a period that no grid can have: its outcomes are between nodes
                     period = 0.0
                     continue
-                wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
+                widest_spacing, self._last = 1.02 * max(error.factor * spacing, widest_spacing), True
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
         narrower = False
@@ -302,27 +302,27 @@ class GridRefinement:
             grid = [0.0, *points[points > 0.0].tolist()]
             upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))
             lower_at = functools.cache(functools.partial(lower.bound, "log_lower"))
-            places, is_poor = [], False
+            answer_epsilons, is_poor = [], False
             for item in self.items:
-                found = _read(item, upper_at, lower_at, grid, scan, within)
+                reading = _read(item, upper_at, lower_at, grid, scan, within)
                 if self._is_estimated:  # estimates of two stages may contradict each other
-                    found = replace(found, upper=max(found.upper, item.answer.lower))
-                    item.answer = replace(item.answer, upper=max(item.answer.upper, found.lower))
-                item.answer = item.answer.intersect(found)
+                    reading = replace(reading, upper=max(reading.upper, item.answer.lower))
+                    item.answer = replace(item.answer, upper=max(item.answer.upper, reading.lower))
+                item.answer = item.answer.intersect(reading)
                 item.locate(upper, spacing)
                 if item.is_needless:
                     continue
                 if item.question.kind in TESTS:
-                    places.append(item.saddle.epsilon)
+                    answer_epsilons.append(item.saddle.epsilon)
                 elif item.question.kind == "epsilon":
                     ends = np.array([item.answer.lower, item.answer.upper])
-                    places += ends[(ends > 0.0) & (ends < math.inf)].tolist()
-                if item.question.kind == "epsilon" or found.lower == 0.0:
-                    is_poor |= found.lower == 0.0 < found.upper or found.width > _POOR * reach
+                    answer_epsilons += ends[(ends > 0.0) & (ends < math.inf)].tolist()
+                if item.question.kind == "epsilon" or reading.lower == 0.0:
+                    is_poor |= reading.lower == 0.0 < reading.upper or reading.width > _POOR * reach
             # Move the tilt to the answers, if it was chosen badly.
-            if not places:
+            if not answer_epsilons:
                 return
-            middle = 0.5 * (min(places) + max(places))
+            middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
             if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
                 return
             self._centre(middle)

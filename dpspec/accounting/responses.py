@@ -83,9 +83,9 @@ class ResponseMixture:
         losses = np.maximum.accumulate(np.where(certain, self.losses, 0.0))
         tails = self._tails() * (1.0 - self._rounding)
         weights = np.maximum(tails - np.append(tails[1:], 0.0), 0.0)
-        rest = max(0.0, 1.0 - math.fsum(weights))
+        zero_loss_mass = max(0.0, 1.0 - math.fsum(weights))
         lower = np.append(0.0, np.clip(losses - 16.0 * EPS, 0.0, _LARGEST))
-        return _pair(lower, np.append(rest, weights), 0.0) if lower[-1] > 0.0 else None
+        return _pair(lower, np.append(zero_loss_mass, weights), 0.0) if lower[-1] > 0.0 else None
 
     def rdp(self, orders: npt.ArrayLike) -> Floats:
         """The Renyi divergence at each of ``orders`` (n,), in either direction; infinite with an infinite loss.
@@ -101,10 +101,10 @@ class ResponseMixture:
             return np.zeros(a.shape)
         base = np.log(w) - np.log1p(np.exp(-l)) - 0.5 * l + math.log(4.0)
         blocks = []
-        for some in np.array_split(a, max(1, a.size * l.size // 2**20)):  # at most 8 MB each
-            halves = 0.5 * some[:, None] * l
-            logs = base + _log_sinh(halves) + _log_sinh(0.5 * (some[:, None] - 1.0) * l)
-            blocks.append(np.logaddexp(0.0, np.logaddexp.reduce(logs, axis=1)) / (some - 1.0))
+        for block_orders in np.array_split(a, max(1, a.size * l.size // 2**20)):  # at most 8 MB each
+            halves = 0.5 * block_orders[:, None] * l
+            logs = base + _log_sinh(halves) + _log_sinh(0.5 * (block_orders[:, None] - 1.0) * l)
+            blocks.append(np.logaddexp(0.0, np.logaddexp.reduce(logs, axis=1)) / (block_orders - 1.0))
         return np.asarray(np.concatenate(blocks), dtype=np.float64)
 
     @classmethod
@@ -174,8 +174,8 @@ def randomized_response(epsilon: float, answers: int = 2) -> ResponseMixture:
     loss, count = positive("epsilon", epsilon), whole("answers", answers, 2)
     shrink = math.exp(-loss)
     share = (1.0 + shrink) / (1.0 + (count - 1.0) * shrink)
-    rest = (count - 2.0) * shrink / (1.0 + (count - 1.0) * shrink)
-    return ResponseMixture(np.array([0.0, loss]), np.array([rest, share]))
+    zero_loss_share = (count - 2.0) * shrink / (1.0 + (count - 1.0) * shrink)
+    return ResponseMixture(np.array([0.0, loss]), np.array([zero_loss_share, share]))
 
 
 def approximate_dp(epsilon: float, delta: float = 0.0) -> ResponseMixture:

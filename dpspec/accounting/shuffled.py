@@ -62,13 +62,13 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
 
 def _masses(edges: Floats, batches: int, mean: float, share: float, *, up: bool) -> Floats:
     """Masses of the cells (-inf, e_0], (e_0, e_1], ..., whose tails bound the exact ones from above or below."""
-    near, near_error = _log_cdf(edges, 0.0)
+    unmoved, unmoved_error = _log_cdf(edges, 0.0)
     moved, moved_error = _log_cdf(edges, mean)
-    error = near_error + moved_error + 64.0 * EPS
+    error = unmoved_error + moved_error + 64.0 * EPS
     with np.errstate(under="ignore"):
-        tails = -share * np.expm1(moved + (batches - 1) * near)
+        tails = -share * np.expm1(moved + (batches - 1) * unmoved)
         if share < 1.0:
-            tails = tails - (1.0 - share) * np.expm1(batches * near)
+            tails = tails - (1.0 - share) * np.expm1(batches * unmoved)
     if up:
         tails = tails * (1.0 + error) + _SMALLEST
         tails = np.maximum.accumulate(tails[::-1])[::-1]

@@ -146,16 +146,16 @@ class SingleSteps:
 
     def level(self, log_power: float) -> float:
         """An upper bound of the level of the best test of power e^``log_power``."""
-        best = wanted = math.exp(log_power)
+        best = target_power = math.exp(log_power)
         for side in self._sides:
             for epsilon in (0.0, 1.0, 10.0, 100.0):
                 for excess, log_beta in self._tests(epsilon, side):
                     alpha, power = math.exp(min(0.0, excess - epsilon)), math.exp(log_beta)
-                    if power > wanted:
-                        best = min(best, alpha * wanted / power)
+                    if power > target_power:
+                        best = min(best, alpha * target_power / power)
                     elif power > alpha:
-                        best = min(best, alpha + (wanted - power) * (1.0 - alpha) / (1.0 - power))
-        return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), wanted * (1.0 + 4.0 * EPS))
+                        best = min(best, alpha + (target_power - power) * (1.0 - alpha) / (1.0 - power))
+        return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), target_power * (1.0 + 4.0 * EPS))
 
     def answer(self, question: Question) -> Interval:
         """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other."""
@@ -163,16 +163,16 @@ class SingleSteps:
         if question.kind == "delta":
             log_upper = self.log_upper(log)
             underflow = math.ulp(0.0) if log_upper > -math.inf else 0.0  # delta is positive, however small
-            found = _ordered(math.exp(self.log_lower(log)), math.exp(log_upper) + underflow)
+            interval = _ordered(math.exp(self.log_lower(log)), math.exp(log_upper) + underflow)
         elif question.kind == "power":
-            found = _ordered(self.power(log), largest_power(log, self.log_upper, 0.0, 1.0)[0])
+            interval = _ordered(self.power(log), largest_power(log, self.log_upper, 0.0, 1.0)[0])
         elif question.kind == "level":
-            found = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
+            interval = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
         else:
             upper = self._smallest_epsilon(log - 4.0 * EPS * abs(log), trivial.upper)
-            found = _ordered(self._largest_epsilon(log + 4.0 * EPS * abs(log), upper), upper)
-        low = found if found.lower >= trivial.lower else trivial
-        high = found if found.upper <= trivial.upper else trivial
+            interval = _ordered(self._largest_epsilon(log + 4.0 * EPS * abs(log), upper), upper)
+        low = interval if interval.lower >= trivial.lower else trivial
+        high = interval if interval.upper <= trivial.upper else trivial
         return Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
 
     def _largest_epsilon(self, log_delta: float, limit: float) -> float:
@@ -207,8 +207,8 @@ class SingleSteps:
         is_steep = self._steps > 1 and self.log_lower(_LARGE) >= self.log_lower(0.0) - _CLOSE
         if not (is_steep or (self._steps > 1 and question.kind == "delta")):
             return None
-        found = self.answer(question)
-        return found if found.width <= width * max(found.upper, sys.float_info.min) else None
+        answer = self.answer(question)
+        return answer if answer.width <= width * max(answer.upper, sys.float_info.min) else None
 
     def require_agreement(self, question: Question, answer: Interval) -> None:
         """Raise ``ContradictionError`` if ``answer`` is outside of these bounds."""

@@ -328,9 +328,9 @@ def delta_divergence(stronger: TradeOff, weaker: TradeOff) -> float:
     """
     lines = np.linspace(-1.0, 1.0, _CELLS + 1)
     width = lines[1] - lines[0]
-    far, near = stronger.on_diagonal(lines), weaker.on_diagonal(lines)
-    gaps = far - near
-    chords, slopes = np.diff(far), np.diff(near)
+    stronger_values, weaker_values = stronger.on_diagonal(lines), weaker.on_diagonal(lines)
+    gaps = stronger_values - weaker_values
+    chords, slopes = np.diff(stronger_values), np.diff(weaker_values)
     # the weaker curve's slopes in the cells on the left and on the right; at the ends the axes' slopes, -1 and 0
     before, after = np.append(-width, slopes[:-1]), np.append(slopes[1:], 0.0)
     up, down = np.maximum(chords - before, 0.0), np.minimum(chords - after, 0.0)

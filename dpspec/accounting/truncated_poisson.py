@@ -98,11 +98,11 @@ class Revealed(Pair):
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """Each case without the outcomes of little mass, by its weight."""
-        parts = []
+        truncated_cases = []
         for weight, loss, pair in self._oriented(direction):
             edge, far = (min(log - math.log(weight), _HEAVIEST_TAIL) for log in (log_edge, log_far))
-            parts.append((weight, loss, pair.truncate(one_direction(direction), edge, far)))
-        return _RevealedPart(tuple(parts), self.rounding)
+            truncated_cases.append((weight, loss, pair.truncate(one_direction(direction), edge, far)))
+        return _RevealedPart(tuple(truncated_cases), self.rounding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +147,8 @@ def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
     gaps = np.array([atoms.lowest - first.lowest for _, atoms in measures])
     offsets = np.rint(gaps / spacing).astype(np.int64)
     index = np.concatenate([atoms.index + offset for offset, (_, atoms) in zip(offsets, measures, strict=True)])
-    nodes, place = np.unique(index, return_inverse=True)
-    masses = np.bincount(place, weights=np.concatenate([weight * atoms.masses for weight, atoms in measures]))
+    nodes, node_index = np.unique(index, return_inverse=True)
+    masses = np.bincount(node_index, weights=np.concatenate([weight * atoms.masses for weight, atoms in measures]))
     misfit = float(np.max(np.abs(gaps - spacing * offsets)))
     return Atoms(
         lowest=first.lowest,
@@ -234,12 +234,14 @@ class TruncatedPoisson:
         B' ~ Binomial(fewest + k, rate), and never more than P[Binomial(k, rate) >= a].
         """
         alike = np.exp(log_hypergeometric(self.k, self.fewest, self.cap))
-        found = []
+        tails = []
         for a in range(1, self.k + 1):
             entered = binomial_tail(self.fewest + self.k, self.rate, self.cap + a)
-            kept = math.fsum(alike[a:]) * entered / binomial_tail(self.fewest, self.rate, self.cap)
-            found.append(min(1.0, kept * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA)))
-        return np.array(found)
+            tail_when_full = math.fsum(alike[a:]) * entered / binomial_tail(self.fewest, self.rate, self.cap)
+            tails.append(
+                min(1.0, tail_when_full * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA))
+            )
+        return np.array(tails)
 
     def routed(self, share: float) -> Revealed | None:
         """A pair that dominates the step if the smaller dataset has n records and the group k: Theorem 4a.
@@ -256,13 +258,13 @@ class TruncatedPoisson:
         if batches is None:
             return None
         sources: list[dict[int, float]] = [{} for _ in range(self.k + 1)]  # by cap - b, the weights of the distances
-        for others, kept, source, weight in batches.with_group():
-            near = weight if others == source else share * weight
-            if batches.without_group(others) == 0.0:
-                near = 0.0
+        for other_count, member_count, source, weight in batches.with_group():
+            compared_weight = weight if other_count == source else share * weight
+            if batches.without_group(other_count) == 0.0:
+                compared_weight = 0.0
             for b, distance, mass in (
-                (others, kept, near),
-                (source, kept + source - others, weight - near),
+                (other_count, member_count, compared_weight),
+                (source, member_count + source - other_count, weight - compared_weight),
             ):
                 weights = sources[self.cap - b]
                 weights[distance] = weights.get(distance, 0.0) + mass
@@ -335,8 +337,10 @@ class TruncatedPoisson:
     def kept(self) -> Floats:
         """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""
         drawn = np.append(np.zeros(self.k), 1.0) if self.rate == 1.0 else np.exp(log_binomial(self.k, self.rate))
-        room = np.array([1.0 - binomial_tail(self.n, self.rate, self.cap - a + 1) for a in range(self.k + 1)])
-        chances: Floats = drawn * room
+        chances_to_enter = np.array(
+            [1.0 - binomial_tail(self.n, self.rate, self.cap - a + 1) for a in range(self.k + 1)]
+        )
+        chances: Floats = drawn * chances_to_enter
         full = binomial_tail(self.n + self.k, self.rate, self.cap + 1)
         if full > 0.0 and self.cap <= self.n:
             alike = np.exp(log_hypergeometric(self.k, self.n, self.cap))
@@ -397,8 +401,8 @@ class _Batches:
             return None
         m = np.arange(first, last, dtype=np.float64)
         ratios = np.log((n - m) / (m + 1.0)) + (math.log(rate) - math.log1p(-rate))
-        at = mode - first
-        logs = np.concatenate((-np.cumsum(ratios[:at][::-1])[::-1], [0.0], np.cumsum(ratios[at:])))
+        mode_index = mode - first
+        logs = np.concatenate((-np.cumsum(ratios[:mode_index][::-1])[::-1], [0.0], np.cumsum(ratios[mode_index:])))
         logs -= math.log(math.fsum(np.exp(logs)))
         usual = logs > _LOG_LEAST
         first, logs = first + int(np.argmax(usual)), logs[usual]
@@ -429,15 +433,15 @@ class _Batches:
                 if source + j <= cap and source < cap:
                     yield source, j, source, float(weights[0] * self.members[j])
                     continue
-                for kept in range(max(0, cap - source), j + 1):
-                    # P[Hypergeometric(cap of drawn + j, j) = kept]
-                    chosen = np.full(len(drawn), float(math.comb(j, kept)))
+                for member_count in range(max(0, cap - source), j + 1):
+                    # P[Hypergeometric(cap of drawn + j, j) = member_count]
+                    chosen = np.full(len(drawn), float(math.comb(j, member_count)))
                     for t in range(j):
-                        factor = cap - t if t < kept else drawn + j - cap - (t - kept)
+                        factor = cap - t if t < member_count else drawn + j - cap - (t - member_count)
                         chosen *= np.maximum(factor, 0.0) / (drawn + j - t)
                     weight = float(self.members[j] * (weights @ chosen))
                     if weight > 0.0:
-                        yield cap - kept, kept, source, weight
+                        yield cap - member_count, member_count, source, weight
 
 
 def binomial_tail(n: int, rate: float, count: int) -> float:

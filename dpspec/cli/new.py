@@ -88,7 +88,7 @@ _UNKNOWN = """\
 """
 
 
-def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
+def spec_of_run(run: Path, *, schema: Path, name: str, spec_folder: Path) -> str:
     """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
     from dpspec.contract.results import UNKNOWN
     from dpspec.decimals import upper
@@ -107,7 +107,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     first = {"dpspec": 1, "name": name, "description": f"The training that was recorded in {run.name}"}
     document = {**first, **document_of(run, question), **first}
     document["mechanism"] = _declared(audit.recording) or {"kind": KIND}
-    document["training"] = {"backend": KIND, "run": Path(os.path.relpath(run, place)).as_posix()}
+    document["training"] = {"backend": KIND, "run": Path(os.path.relpath(run, spec_folder)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
@@ -256,7 +256,7 @@ def new_spec(
         raise UsageError("--from determines mechanism, model and data: remove --mechanism, --model and --data")
     catalog = load_project([spec_file], plugins)
     if run is not None:
-        text = spec_of_run(run, schema=schema, name=name, place=folder)
+        text = spec_of_run(run, schema=schema, name=name, spec_folder=folder)
     else:
         text = starter_spec(catalog, mechanism, schema=schema, name=name, model=model, data=data)
     if not (root / SCHEMA).is_file():

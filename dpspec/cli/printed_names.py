@@ -25,20 +25,20 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
     """By name, one block per meaning: a line with kind and name, then lines of text."""
     from dpspec.engine.recorded.channels import KINDS, channel_of
 
-    found: dict[str, list[str]] = {}
+    blocks: dict[str, list[str]] = {}
     for name, kind in KINDS.items():
-        of_channel = joined([own for own in kind.names if own != name]) or f"all called {name}"
+        of_channel = joined([check for check in kind.names if check != name]) or f"all called {name}"
         text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
-        found.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
+        blocks.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
     for name, text in CHECKED.items():
-        found.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
+        blocks.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
     for name, text in TERMS.items():
-        found.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
+        blocks.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
     for name, text in dict.fromkeys(_assumptions(catalog)):
-        found.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
-    for name in (name for kind in KINDS.values() for name in kind.names if name not in found):
-        found[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
-    return found
+        blocks.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
+    for name in (name for kind in KINDS.values() for name in kind.names if name not in blocks):
+        blocks[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
+    return blocks
 
 
 def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
@@ -49,8 +49,8 @@ def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
         module: Any = resolve(f"{name}:__dict__")
         yield from module.get("TEXTS", {}).items()
         for value in module.values():
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, Assumption):
-                    yield one.name, one.text
+            for member in value if isinstance(value, tuple) else (value,):
+                if isinstance(member, Assumption):
+                    yield member.name, member.text
     stated = library_accuracy()
     yield stated.name, stated.text

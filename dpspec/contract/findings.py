@@ -30,8 +30,8 @@ def is_privacy_quantity(name: str) -> bool:
     >>> is_privacy_quantity("Epsilon_limit"), is_privacy_quantity("accuracy-same-epsilon")
     (True, False)
     """
-    words = "".join(letter if letter.isalnum() else "-" for letter in name.casefold()).strip("-").split("-")
-    return any("-".join(words[:count]) in PRIVACY_QUANTITIES for count in range(1, len(words) + 1))
+    name_parts = "".join(letter if letter.isalnum() else "-" for letter in name.casefold()).strip("-").split("-")
+    return any("-".join(name_parts[:count]) in PRIVACY_QUANTITIES for count in range(1, len(name_parts) + 1))
 
 
 Bound: TypeAlias = Literal["upper", "lower", "estimate"]

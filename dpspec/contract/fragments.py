@@ -73,8 +73,8 @@ def block(
 
 
 def _fragment(keywords: dict[str, Json], description: str | None) -> dict[str, Json]:
-    every = {**keywords, "description": description}
-    return {key: value for key, value in every.items() if value is not None}
+    entries = {**keywords, "description": description}
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 NOISE_MULTIPLIER: dict[str, Json] = number(
@@ -119,10 +119,10 @@ for _name, _schema in _SAMPLING_OPTIONS.items():
 #: Required and forbidden options of each scheme.
 _SCHEME_CONDITIONS: list[Json] = []
 for _scheme, _options in SCHEMES.items():
-    _others = [name for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)]
+    _refused = [name for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)]
     _needs = {"required": list(_options.takes)} if _options.takes else {}
     _if = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
-    _SCHEME_CONDITIONS.append({"if": _if, "then": {**_needs, "properties": dict.fromkeys(_others, False)}})
+    _SCHEME_CONDITIONS.append({"if": _if, "then": {**_needs, "properties": dict.fromkeys(_refused, False)}})
 
 SAMPLING: dict[str, Json] = {
     "type": "object",
@@ -171,9 +171,9 @@ def other_adjacencies(
 
     theory: Subject of the message, for example ``the group theory``.
     """
-    own = spec.threat_model.adjacency
-    named: list[tuple[Path, str]] = [(("threat_model", "adjacency"), own)]
-    named += [(("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims) if c.adjacency != own]
+    declared = spec.threat_model.adjacency
+    named: list[tuple[Path, str]] = [(("threat_model", "adjacency"), declared)]
+    named += [(("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims) if c.adjacency != declared]
     names = (covered,) if isinstance(covered, str) else tuple(covered)
     for path, adjacency in named:
         if adjacency not in names:
@@ -184,8 +184,8 @@ def other_adjacencies(
 def in_phase(spec: Spec, number: int, *keys: str) -> Path:
     """Location of a value of phase ``number``: in that phase, or in the shared mechanism block."""
     phases = spec.mechanism.get("phases")
-    here = phases is not None and keys[0] in phases[number]
-    return ("mechanism", "phases", number, *keys) if here else ("mechanism", *keys)
+    in_phase_block = phases is not None and keys[0] in phases[number]
+    return ("mechanism", "phases", number, *keys) if in_phase_block else ("mechanism", *keys)
 
 
 def untrainable(spec: Spec, facts: Facts, needs: Iterable[str] = ()) -> Iterator[Diagnostic]:

@@ -50,8 +50,8 @@ class FrozenMap(Mapping[str, Json]):
         """``read(self)``, an immutable value that is cached with the map but ignored by equality, hash and pickle."""
         if read not in self._typed:
             self._typed[read] = read(self)
-        made: _T = self._typed[read]
-        return made
+        typed_value: _T = self._typed[read]
+        return typed_value
 
     def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Json]]]:
         return type(self), (self._items,)
@@ -70,12 +70,12 @@ def freeze(value: Json) -> Json:
 
 def deeper_than(value: Json, levels: int) -> bool:
     """Whether a plain JSON value is nested more than ``levels`` levels deep. Not recursive."""
-    held = [value]
+    containers = [value]
     for _ in range(levels + 1):
-        held = [inner for inner in held if isinstance(inner, dict | list)]
-        if not held:
+        containers = [inner for inner in containers if isinstance(inner, dict | list)]
+        if not containers:
             return False
-        held = [part for inner in held for part in (inner.values() if isinstance(inner, dict) else inner)]
+        containers = [part for inner in containers for part in (inner.values() if isinstance(inner, dict) else inner)]
     return True
 
 
@@ -112,17 +112,17 @@ def digest(value: Json) -> str:
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
-def _unfit(value: Json, place: str) -> str:
+def _unfit(value: Json, path: str) -> str:
     """Describe the first value that JSON cannot represent, or return an empty string."""
     if value is None or isinstance(value, bool | int | str):
         return ""
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{place or 'it'} is {value}, which JSON cannot hold"
+        return "" if math.isfinite(value) else f"{path or 'it'} is {value}, which JSON cannot hold"
     if isinstance(value, dict):
-        parts = ((f"{place}.{key}" if place else str(key), part) for key, part in value.items())
+        members = ((f"{path}.{key}" if path else str(key), part) for key, part in value.items())
     elif isinstance(value, list):
-        parts = ((f"{place}[{i}]", part) for i, part in enumerate(value))
+        members = ((f"{path}[{i}]", part) for i, part in enumerate(value))
     else:
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-        return f"{place or 'it'} is a {kind}; JSON holds numbers, texts, truth values, lists and maps of Python's own"
-    return next((text for at, part in parts if (text := _unfit(part, at))), "")
+        return f"{path or 'it'} is a {kind}; JSON holds numbers, texts, truth values, lists and maps of Python's own"
+    return next((text for member_path, part in members if (text := _unfit(part, member_path))), "")

@@ -91,8 +91,8 @@ class Sampling:
         """Read a mechanism's ``sampling`` block."""
         rate = None if block.get("rate") is None else float(block["rate"])
         counts = ("batch_size", "max_batch", "records_per_user", "epoch_steps", "batches_per_epoch")
-        given = {name: int(block[name]) for name in counts if block.get(name) is not None}
-        return cls(scheme=block["scheme"], rate=rate, unit=block.get("unit") or "record", **given)
+        integers = {name: int(block[name]) for name in counts if block.get(name) is not None}
+        return cls(scheme=block["scheme"], rate=rate, unit=block.get("unit") or "record", **integers)
 
     @property
     def is_poisson(self) -> bool:

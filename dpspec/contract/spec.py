@@ -55,7 +55,7 @@ RECORDS_PER_USER = ("max_records_per_user", "records_per_user")
 def records_per_user(data: Mapping[str, Json]) -> int | None:
     """Maximum number of records per user that a data block declares or enforces; None if it does neither."""
     said = (data.get(key) for key in RECORDS_PER_USER)
-    return next((one for one in said if isinstance(one, int) and not isinstance(one, bool)), None)
+    return next((limit for limit in said if isinstance(limit, int) and not isinstance(limit, bool)), None)
 
 
 def unit_in_words(unit: str, data: Mapping[str, Json]) -> str:

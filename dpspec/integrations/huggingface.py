@@ -59,17 +59,21 @@ class DPSpecCallback(TrainerCallback):
         """The result of ``dpspec.check``; None before the end of the training."""
         return self._audit.checked
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """Begin the recording."""
-        self._hook = parts["model"].register_forward_pre_hook(_refuse_loss_of_batch, with_kwargs=True)
-        self._audit.start(parts["model"], parts["optimizer"], parts["train_dataloader"])
+        self._hook = training_objects["model"].register_forward_pre_hook(_refuse_loss_of_batch, with_kwargs=True)
+        self._audit.start(
+            training_objects["model"], training_objects["optimizer"], training_objects["train_dataloader"]
+        )
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """Ask for the end of the training if another step would exceed the budget."""
         if self._audit.is_spent():
             control.should_training_stop = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **parts: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **training_objects: Any
+    ) -> None:
         """Add epsilon to the logs of this event, and of the callbacks after this one."""
         values = self._audit.values()
         if logs is not None:
@@ -77,7 +81,7 @@ class DPSpecCallback(TrainerCallback):
         if state.log_history:
             state.log_history[-1].update(values)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """End the recording, and judge the claim."""
         self._hook.remove()
         values = self._audit.end()

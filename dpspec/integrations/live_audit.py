@@ -147,8 +147,8 @@ class _Budget:
         counts = self._counts + Counter({self._schedule: further})
         if any(not (0.0 < noise < math.inf and 0.0 < rate <= 1.0) for noise, rate in counts):
             return False
-        parts = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
-        return PrivacyLoss(parts).epsilon(self._delta).upper <= self._limit
+        phases = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
+        return PrivacyLoss(phases).epsilon(self._delta).upper <= self._limit
 
 
 def _with_hooks(model: Any) -> Any:

@@ -52,7 +52,7 @@ class _MarkedSpecs:
         return [
             (number, spec.name, claim)
             for number, spec in enumerate(loaded.specs)
-            for claim in [each.id for each in spec.claims] or [""]
+            for claim in [declared.id for declared in spec.claims] or [""]
         ]
 
     def failure_of(self, number: int, claim: str) -> str:

@@ -88,12 +88,13 @@ def dp_sgd_assumptions(**texts: str) -> tuple[dps.Assumption, ...]:
     Raises:
         ValueError: An unknown name.
     """
-    own = {name.replace("_", "-"): text for name, text in texts.items()}
-    unknown = sorted(own.keys() - _DP_SGD.keys())
+    texts_by_name = {name.replace("_", "-"): text for name, text in texts.items()}
+    unknown = sorted(texts_by_name.keys() - _DP_SGD.keys())
     if unknown:
         raise ValueError(f"unknown assumptions {', '.join(unknown)} (valid: {', '.join(_DP_SGD)})")
     return tuple(
-        dps.Assumption(name=name, status="declared", text=own.get(name, text)) for name, text in _DP_SGD.items()
+        dps.Assumption(name=name, status="declared", text=texts_by_name.get(name, text))
+        for name, text in _DP_SGD.items()
     )
 
 
@@ -182,13 +183,15 @@ def lower_from(
     from dpspec.stats import binomial
     from dpspec.stats.attacks import evidence_tests
 
-    at = evidence.at
+    arguments = evidence.at
     if evidence.quantity == "epsilon":
-        delta = at.get("delta") if delta is None else delta
+        delta = arguments.get("delta") if delta is None else delta
         if delta is None:
             raise ValueError(f"evidence {evidence.id!r} names no delta: give delta")
         value = evidence_tests.epsilon_lower(evidence, delta, confidence)
-        at = dps.FrozenMap({"delta": delta, **{key: value for key, value in at.items() if key != "delta"}})
+        arguments = dps.FrozenMap(
+            {"delta": delta, **{key: value for key, value in arguments.items() if key != "delta"}}
+        )
     elif evidence.kind == "binomial":
         value = binomial.lower(evidence.statistics["successes"], evidence.statistics["trials"], confidence)
     else:
@@ -200,7 +203,7 @@ def lower_from(
         rigor="statistical",
         method=evidence.method if method is None else method,
         source=evidence.source,
-        at=at,
+        at=arguments,
         scope=evidence.scope,
         assumptions=evidence.assumptions if assumptions is None else tuple(assumptions),
         confidence=confidence,
@@ -237,7 +240,7 @@ def epsilon_as_run(
     confidence = spec.audit.confidence
 
     def finding(
-        found: Ran, value: float, lower: float | None, at: dict[str, dps.Json], assumption: dps.Assumption
+        executed: Ran, value: float, lower: float | None, arguments: dict[str, dps.Json], assumption: dps.Assumption
     ) -> dps.Finding:
         return dps.Finding(
             quantity=AS_RUN,
@@ -245,30 +248,30 @@ def epsilon_as_run(
             lower=lower,
             bound="estimate",
             rigor="approximate",
-            at=dps.FrozenMap(at),
+            at=dps.FrozenMap(arguments),
             scope=executed_scope(spec, adversary="gradient"),
-            method=_HOW[found.reading],
+            method=_HOW[executed.reading],
             source="conformance's intervals, composed",
             assumptions=(assumption,),
             confidence=confidence,
             privacy=spec.data_privacy,
         )
 
-    for found in as_run.ran(spec.phases, [trial.evidence for trial in trials], confidence):
-        if found.missing:
-            missing = dps.Assumption(name="not-measured", status="unchecked", text="; ".join(found.missing))
-            yield finding(found, math.inf, None, {}, missing)
+    for executed in as_run.ran(spec.phases, [trial.evidence for trial in trials], confidence):
+        if executed.missing:
+            missing = dps.Assumption(name="not-measured", status="unchecked", text="; ".join(executed.missing))
+            yield finding(executed, math.inf, None, {}, missing)
             continue
-        least, most = found.least(spec.phases), found.most(spec.phases)
+        least, most = executed.least(spec.phases), executed.most(spec.phases)
         for size in spec.threat_model.group_size:
             deltas = claimed_deltas(spec, size)
             low = None if least is None else epsilons(least, size, deltas)
             high = None if most is None else epsilons(most, size, deltas)
-            for place, delta in enumerate(deltas):
-                upper = math.inf if high is None else high[place].upper
-                lower = 0.0 if low is None else low[place].lower
-                at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
-                yield finding(found, upper, lower, at, _SAMPLED_GAUSSIAN)
+            for index, delta in enumerate(deltas):
+                upper = math.inf if high is None else high[index].upper
+                lower = 0.0 if low is None else low[index].lower
+                arguments: dict[str, dps.Json] = {"delta": delta, "group_size": size}
+                yield finding(executed, upper, lower, arguments, _SAMPLED_GAUSSIAN)
 
 
 #: Delta of bounds without a claimed delta.
@@ -308,22 +311,22 @@ def claimed_deltas(
 
     ``default`` is the only delta if claims have none; None for an empty result.
     """
-    named, others = set[float](), set[float]()
+    named, of_other_sizes = set[float](), set[float]()
     for claim in spec.claims:
         if claim.kind != "metric" and "delta" in claim.options:
-            (named if group_size in (None, claim.group_size) else others).add(float(claim["delta"]))
-    found = named or others
-    return sorted(found) if found or default is None else [default]
+            (named if group_size in (None, claim.group_size) else of_other_sizes).add(float(claim["delta"]))
+    deltas = named or of_other_sizes
+    return sorted(deltas) if deltas or default is None else [default]
 
 
 def claimed_fprs(claims: Iterable[dps.Claim]) -> list[float]:
     """Distinct false-positive rates in (0, 1] of claims, at ``fpr`` or in ``points``, ascending."""
-    found = set[float]()
+    fprs = set[float]()
     for claim in claims:
         for point in (claim.options, *claim.options.get("points", ())) if claim.kind != "metric" else ():
             if point.get("fpr"):
-                found.add(float(point["fpr"]))
-    return sorted(found)
+                fprs.add(float(point["fpr"]))
+    return sorted(fprs)
 
 
 def missing_key(key: str, block: dps.Path, help: str | None = None) -> dps.Diagnostic:

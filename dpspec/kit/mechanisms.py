@@ -37,9 +37,9 @@ class Options:
     def fill(cls, block: Mapping[str, dps.Json], **values: object) -> Self:
         """Options with ``values``, and the other fields from the keys of ``block``."""
         hints = get_type_hints(cls)
-        for one in fields(cls):  # type: ignore[arg-type]
-            if one.name not in values and block.get(one.name) is not None:
-                values[one.name] = _typed(hints[one.name], block[one.name])
+        for option in fields(cls):  # type: ignore[arg-type]
+            if option.name not in values and block.get(option.name) is not None:
+                values[option.name] = _typed(hints[option.name], block[option.name])
         return cls(**values)
 
     @classmethod
@@ -142,8 +142,10 @@ class SimpleMechanism(dps.Audit):
         """Evaluate :meth:`epsilon` for every group size at each claimed delta, at 0, and at ``profile_deltas``."""
         pure: dict[int, float] = {}
         for size, delta in conditions(spec):
-            found = self.epsilon(spec, delta, size)
-            lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
+            epsilon = self.epsilon(spec, delta, size)
+            lower, upper = (
+                (None, float(epsilon)) if isinstance(epsilon, int | float) else (epsilon.lower, epsilon.upper)
+            )
             if delta == 0.0:
                 pure[size] = upper
             if math.isnan(upper):
@@ -169,8 +171,8 @@ class SimpleMechanism(dps.Audit):
         rows = []
         for size, most in pure.items():
             for delta in self.profile_deltas:
-                found = self.epsilon(spec, delta, size)
-                upper = float(found) if isinstance(found, int | float) else found.upper
+                epsilon = self.epsilon(spec, delta, size)
+                upper = float(epsilon) if isinstance(epsilon, int | float) else epsilon.upper
                 if upper < most:  # not if NaN, infinite or implied by pure DP
                     rows.append((self.scope.adjacency, size, upper, delta))
         if rows:
@@ -261,19 +263,19 @@ class AttackedMechanism(SimpleMechanism):
             return super().plan(spec, facts)
         from dpspec.stats.attacks import evidence_tests
 
-        made = spec.audit.runs * int(spec.audit.options["releases"])
+        release_count = spec.audit.runs * int(spec.audit.options["releases"])
         sizes, power = spec.threat_model.group_size, []
         for size in sizes:
-            best = _evidence(self, spec, size, "0" * (made - made // 2) + "1" * (made // 2))
+            best = _evidence(self, spec, size, "0" * (release_count - release_count // 2) + "1" * (release_count // 2))
             for delta in _deltas(spec, size):
                 largest = evidence_tests.largest(best, delta, spec.audit.confidence)
-                at = dps.FrozenMap({"delta": delta, "group_size": size})
-                power.append(dps.Power(at=at, epsilon=largest, method=f"many-run, {made} releases"))
-        numbers = made * len(sizes) * self.noise_numbers(spec, facts)
+                arguments = dps.FrozenMap({"delta": delta, "group_size": size})
+                power.append(dps.Power(at=arguments, epsilon=largest, method=f"many-run, {release_count} releases"))
+        numbers = release_count * len(sizes) * self.noise_numbers(spec, facts)
         return dps.Plan(
             chunks=chunks(spec.audit.runs),
-            seconds=self.seconds * made * len(sizes),
-            memory_bytes=64 * made,
+            seconds=self.seconds * release_count * len(sizes),
+            memory_bytes=64 * release_count,
             power=tuple(power),
             checks=(_noise_check(self.noise, None, numbers), *self.further_checks(spec, None)),
         )
@@ -282,20 +284,27 @@ class AttackedMechanism(SimpleMechanism):
         """One run each: releases with fair inclusion bits for every group size, stored as counts per score level."""
         import numpy as np
 
-        made = int(inputs["audit"]["releases"])
+        coin_count = int(inputs["audit"]["releases"])
         for index in indices:
             groups: list[dps.Json] = []
             for size in inputs["threat_model"]["group_size"]:
                 if context.cancelled():
                     raise dps.Cancelled
-                coins = np.random.default_rng(context.seed(index, "coins", str(size))).integers(0, 2, made)
-                found = self.release(inputs, context, index, int(size), coins.copy())
-                scores, noise = np.asarray(found.scores, dtype=np.float64), np.asarray(found.noise, dtype=np.float64)
+                coins = np.random.default_rng(context.seed(index, "coins", str(size))).integers(0, 2, coin_count)
+                releases = self.release(inputs, context, index, int(size), coins.copy())
+                scores, noise = (
+                    np.asarray(releases.scores, dtype=np.float64),
+                    np.asarray(releases.noise, dtype=np.float64),
+                )
                 if scores.shape != coins.shape:
-                    raise ValueError(f"{self.kind}: release() gave scores of shape {scores.shape} for {made} coins")
+                    raise ValueError(
+                        f"{self.kind}: release() gave scores of shape {scores.shape} for {coin_count} coins"
+                    )
                 sums = {"count": noise.size, "absolute": float(np.abs(noise).sum()), "squared": float((noise**2).sum())}
-                told = {"told": {name: float(value) for name, value in found.told.items()}} if found.told else {}
-                groups.append({"group_size": size, "levels": _levels(scores, coins), "noise": sums, **told})
+                told_sums = (
+                    {"told": {name: float(value) for name, value in releases.told.items()}} if releases.told else {}
+                )
+                groups.append({"group_size": size, "levels": _levels(scores, coins), "noise": sums, **told_sums})
             yield dps.Trial(index=index, evidence=dps.FrozenMap({"groups": groups}))
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
@@ -348,10 +357,10 @@ def _levels(scores: np.ndarray[Any, Any], coins: np.ndarray[Any, Any]) -> list[l
     import numpy as np
 
     levels = np.nan_to_num(np.round(_STEPS * np.arcsinh(scores)), nan=-_TOP, posinf=_TOP, neginf=-_TOP)
-    known, place = np.unique(np.clip(levels, -_TOP, _TOP).astype(np.int64), return_inverse=True)
-    counts = np.zeros((len(known), 2), dtype=np.int64)
-    np.add.at(counts, (place, coins), 1)
-    return [[int(level), int(absent), int(present)] for level, (absent, present) in zip(known, counts, strict=True)]
+    distinct, level_index = np.unique(np.clip(levels, -_TOP, _TOP).astype(np.int64), return_inverse=True)
+    counts = np.zeros((len(distinct), 2), dtype=np.int64)
+    np.add.at(counts, (level_index, coins), 1)
+    return [[int(level), int(absent), int(present)] for level, (absent, present) in zip(distinct, counts, strict=True)]
 
 
 def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
@@ -364,8 +373,8 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
     return "".join("1" * present + "0" * absent for _, (absent, present) in sorted(counts.items()))
 
 
-def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
-    """Two-sided test of the noise scale, in a plan (without ``found``) of ``planned`` numbers.
+def _noise_check(law: str, noise_sums: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
+    """Two-sided test of the noise scale, in a plan (without ``noise_sums``) of ``planned`` numbers.
 
     Gaussian: the sum of squares is chi-square. Laplace: twice the sum of absolute values is chi-square with two degrees
     per number.
@@ -373,9 +382,9 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     from dpspec.stats.conformance import noise_tests
 
     per_number, name = _LAWS[law]
-    count = planned if found is None else sum(int(one["count"]) for one in found)
+    count = planned if noise_sums is None else sum(int(sums["count"]) for sums in noise_sums)
     total = float(per_number * count)
-    if found is not None:
-        total = math.fsum(float(one[name]) for one in found) * per_number
+    if noise_sums is not None:
+        total = math.fsum(float(sums[name]) for sums in noise_sums) * per_number
     measured = noise_tests.two_sided(total, per_number * count)
     return measured.check("noise-scale", "reported", f"{law} noise, relative to the declared scale")

@@ -46,9 +46,9 @@ _CONTRADICTS = 1e-9
 
 def as_executed(finding: dps.Finding) -> dps.Finding:
     """Convert an upper bound for the declared mechanism to one for the external run, if it follows the declaration."""
-    kept = tuple(a for a in finding.assumptions if a.name != "data-independent-hyperparameters")
+    remaining = tuple(a for a in finding.assumptions if a.name != "data-independent-hyperparameters")
     scope = replace(finding.scope, pipeline="executed")
-    return replace(finding, scope=scope, assumptions=(*kept, TRAINED_AS_DECLARED))
+    return replace(finding, scope=scope, assumptions=(*remaining, TRAINED_AS_DECLARED))
 
 
 def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
@@ -56,12 +56,12 @@ def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
     from dpspec.stats import binomial
 
     level = coins_level(sizes)
-    found = [dps.Assumption(name=name, status="declared", text=text) for name, text in TEXTS.items()]
+    stated = [dps.Assumption(name=name, status="declared", text=text) for name, text in TEXTS.items()]
     tested = "exact binomial tests of balance and alternation"
-    found[0] = replace(
-        found[0], test=tested, level=level, detectable=2.0 * (binomial.least_imbalance(rows, level) - 0.5)
+    stated[0] = replace(
+        stated[0], test=tested, level=level, detectable=2.0 * (binomial.least_imbalance(rows, level) - 0.5)
     )
-    return tuple(found)
+    return tuple(stated)
 
 
 def coins_level(sizes: int) -> float:
@@ -147,10 +147,10 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     except dps.DataError as error:
         yield dps.Diagnostic(code="data-unreadable", message=str(error), path=tuple(error.key.split(".")))
         return
-    other = [size for size in table.sizes if size not in sizes]
-    if other:
+    undeclared = [size for size in table.sizes if size not in sizes]
+    if undeclared:
         yield bad_value(
-            f"the table has groups of {other[0]}, but threat_model.group_size is {', '.join(map(str, sizes))}",
+            f"the table has groups of {undeclared[0]}, but threat_model.group_size is {', '.join(map(str, sizes))}",
             (*_SCORES, "group_size") if "group_size" in options else _SCORES,
             "list every size of the table in threat_model.group_size",
         )
@@ -159,16 +159,18 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     level = coins_level(len(table.sizes))
     for size in table.sizes:
         thrown, _ = table.of_size(size)
-        of = f" of groups of {size}" if len(table.sizes) > 1 else ""
+        of_groups = f" of groups of {size}" if len(table.sizes) > 1 else ""
         if len(thrown) < least:
-            yield bad_value(f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path"))
+            yield bad_value(
+                f"{len(thrown)} rows{of_groups}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
+            )
             continue
         from dpspec.stats import binomial
 
         for name, p_value, text in binomial.coin_tests(thrown):
             if p_value <= level:
                 yield bad_value(
-                    f"the coins{of} are not fair: {text}, p = {p_value:.1g} ({name})",
+                    f"the coins{of_groups} are not fair: {text}, p = {p_value:.1g} ({name})",
                     (*_SCORES, "coin"),
                     "throw an independent fair coin for every canary or run before training; bounds from other coins "
                     "are false",
@@ -177,9 +179,9 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
-    for key, why in _OTHERS.items():
+    for key, reason in _OTHERS.items():
         if key in spec.audit.options:
-            yield unsupported(f"{key} cannot be combined with scores: {why}", ("audit", key), f"remove {key}")
+            yield unsupported(f"{key} cannot be combined with scores: {reason}", ("audit", key), f"remove {key}")
     if spec.audit.runs != 1:
         yield unsupported(
             "runs cannot be combined with scores: the table has one row per run",
@@ -220,10 +222,10 @@ def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
         DataError: The table cannot be read, is invalid, or has changed.
     """
     options = dict(inputs["audit"]["scores"])
-    wanted = options.pop("digest", None)
+    expected_digest = options.pop("digest", None)
     sizes = {int(size) for size in inputs["threat_model"]["group_size"]}
     table = read_table(directory, options, min(sizes) if len(sizes) == 1 else None)
-    if wanted is not None and table.digest != wanted:
+    if expected_digest is not None and table.digest != expected_digest:
         raise dps.DataError("the table of scores changed during the run", f"{PLACE}.path")
     return table
 
@@ -254,8 +256,8 @@ def shuffled_ties(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], see
 
     source = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, 0x7135])))
     lot = source.permutation(len(coins))
-    at = np.lexsort((lot, scores))
-    return bytes(coins[at].astype(np.uint8) + ord("0")).decode("ascii")
+    order = np.lexsort((lot, scores))
+    return bytes(coins[order].astype(np.uint8) + ord("0")).decode("ascii")
 
 
 def ranked(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int) -> str:
@@ -269,12 +271,12 @@ def recorded_outcomes(spec: dps.Spec, trial: dps.Trial) -> dict[int, str]:
     """Recorded inclusion bits per group size. Raises ``ValueError`` for values that no table yields."""
     rows = recorded_number(trial, "rows", most=MOST_ROWS)
     outcomes = recorded(trial, "outcomes")
-    found = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
-    if not all(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], str) for one in found):
+    pairs = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], str) for pair in pairs):
         raise ValueError("outcomes must be a list of sizes with coins")
-    sizes = [whole_number(size, "a group size", least=1) for size, _ in found]
+    sizes = [whole_number(size, "a group size", least=1) for size, _ in pairs]
     if sizes != sorted(set(sizes)) or not set(sizes) <= set(spec.threat_model.group_size):
         raise ValueError("outcomes must have group sizes of the threat model, in order")
-    if sum(len(coins) for _, coins in found) != rows:
+    if sum(len(coins) for _, coins in pairs) != rows:
         raise ValueError(f"outcomes must have {rows} rows")
-    return {size: fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, found, strict=True)}
+    return {size: fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, pairs, strict=True)}

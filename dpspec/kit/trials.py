@@ -44,8 +44,8 @@ def runs_together(facts: dps.Facts, *, most: int) -> int:
 
     A run needs its rows and eight parameter vectors at 8 bytes per number.
     """
-    each = 8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))
-    return max(1, min(most, 2**29 // each))
+    bytes_of_run = 8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))
+    return max(1, min(most, 2**29 // bytes_of_run))
 
 
 def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:
@@ -234,9 +234,9 @@ def recorded_number(trial: dps.Trial, key: str, *, least: int = 1, most: int = 2
 def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
     """Typed record at ``path`` of a trial's evidence; None if absent."""
     value: Any = trial.evidence
-    for place, key in enumerate(path):
+    for depth, key in enumerate(path):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{'.'.join(path[:place])} must be a mapping, got {str(value)[:40]!r}")
+            raise ValueError(f"{'.'.join(path[:depth])} must be a mapping, got {str(value)[:40]!r}")
         if value.get(key) is None:
             return None
         value = value[key]
@@ -273,8 +273,8 @@ def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 
     return value
 
 
-def _rows(value: object, what: str) -> list[Any]:
+def _rows(value: object, pair_text: str) -> list[Any]:
     rows = value if isinstance(value, list | tuple) else (value,)
     if not all(isinstance(row, list | tuple) and len(row) == 2 for row in rows):
-        raise ValueError(f"outcomes must be a list, each {what}")
+        raise ValueError(f"outcomes must be a list, each {pair_text}")
     return list(rows)

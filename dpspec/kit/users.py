@@ -68,10 +68,10 @@ def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarr
         raise dps.DataError(f"{message}: set a smaller max_records_per_user")
     order = np.argsort(owners, kind="stable")
     starts = np.cumsum(counts) - counts
-    places = np.arange(len(owners)) - np.repeat(starts, counts)
+    row_of_user = np.arange(len(owners)) - np.repeat(starts, counts)
     rows = np.zeros((users, most, *x.shape[1:]), dtype=x.dtype)
     labels = np.full((users, most), -1, dtype=np.int64)
-    rows[owners[order], places], labels[owners[order], places] = x[order], y[order]
+    rows[owners[order], row_of_user], labels[owners[order], row_of_user] = x[order], y[order]
     return rows, labels
 
 
@@ -107,11 +107,11 @@ class UsersAsGroups(dps.Audit):
         if spec.threat_model.unit != "user":
             return self.of_records.dominating(spec, facts, claim)
         group = replace(claim, unit="record", group_size=claim.group_size * members(spec))
-        found = self.of_records.dominating(in_records(spec), facts, group)
-        if found is None:
+        pair = self.of_records.dominating(in_records(spec), facts, group)
+        if pair is None:
             return None
-        scopes = tuple(replace(scope, unit=spec.unit) for scope in found.scopes)
-        return replace(found, scopes=scopes, assumptions=(*found.assumptions, bounded(spec)))
+        scopes = tuple(replace(scope, unit=spec.unit) for scope in pair.scopes)
+        return replace(pair, scopes=scopes, assumptions=(*pair.assumptions, bounded(spec)))
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """Plan for groups, converted to users."""
@@ -163,28 +163,30 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
             raise ValueError(f"a group of {size} records does not consist of users with {most} each")
         return size // most
 
-    found: Any = outcome
-    if isinstance(found, dps.Series) and "group_size" in found.columns:
-        sizes = tuple(units(size) for size in found.columns["group_size"])
-        found = replace(
-            found,
-            title=f"{found.title}: {spec.unit}",
-            columns=dps.FrozenMap({**found.columns, "group_size": sizes}),
-            units=dps.FrozenMap({**found.units, "group_size": "users"}),
+    converted: Any = outcome
+    if isinstance(converted, dps.Series) and "group_size" in converted.columns:
+        sizes = tuple(units(size) for size in converted.columns["group_size"])
+        converted = replace(
+            converted,
+            title=f"{converted.title}: {spec.unit}",
+            columns=dps.FrozenMap({**converted.columns, "group_size": sizes}),
+            units=dps.FrozenMap({**converted.units, "group_size": "users"}),
         )
-    if isinstance(found, dps.Finding | dps.Evidence | dps.Power) and "group_size" in found.at:
-        users = units(found.at["group_size"])
-        found = replace(found, at=dps.FrozenMap({**found.at, "group_size": users}))
-        if isinstance(found, dps.Power) or (isinstance(found, dps.Finding) and found.rigor == "statistical"):
+    if isinstance(converted, dps.Finding | dps.Evidence | dps.Power) and "group_size" in converted.at:
+        users = units(converted.at["group_size"])
+        converted = replace(converted, at=dps.FrozenMap({**converted.at, "group_size": users}))
+        if isinstance(converted, dps.Power) or (
+            isinstance(converted, dps.Finding) and converted.rigor == "statistical"
+        ):
             group, records = "one user" if users == 1 else f"{users} users", spec.records_per_unit
             if not draws_users(spec.phases):
                 group = f"{group} with {records} record{'s' * (records != 1)}{' each' * (users != 1)}"
-            found = replace(found, method=f"{found.method}; a group is {group}")
-    if isinstance(found, dps.Finding | dps.Evidence):
-        found = replace(found, scope=replace(found.scope, unit=spec.unit))
-    if isinstance(found, dps.Finding) and found.scope.pipeline == "declared" and found.bound == "upper":
-        found = replace(found, assumptions=(*found.assumptions, bounded(spec)))
-    return found  # type: ignore[no-any-return]
+            converted = replace(converted, method=f"{converted.method}; a group is {group}")
+    if isinstance(converted, dps.Finding | dps.Evidence):
+        converted = replace(converted, scope=replace(converted.scope, unit=spec.unit))
+    if isinstance(converted, dps.Finding) and converted.scope.pipeline == "declared" and converted.bound == "upper":
+        converted = replace(converted, assumptions=(*converted.assumptions, bounded(spec)))
+    return converted  # type: ignore[no-any-return]
 
 
 def bounded(spec: dps.Spec) -> dps.Assumption:

@@ -142,11 +142,11 @@ def is_foreign(offered: Offered) -> bool:
     return offered.distribution != "dpspec"
 
 
-def made(offered: Offered, reference: str, what: str, *arguments: Any, **named: Any) -> Any:
+def made(offered: Offered, reference: str, role: str, *arguments: Any, **named: Any) -> Any:
     """Call the code under ``reference``. Raises ``PluginError`` if it cannot be called."""
     function = resolve(reference)
     if not callable(function):
-        raise misbehaved(offered, f"{reference} ({what}) is a {type(function).__name__}, nothing to call")
+        raise misbehaved(offered, f"{reference} ({role}) is a {type(function).__name__}, nothing to call")
     return function(*arguments, **named)
 
 
@@ -183,7 +183,7 @@ def describe(error: BaseException) -> str:
     except Exception:  # an exception whose own text fails still deserves its name
         text = ""
     line = one_line(f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__)
-    return f"{line} ({place})" if (place := _place(error)) else line
+    return f"{line} ({origin})" if (origin := _place(error)) else line
 
 
 def one_line(text: str) -> str:
@@ -207,10 +207,10 @@ def resolve(reference: str) -> object:
 
     try:
         with foreign_code():
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for name in attribute.split("."):
-                found = getattr(found, name)
-            return found
+                target = getattr(target, name)
+            return target
     except Failed as failure:
         raise PluginError(f"cannot load {reference}: {failure}") from failure
 
@@ -251,7 +251,7 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
     """Read the entry points ``dpspec`` without imports; of two copies of a distribution the first counts."""
     candidates: list[Candidate] = []
     broken: list[BrokenPlugin] = []
-    seen: set[str] = set()
+    distributions_read: set[str] = set()
     for distribution in importlib.metadata.distributions():
         name = version = "?"
         try:
@@ -264,8 +264,8 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
             continue
-        if canonicalize_name(name) not in seen:
-            seen.add(canonicalize_name(name))
+        if canonicalize_name(name) not in distributions_read:
+            distributions_read.add(canonicalize_name(name))
             candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
     return tuple(sorted(candidates)), tuple(broken)
 
@@ -311,11 +311,11 @@ def load_registry() -> Registry:
 @functools.cache
 def _registry(files: tuple[ProjectFile, ...]) -> Registry:
     installed, broken = discover()
-    own = [
+    of_project = [
         Candidate(distribution=f.name, version=f.digest[:12], plugin=f.name, value=load_file(f), code=f.digest)
         for f in files
     ]
-    registry = build([*installed, *own], broken)
+    registry = build([*installed, *of_project], broken)
     names = {file.name: file for file in files}
     for plugin in registry.catalog.broken:
         if plugin.distribution in names:
@@ -392,8 +392,8 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -
         plugin: Any = importlib.metadata.EntryPoint(candidate.plugin, candidate.value, GROUP).load()
         api = getattr(plugin, "DPSPEC_API", None)
         if api != HOOK_API:
-            found = "DPSPEC_API is missing" if api is None else f"plugin API {one_line(repr(api))} is not supported"
-            raise Failed(f"{found}; this dpspec supports {HOOK_API}")
+            reason = "DPSPEC_API is missing" if api is None else f"plugin API {one_line(repr(api))} is not supported"
+            raise Failed(f"{reason}; this dpspec supports {HOOK_API}")
         if manager.is_registered(plugin) or manager.has_plugin(candidate.id):
             raise Failed(f"{candidate.value} is already registered, or another entry point is named {candidate.plugin}")
     try:
@@ -422,10 +422,10 @@ def _add_offer(hook: str, provider: Any, offers: Offers) -> None:
         raise Failed(f"{hook} offers a {type(provider).__name__}, not a {types}")
     if flaws := problems(provider, family):
         raise Failed(one_line("; ".join(flaws)))
-    kind, known = getattr(provider, family.key), offers.setdefault(family.name, {})
-    if kind in known:
+    kind, offered_kinds = getattr(provider, family.key), offers.setdefault(family.name, {})
+    if kind in offered_kinds:
         raise Failed(f"{family.name} {kind!r} is offered twice")
-    known[kind] = provider
+    offered_kinds[kind] = provider
 
 
 def _table(
@@ -444,12 +444,12 @@ def _table(
             table[kind] = Offered(
                 provider=provider, plugin=c.plugin, distribution=c.distribution, version=c.version, code=c.code
             )
-        held = [candidate for candidate, _ in holders]
+        keepers = [candidate for candidate, _ in holders]
         for candidate, _ in claims:
-            if candidate not in held:
-                others = held or [other for other, _ in claims if other != candidate]
-                names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
-                outcome = "which keeps it" if held else "so neither is used: uninstall one"
+            if candidate not in keepers:
+                rivals = keepers or [rival for rival, _ in claims if rival != candidate]
+                names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in rivals)
+                outcome = "which keeps it" if keepers else "so neither is used: uninstall one"
                 reason = f"{family} {kind!r} is also offered by {names}, {outcome}"
                 broken.append(candidate.broken(reason, (kind,)))
     return MappingProxyType(table)
@@ -479,7 +479,7 @@ def raised_by(error: BaseException) -> str:
             offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
     for frame in reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)]):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        own = (file.name for file in _project if file.includes(frame.f_code.co_filename))
-        if distribution := offering.get(package) or next(own, ""):
+        project_names = (file.name for file in _project if file.includes(frame.f_code.co_filename))
+        if distribution := offering.get(package) or next(project_names, ""):
             return "" if distribution == "dpspec" else distribution
     return ""

@@ -91,8 +91,8 @@ def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[Pr
         raise UsageError(f"the specs belong to projects with different plugins, {roots}: run them one by one")
     files = [_file(root, name, f"{PYPROJECT}: {_TABLE}") for root, names in listed.items() for name in names]
     for path in [file.resolve() for file in named]:
-        own = table_of(path.parent) if configured else None
-        candidates = [*tables, *([own[0]] if own is not None else []), Path.cwd()]
+        table = table_of(path.parent) if configured else None
+        candidates = [*tables, *([table[0]] if table is not None else []), Path.cwd()]
         root = next((root for root in candidates if path.is_relative_to(root)), path.parent)
         if path not in [file.path for file in files]:
             files.append(_file(root, path.relative_to(root).as_posix(), "--plugin"))
@@ -121,14 +121,14 @@ def table_of(folder: Path) -> tuple[Path, tuple[str, ...]] | None:
     return None
 
 
-def _file(root: Path, name: str, place: str) -> ProjectFile:
-    pure, named_by = PurePosixPath(name), place.partition(":")[0]
+def _file(root: Path, name: str, setting: str) -> ProjectFile:
+    pure, named_by = PurePosixPath(name), setting.partition(":")[0]
     if pure.is_absolute() or ".." in pure.parts or pure.suffix != ".py":
-        raise UsageError(f"{place}: {name!r} must be a Python file (.py) inside the project's folder {root}")
+        raise UsageError(f"{setting}: {name!r} must be a Python file (.py) inside the project's folder {root}")
     try:
         source = (root / name).read_bytes()
     except OSError as error:
-        raise UsageError(f"{place}: {root / name}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{setting}: {root / name}: {(error.strerror or str(error)).lower()}") from None
     digest = _digest(root, name, source)
     return ProjectFile(name=pure.as_posix(), root=str(root), named_by=named_by, source=source, digest=digest)
 
@@ -146,8 +146,8 @@ def _digest(root: Path, name: str, source: bytes) -> str:
     """
     if str(root) not in sys.path:  # at the end, because installed modules have priority
         sys.path.append(str(root))
-    if other := next((path for path in _IMPORTED if not path.is_relative_to(root)), None):
-        raise UsageError(f"this process has imported {other} of another project: restart the process")
+    if foreign_file := next((path for path in _IMPORTED if not path.is_relative_to(root)), None):
+        raise UsageError(f"this process has imported {foreign_file} of another project: restart the process")
     contents, waiting = {root / name: source}, [source]
     while waiting:
         for path in sorted(_imported_files(root, waiting.pop())):
@@ -183,8 +183,8 @@ def _imported_files(root: Path, source: bytes) -> Iterator[Path]:
         if spec is None:
             continue
         folders = spec.submodule_search_locations
-        found = [Path(f) for f in folders] if folders is not None else [Path(spec.origin)] if spec.origin else []
-        for path in found:
+        locations = [Path(f) for f in folders] if folders is not None else [Path(spec.origin)] if spec.origin else []
+        for path in locations:
             for file in map(Path.resolve, path.rglob("*.py") if path.is_dir() else [path]):
                 if _is_own(root, file) and file.is_file():
                     yield file
@@ -228,23 +228,23 @@ def load_file(file: ProjectFile) -> str:
 def _add_hooks(module: ModuleType) -> None:
     """Add hooks that yield the providers of decorated functions, then the providers of the module's own hooks."""
     functions = {id(value): value for value in vars(module).values() if inspect.isfunction(value)}.values()
-    parts = [part for function in functions for part in getattr(function, PARTS, ())]
-    if not parts and not hasattr(module, "DPSPEC_API"):
+    decorated = [part for function in functions for part in getattr(function, PARTS, ())]
+    if not decorated and not hasattr(module, "DPSPEC_API"):
         raise ValueError("no function is decorated, for example with @dpspec.model, and DPSPEC_API is missing")
     module.__dict__.setdefault("DPSPEC_API", HOOK_API)
     offers: dict[str, list[Any]] = {}
-    for number, part in enumerate(parts):
+    for number, part in enumerate(decorated):
         hook, type_, field, adapt = _FAMILIES[part.family]
         setattr(module, f"dpspec_part_{number}", adapt(part))
         code = f"{module.__name__}:dpspec_part_{number}"
         offers.setdefault(hook, []).append(_descriptor(part, type_, field, code))
     for hook, providers in offers.items():
-        own = getattr(module, hook, None)
-        setattr(module, hook, hookimpl(_hook(providers, own)))
+        own_hook = getattr(module, hook, None)
+        setattr(module, hook, hookimpl(_hook(providers, own_hook)))
 
 
-def _hook(providers: Sequence[Any], own: Callable[[], Iterable[Any]] | None) -> Callable[[], Iterable[Any]]:
-    return lambda: (*providers, *(own() if own is not None else ()))
+def _hook(providers: Sequence[Any], own_hook: Callable[[], Iterable[Any]] | None) -> Callable[[], Iterable[Any]]:
+    return lambda: (*providers, *(own_hook() if own_hook is not None else ()))
 
 
 def _model(part: Part) -> Callable[..., Any]:

@@ -104,7 +104,7 @@ def _measured(
         no_noise = () if outside else ("noise (no released model shows it)",)
         no_canaries = () if planted else ("contribution (too few gradient canaries, or none)",)
         return Ran(reading="measured", missing=(*no_noise, *no_canaries, *strange))
-    total, degrees = sum(one.statistic for one in outside), sum(one.degrees for one in outside)
+    total, degrees = sum(noise.statistic for noise in outside), sum(noise.degrees for noise in outside)
     most = math.sqrt(total / (2.0 * float(special.gammaincinv(0.5 * degrees, error["noise"]))))
     # A log with more noise than the models is not a lower limit.
     least = reported[0] if reported is not None and reported[0] <= most else 0.0
@@ -119,7 +119,7 @@ def _measured(
 def _rates(runs: Runs, error: float) -> tuple[tuple[Interval, ...], tuple[str, ...]]:
     """Clopper-Pearson intervals of the rates of all phases, with equal shares of the error; and missing quantities."""
     logs = runs.of(lambda run: run.sampling_log)
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     for number, phase in enumerate(runs.phases):
         if not phase.sampling.is_independent:
             return (), (f"rate ({phase.sampling.scheme} batches are not Poisson samples)",)
@@ -131,5 +131,5 @@ def _rates(runs: Runs, error: float) -> tuple[tuple[Interval, ...], tuple[str, .
             return (), ("rate (the backend reports no batches)",)
         one_sided = 1.0 - error / len(runs.phases)
         limits = binomial.lower(drawn, chances, one_sided), binomial.upper(drawn, chances, one_sided)
-        found.append((1.0, 1.0) if phase.rate() >= 1.0 and drawn == chances else limits)
-    return tuple(found), ()
+        intervals.append((1.0, 1.0) if phase.rate() >= 1.0 and drawn == chances else limits)
+    return tuple(intervals), ()

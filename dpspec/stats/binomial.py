@@ -224,8 +224,8 @@ class TruncatedSize:
         if sign * (total - steps * mean) <= 0.0:
             return 1.0
         scale = max(float(np.exp(logs) @ np.square(terms - mean)), 1e-12) ** 0.5
-        one = cumulant_of(logs, sign * (terms - total / steps))
-        return min(1.0, math.exp(chernoff_log_tail(one, steps, 1e-6 / scale, 1e4 / scale)) + steps * _OUTSIDE)
+        cumulant = cumulant_of(logs, sign * (terms - total / steps))
+        return min(1.0, math.exp(chernoff_log_tail(cumulant, steps, 1e-6 / scale, 1e4 / scale)) + steps * _OUTSIDE)
 
 
 @lru_cache(maxsize=1024)
@@ -240,22 +240,24 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
         odds = math.log(rate) - math.log1p(-rate) + shift
         return TruncatedSize(records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), cap)
 
-    def rejects(other: TruncatedSize, sign: float) -> bool:
-        surely = steps * other.mean - sign * float(special.ndtri(_POWER)) * math.sqrt(steps * other.variance)
+    def rejects(alternative: TruncatedSize, sign: float) -> bool:
+        surely = steps * alternative.mean - sign * float(special.ndtri(_POWER)) * math.sqrt(
+            steps * alternative.variance
+        )
         if sign > 0.0:
             return surely > steps * law.mean and law.above(surely, steps) <= level
         return surely < steps * law.mean and law.below(max(0.0, surely), steps) <= level
 
-    found = []
+    distances = []
     for sign in (-1.0, 1.0):
 
-        def seen(shift: float, sign: float = sign) -> bool:
+        def is_rejected(shift: float, sign: float = sign) -> bool:
             return rejects(tilted(sign * shift), sign)
 
-        if not seen(40.0):
+        if not is_rejected(40.0):
             return None
-        found.append(abs(tilted(sign * bisect(seen, 40.0, 0.0, halvings=20)[0]).mean / law.mean - 1.0))
-    return max(found)
+        distances.append(abs(tilted(sign * bisect(is_rejected, 40.0, 0.0, halvings=20)[0]).mean / law.mean - 1.0))
+    return max(distances)
 
 
 #: Level of all tests of one table together.

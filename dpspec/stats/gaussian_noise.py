@@ -59,8 +59,8 @@ def log_repeats(count: int, expected: float) -> float:
 def repeats(count: int, expected: float, gaps: int, tried: int, test: str) -> Measurement:
     """Test the largest of ``tried`` counts of small gaps; ``detectable`` is the share of values that repeat."""
     needed = math.log(LEVEL / tried / len(_EXPONENTS))
-    seen = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
-    share = (seen + _Z * math.sqrt(seen)) / max(1, gaps)
+    rejected_count = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
+    share = (rejected_count + _Z * math.sqrt(rejected_count)) / max(1, gaps)
     return Measurement(
         test=test,
         declared=expected,
@@ -79,24 +79,24 @@ def _events(counts: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=16)
-def _probabilities(room: float) -> tuple[Array, Array]:
-    """Lower and upper probabilities of the events when each edge is uncertain by ``room``."""
-    low, high = special.ndtr(EDGES - room), special.ndtr(EDGES + room)
+def _probabilities(edge_error: float) -> tuple[Array, Array]:
+    """Lower and upper probabilities of the events when each edge is uncertain by ``edge_error``."""
+    low, high = special.ndtr(EDGES - edge_error), special.ndtr(EDGES + edge_error)
     positive = EDGES[len(EDGES) // 2 + 1 :]
     lower, upper = np.concatenate([[0.0], low, [1.0]]), np.concatenate([[0.0], high, [1.0]])
     inside = np.maximum(lower[1:] - upper[:-1], 0.0), np.minimum(upper[1:] - lower[:-1], 1.0)
-    outside = 2.0 * special.ndtr(-positive - room), np.minimum(2.0 * special.ndtr(room - positive), 1.0)
+    outside = 2.0 * special.ndtr(-positive - edge_error), np.minimum(2.0 * special.ndtr(edge_error - positive), 1.0)
     return np.concatenate([inside[0], low, outside[0]]), np.concatenate([inside[1], high, outside[1]])
 
 
-def log_shares(counts: Array, room: float) -> tuple[Any, Any]:
+def log_shares(counts: Array, edge_error: float) -> tuple[Any, Any]:
     """ln of the bound on the probability of the most surprising event (Bonferroni), and the number of that event.
 
     counts: (..., intervals); each row of counts gives a bound and an event.
     """
     total = np.asarray(counts.sum(axis=-1), dtype=np.float64)
     observed = _events(np.asarray(counts, dtype=np.float64)) / np.maximum(total, 1.0)[..., None]
-    low, high = _probabilities(room)
+    low, high = _probabilities(edge_error)
     nearest = np.clip(observed, low, high)
     with np.errstate(divide="ignore", invalid="ignore"):
         divergence = special.rel_entr(observed, nearest) + special.rel_entr(1.0 - observed, 1.0 - nearest)
@@ -105,24 +105,24 @@ def log_shares(counts: Array, room: float) -> tuple[Any, Any]:
     return np.minimum(math.log(2.0 * observed.shape[-1]) - total * most, 0.0), worst
 
 
-def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measurement:
+def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> Measurement:
     """Test the distribution of values by the ``counts`` in the :data:`INTERVALS` between :data:`EDGES`, in shares.
 
-    ``room`` bounds the rounding of a value. This is the most surprising of ``tried`` tests. ``detectable`` is the
+    ``edge_error`` bounds the rounding of a value. This is the most surprising of ``tried`` tests. ``detectable`` is the
     difference of the share below an edge, at most.
     """
-    given = np.asarray(counts, dtype=np.float64)
-    total = float(given.sum())
-    log_p, worst = log_shares(given, room)
-    low, high = _probabilities(room)
+    interval_counts = np.asarray(counts, dtype=np.float64)
+    total = float(interval_counts.sum())
+    log_p, worst = log_shares(interval_counts, edge_error)
+    low, high = _probabilities(edge_error)
     needed = math.log(2.0 * len(low) * tried / LEVEL)
-    seen = (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(total) + room if total else math.inf
+    detectable_shift = (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(total) + edge_error if total else math.inf
     return Measurement(
         test=test,
         declared=0.5 * float(low[worst] + high[worst]),
-        measured=float(_events(given)[worst]) / total if total else 0.0,
+        measured=float(_events(interval_counts)[worst]) / total if total else 0.0,
         p_value=_bounded(math.log(tried) + float(log_p)),
-        detectable=seen if seen < 0.5 else None,
+        detectable=detectable_shift if detectable_shift < 0.5 else None,
     )
 
 
@@ -130,20 +130,20 @@ def log_products(products: Array, pairs: Array) -> Array:
     """ln of the bounds on P[X >= ``products``] for sums over ``pairs`` edges of graphs whose components are paths."""
     size, edges = np.abs(products), np.maximum(pairs, 1.0)
     s = 2.0 * size / (edges + np.sqrt(edges * edges + 16.0 * size * size))
-    found: Array = -s * size - 0.125 * edges * np.log1p(-4.0 * s * s)
-    return np.where(pairs > 0, found, 0.0)
+    log_bounds: Array = -s * size - 0.125 * edges * np.log1p(-4.0 * s * s)
+    return np.where(pairs > 0, log_bounds, 0.0)
 
 
 def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
     """Test the largest of ``tried`` sums of products; ``measured`` and ``detectable`` are correlations."""
     log_p = float(log_products(np.array([product]), np.array([float(pairs)]))[0])
-    seen = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / math.sqrt(pairs)
+    detectable_correlation = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / math.sqrt(pairs)
     return Measurement(
         test=test,
         declared=0.0,
         measured=product / pairs,
         p_value=_bounded(math.log(2.0 * tried) + log_p),
-        detectable=seen if seen <= 1.0 else None,
+        detectable=detectable_correlation if detectable_correlation <= 1.0 else None,
     )
 
 
@@ -176,8 +176,8 @@ def scores(squares: Array, degrees: Array) -> Array:
 
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
     """Test that ``terms`` independent normal values have variance 1; the most surprising of ``tried`` such tests."""
-    found = noise_tests.two_sided(squares, terms)
-    return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
+    two_sided = noise_tests.two_sided(squares, terms)
+    return replace(two_sided, test=test, p_value=min(1.0, tried * two_sided.p_value))
 
 
 def coarse(count: int, values: int, test: str) -> Measurement:
@@ -185,13 +185,13 @@ def coarse(count: int, values: int, test: str) -> Measurement:
     share = max(count / values, COARSE)
     divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
     needed = math.log(1.0 / LEVEL)
-    seen = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
+    detectable_share = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
     return Measurement(
         test=test,
         declared=COARSE,
         measured=count / values,
         p_value=_bounded(-values * divergence),
-        detectable=seen if seen <= 1.0 else None,
+        detectable=detectable_share if detectable_share <= 1.0 else None,
     )
 
 
@@ -237,30 +237,32 @@ def earlier_sums(vectors: Array, test: str) -> tuple[Measurement, Measurement]:
 
 def window_sums(vectors: Array, test: str) -> list[Measurement]:
     """Test the sums of ``vectors`` (T, W) over windows of T, T/2, T/4, ... steps, down to 2."""
-    made, count = [], len(vectors)
+    measurements, count = [], len(vectors)
     size = count
     sums = np.concatenate([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0)])
     while size >= 2:
-        parts = np.diff(sums[::size], axis=0)
-        made.append(spread(float(np.square(parts).sum()) / size, parts.size, test))
+        window_totals = np.diff(sums[::size], axis=0)
+        measurements.append(spread(float(np.square(window_totals).sum()) / size, window_totals.size, test))
         size //= 2
-    return made
+    return measurements
 
 
 def _units(vectors: Array) -> Array:
     """The directions of vectors, 0 of a vector without length."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    found: Array = vectors / np.where(lengths > 0.0, lengths, 1.0)
-    return found
+    directions: Array = vectors / np.where(lengths > 0.0, lengths, 1.0)
+    return directions
 
 
 def _normal(score: float, tried: int, dimensions: float, test: str) -> Measurement:
     """Test the most extreme of ``tried`` values that are N(0, 1); as correlations in ``dimensions`` dimensions."""
-    seen = (float(special.ndtri(POWER)) - float(special.ndtri(0.5 * LEVEL / tried))) / math.sqrt(dimensions)
+    detectable_correlation = (float(special.ndtri(POWER)) - float(special.ndtri(0.5 * LEVEL / tried))) / math.sqrt(
+        dimensions
+    )
     return Measurement(
         test=test,
         declared=0.0,
         measured=score / math.sqrt(dimensions),
         p_value=min(1.0, 2.0 * tried * float(special.ndtr(-abs(score)))),
-        detectable=seen if seen <= 1.0 else None,
+        detectable=detectable_correlation if detectable_correlation <= 1.0 else None,
     )

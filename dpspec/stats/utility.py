@@ -55,18 +55,18 @@ def from_counts(
     Claims about the pipeline are tested on all runs, and claims about a model on the test records of the first run.
     ``measured`` has ``{test: {right, records}, ...}`` for each trial; ``first``: whether its first is the first run.
     """
-    asked = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
+    subjects = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
     for name in ("train", "test"):
         counts = [read(Answers, accuracy[name], f"{quantity}.{name}") for accuracy in measured if name in accuracy]
         if not counts:
             continue
         shares = [c.right / c.records for c in counts]
         yield _estimate(spec, quantity, name, "pipeline", sum(shares) / len(shares), model, len(counts), scope)
-        one = counts[0] if first and name in measured[0] else None
-        if one is not None and "model" in asked:
-            yield _estimate(spec, quantity, name, "model", one.right / one.records, model, 1, scope)
+        first_counts = counts[0] if first and name in measured[0] else None
+        if first_counts is not None and "model" in subjects:
+            yield _estimate(spec, quantity, name, "model", first_counts.right / first_counts.records, model, 1, scope)
         if name == "test":
-            yield from _evidence(quantity, counts, one if "model" in asked else None, scope)
+            yield from _evidence(quantity, counts, first_counts if "model" in subjects else None, scope)
 
 
 def _estimate(
@@ -137,8 +137,8 @@ def average_at_least(successes: Sequence[int], records: int, value: float) -> fl
         if mean <= 0.0:
             return bool(np.any(shares > 0.0))
         with np.errstate(divide="ignore"):  # the full stake is lost at a share of 0
-            each = np.log(1.0 + np.multiply.outer(_STAKES, shares / mean - 1.0)).sum(axis=1)
-        return float(np.logaddexp.reduce(each)) - math.log(len(_STAKES)) >= -half
+            log_wealth = np.log(1.0 + np.multiply.outer(_STAKES, shares / mean - 1.0)).sum(axis=1)
+        return float(np.logaddexp.reduce(log_wealth)) - math.log(len(_STAKES)) >= -half
 
     if not rejected(0.0):
         return 1.0

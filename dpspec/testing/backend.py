@@ -29,9 +29,9 @@ def small_job(
     clip_norm: float = 1.0,
     sampling: Mapping[str, Json] | None = None,
     seed: int = 1,
-    **parts: Any,
+    **fields: Any,
 ) -> TrainingJob:
-    """A job of one phase on 20 seeded records; ``parts`` are more fields of :class:`~dpspec.contract.TrainingJob`."""
+    """A job of one phase on 20 seeded records; ``fields`` are more fields of :class:`~dpspec.contract.TrainingJob`."""
     import numpy as np
     import torch
 
@@ -59,7 +59,7 @@ def small_job(
         expected_batch_size=RECORDS / 2,
         device="cpu",
         seed=seed,
-        **parts,
+        **fields,
     )
 
 
@@ -119,17 +119,17 @@ class BackendSuite(ProviderSuite):
 
         training: More training options.
         """
-        given = filled(training_block(cls.provider()), {**cls.options, **(training or {})})
-        options = FrozenMap({key: value for key, value in given.items() if key != "backend"})
+        block = filled(training_block(cls.provider()), {**cls.options, **(training or {})})
+        options = FrozenMap({key: value for key, value in block.items() if key != "backend"})
         return small_job(**{"options": options, "steps": _STEPS, **changes})
 
     @classmethod
     def trained(cls, **changes: Any) -> tuple[torch.Tensor, _Log]:
         """The final parameters (P,) of a job, and its observations."""
         log = _Log()
-        made = cls.job(observers=(log,), **changes)
-        cls.code()().train(made)
-        return parameters(made.model), log
+        job = cls.job(observers=(log,), **changes)
+        cls.code()().train(job)
+        return parameters(job.model), log
 
     def can(self, capability: str) -> bool:
         """Whether the descriptor declares a capability."""
@@ -142,14 +142,14 @@ class BackendSuite(ProviderSuite):
         first, _ = self.trained(seed=1)
         torch.rand(1)
         again, _ = self.trained(seed=1)
-        other, _ = self.trained(seed=2)
+        of_other_seed, _ = self.trained(seed=2)
         require(torch.equal(first, again), "two runs of one seed differ")
-        require(not torch.equal(first, other), "the seed does not decide the run")
+        require(not torch.equal(first, of_other_seed), "the seed does not decide the run")
 
     def test_global_generators_are_left_alone(self) -> None:
         """Training uses its own random generators, not the global ones."""
-        made, trainer = self.job(), self.code()()
-        seeded(lambda: trainer.train(made))
+        job, trainer = self.job(), self.code()()
+        seeded(lambda: trainer.train(job))
 
     def test_declared_capabilities_are_delivered_in_order(self) -> None:
         """Each declared log is shown once per step, steps counting from 1; iterates begin with the initial model.
@@ -166,13 +166,13 @@ class BackendSuite(ProviderSuite):
                 require(kind != "sgd", "plain descent is refused")
         steps = list(range(1, _STEPS + 1))
         methods = {"sampling-log": "sampled", "noise-log": "noised", "norm-log": "clipped"}
-        wanted = {"iterates": ("released", [0, *steps])}
-        wanted |= {capability: (method, steps) for capability, method in methods.items()}
+        expected_calls = {"iterates": ("released", [0, *steps])}
+        expected_calls |= {capability: (method, steps) for capability, method in methods.items()}
         for where, log in logs:
-            for capability, (method, expected) in wanted.items():
-                seen = [step for name, step, _ in log.calls if name == method]
-                fits = seen == expected or not self.can(capability)
-                require(fits, f"{method} (capability {capability}) was called at steps {seen}{where}")
+            for capability, (method, expected) in expected_calls.items():
+                called_steps = [step for name, step, _ in log.calls if name == method]
+                fits = called_steps == expected or not self.can(capability)
+                require(fits, f"{method} (capability {capability}) was called at steps {called_steps}{where}")
             order = [step for _, step, _ in log.calls]
             require(order == sorted(order), f"observers are called out of order{where}: {order}")
 
@@ -181,9 +181,9 @@ class BackendSuite(ProviderSuite):
         size = len(parameters(self.job().model))
         _, log = self.trained()
         for name, step, value in log.calls:
-            wanted = size if name in ("released", "noised") else len(value)
+            length = size if name in ("released", "noised") else len(value)
             shape = tuple(value.shape)
-            require(shape == (wanted,), f"{name}({step}) shows shape {shape}, not ({wanted},)")
+            require(shape == (length,), f"{name}({step}) shows shape {shape}, not ({length},)")
         if self.can("norm-log"):
             kinds = {str(norms.dtype) for norms in log.all("clipped")}
             require(kinds == {"torch.float64"}, f"norms are {sorted(kinds)}, not float64")
@@ -324,15 +324,18 @@ class BackendSuite(ProviderSuite):
         import torch
 
         plain, _ = self.trained(noise=0.0, sampling=self.everybody(), steps=1)
-        planted, seen = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=canary(len(plain)))
+        planted, log = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=canary(len(plain)))
         moved = (planted - plain).abs()
         require(float(moved[2]) > 0, "the canary's gradient is not in the update")
-        rest = torch.cat([moved[:2], moved[3:]])
-        require(float(rest.max()) <= 1e-5 * float(moved[2]), "the canary moves coordinates that are not its own")
-        for drawn in seen.all("sampled"):
+        other_coordinates = torch.cat([moved[:2], moved[3:]])
+        require(
+            float(other_coordinates.max()) <= 1e-5 * float(moved[2]),
+            "the canary moves coordinates that are not its own",
+        )
+        for drawn in log.all("sampled"):
             fits = sorted(drawn.tolist()) == list(range(RECORDS + 1))
             require(fits, f"full sampling with one canary drew {sorted(drawn.tolist())}")
-        for norms in seen.all("clipped"):
+        for norms in log.all("clipped"):
             require(float(norms.max()) <= 1 + 1e-5, "the canary is not clipped")
 
     def test_a_cancelled_job_stops(self) -> None:
@@ -349,13 +352,13 @@ class BackendSuite(ProviderSuite):
         """Without noise, full batches lower the loss of the small job."""
         import torch
 
-        made = self.job(noise=0.0, sampling=self.everybody(), steps=30)
+        job = self.job(noise=0.0, sampling=self.everybody(), steps=30)
 
         def loss() -> float:
             with torch.no_grad():
-                return float(torch.nn.functional.cross_entropy(made.model(torch.tensor(made.x)), torch.tensor(made.y)))
+                return float(torch.nn.functional.cross_entropy(job.model(torch.tensor(job.x)), torch.tensor(job.y)))
 
         before = loss()
-        self.code()().train(made)
+        self.code()().train(job)
         after = loss()
         require(after < before, f"thirty steps moved the loss from {before} to {after}")

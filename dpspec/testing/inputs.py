@@ -56,11 +56,11 @@ class DatasetSuite(ProviderSuite):
 
     def test_facts_are_stable(self, tmp_path: Path) -> None:
         """Two sources, and one in another folder with the same files, return the same facts and digest."""
-        here = tmp_path / "here"
-        here.mkdir()
-        facts = self.source(here).facts()
-        require(self.source(here).facts() == facts, "two sources of the same options state different facts")
-        shutil.copytree(here, tmp_path / "there")
+        folder = tmp_path / "here"
+        folder.mkdir()
+        facts = self.source(folder).facts()
+        require(self.source(folder).facts() == facts, "two sources of the same options state different facts")
+        shutil.copytree(folder, tmp_path / "there")
         moved = self.code()(self._options(), tmp_path / "there").facts()
         require(moved == facts, "the facts depend on the folder: paths must not enter the digest")
 
@@ -81,16 +81,16 @@ class DatasetSuite(ProviderSuite):
             raise AssertionError("a kind without rows must refuse to load() with a DataError")
         require(facts.digest, "a kind with rows must state their digest")
         loaded = source.load()
-        for what, x, y, count in (
+        for split, x, y, count in (
             ("train", loaded.train_x, loaded.train_y, facts.records),
             ("test", loaded.test_x, loaded.test_y, facts.test_records),
         ):
             for name, array, shape, dtype in (("x", x, (count, *facts.shape), "float32"), ("y", y, (count,), "int64")):
-                require(array.shape == shape, f"{what}_{name} has shape {array.shape}, not {shape}")
-                require(str(array.dtype) == dtype, f"{what}_{name} is {array.dtype}, not {dtype}")
-            require(bool(np.isfinite(x).all()), f"{what}_x holds values that are not finite")
+                require(array.shape == shape, f"{split}_{name} has shape {array.shape}, not {shape}")
+                require(str(array.dtype) == dtype, f"{split}_{name} is {array.dtype}, not {dtype}")
+            require(bool(np.isfinite(x).all()), f"{split}_x holds values that are not finite")
             low, high = int(y.min(initial=0)), int(y.max(initial=0))
-            require(low >= 0 and high < facts.classes, f"{what}_y runs over {low}..{high} of {facts.classes} classes")
+            require(low >= 0 and high < facts.classes, f"{split}_y runs over {low}..{high} of {facts.classes} classes")
 
     def test_rows_are_the_same_every_time(self, tmp_path: Path) -> None:
         """Loading twice gives equal rows, also after the caller writes into the first ones."""
@@ -103,11 +103,11 @@ class DatasetSuite(ProviderSuite):
             return [loaded.train_x, loaded.train_y, loaded.test_x, loaded.test_y]
 
         first = load()
-        kept = [array.copy() for array in first]
+        copies = [array.copy() for array in first]
         for array in first:
             if array.flags.writeable:
                 array[...] = 0
-        same = all(np.array_equal(a, b) for a, b in zip(kept, load(), strict=True))
+        same = all(np.array_equal(a, b) for a, b in zip(copies, load(), strict=True))
         require(same, "loading twice gives different rows")
 
     def _options(self) -> FrozenMap:
@@ -127,8 +127,8 @@ class ModelSuite(ProviderSuite):
     @classmethod
     def factory(cls) -> ModelFactory:
         """Create a factory."""
-        made: ModelFactory = cls.code()(filled(cls.provider().schema, cls.options), cls.facts)
-        return made
+        factory: ModelFactory = cls.code()(filled(cls.provider().schema, cls.options), cls.facts)
+        return factory
 
     def test_counting_parameters_is_light(self) -> None:
         """Counting the parameters imports neither torch nor scipy, so that ``dpspec plan`` is fast."""
@@ -162,8 +162,10 @@ class ModelSuite(ProviderSuite):
         import torch
 
         outputs = self.factory().build(0)(self._records(0))
-        wanted = (_BATCH, self.facts.classes)
-        require(tuple(outputs.shape) == wanted, f"outputs have shape {tuple(outputs.shape)}, not {wanted}")
+        expected_shape = (_BATCH, self.facts.classes)
+        require(
+            tuple(outputs.shape) == expected_shape, f"outputs have shape {tuple(outputs.shape)}, not {expected_shape}"
+        )
         require(bool(torch.isfinite(outputs).all()), "outputs are not finite")
 
     def test_records_do_not_see_each_other(self) -> None:
@@ -223,7 +225,7 @@ class CanarySuite(ProviderSuite):
 
         provider: Canary = cls.provider()
         x, y = _rows(cls.facts)
-        asked = Asked(
+        request = Asked(
             count=cls.count,
             seed=seed,
             facts=cls.facts,
@@ -231,27 +233,30 @@ class CanarySuite(ProviderSuite):
             x=x if provider.reads_data else None,
             y=y if provider.reads_data else None,
         )
-        found = cls.code()(asked)
+        canaries = cls.code()(request)
         if provider.space == "input":
-            require(isinstance(found, tuple) and len(found) == 2, f"make() returns a {type(found).__name__}")
-            return (np.asarray(found[0]), np.asarray(found[1]))
-        if isinstance(found, np.ndarray):
-            return (found,)
-        return (found.directions(torch.arange(cls.count)).numpy(),)
+            require(isinstance(canaries, tuple) and len(canaries) == 2, f"make() returns a {type(canaries).__name__}")
+            return (np.asarray(canaries[0]), np.asarray(canaries[1]))
+        if isinstance(canaries, np.ndarray):
+            return (canaries,)
+        return (canaries.directions(torch.arange(cls.count)).numpy(),)
 
     def test_it_makes_what_is_asked_for(self) -> None:
         """Records have the shape and types of training records; directions are orthonormal."""
         import numpy as np
 
-        made = self.made(1)
+        canaries = self.made(1)
         if self.provider().space == "gradient":
-            wanted = (self.count, self.facts.parameters)
-            require(made[0].shape == wanted, f"directions have the shape {made[0].shape}, not {wanted}")
-            products = made[0].astype(np.float64) @ made[0].astype(np.float64).T
+            expected_shape = (self.count, self.facts.parameters)
+            require(
+                canaries[0].shape == expected_shape,
+                f"directions have the shape {canaries[0].shape}, not {expected_shape}",
+            )
+            products = canaries[0].astype(np.float64) @ canaries[0].astype(np.float64).T
             off = float(np.abs(products - np.eye(self.count)).max())
             require(off <= _TOLERANCE, f"products of directions are off by {off:.2g}: they must be orthonormal")
             return
-        x, y = made
+        x, y = canaries
         wanted_x = (self.count, *(self.facts.shape or (self.facts.features,)))
         require(x.shape == wanted_x and x.dtype.kind == "f", f"x is {x.dtype} of shape {x.shape}, not {wanted_x}")
         require(bool(np.isfinite(x).all()), "x holds values that are not finite")
@@ -331,8 +336,8 @@ class ScoreSuite(ProviderSuite):
         """Scores depend on the observations only; no global generator is used."""
         import numpy as np
 
-        seen = self.observed()
-        first = seeded(lambda: np.array(self.code()(seen)))
+        observed = self.observed()
+        first = seeded(lambda: np.array(self.code()(observed)))
         require(bool((first == np.array(self.code()(self.observed()))).all()), "two calls give different scores")
 
 

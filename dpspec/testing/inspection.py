@@ -49,7 +49,7 @@ _WITH_OPTIONS = (DatasetSuite, ModelSuite)
 
 def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
     """Test one provider; a mechanism runs its example."""
-    (field,) = (one.field for one in FAMILIES if one.name == family)
+    (field,) = (candidate.field for candidate in FAMILIES if candidate.name == family)
     provider = getattr(registry.catalog, field)[kind].provider
     # A suite without an author: any sampling scheme except Poisson may be missing.
     settings: dict[str, Any] = {

@@ -111,12 +111,12 @@ class MechanismSuite(ProviderSuite):
         if cls not in _first:
             _first[cls] = None
             _first[cls] = cls.run(cls.load())
-        made = _first[cls]
-        if made is None:
+        executed = _first[cls]
+        if executed is None:
             raise AssertionError("the example does not run to its end: another test of this suite says why")
-        if trials and not made.trials():
+        if trials and not executed.trials():
             raise unittest.SkipTest("the example has no trials")
-        return made
+        return executed
 
     @classmethod
     def audit(cls) -> Audit:
@@ -136,14 +136,14 @@ class MechanismSuite(ProviderSuite):
     def test_checking_a_spec_imports_neither_torch_nor_scipy(self) -> None:
         """Validating the example imports neither torch nor scipy, so that ``dpspec validate`` is fast."""
         self.load()
-        place = str(_folder(type(self)) / "example.yaml")
+        path = str(_folder(type(self)) / "example.yaml")
         call = f"""found()
         from dpspec.registry.loader import load_catalog
         from dpspec.language.load import load_specs
         from dpspec.engine.preparing.prepare import prepare
         catalog = load_catalog()
         if {self.kind!r} in catalog.mechanisms:
-            for spec in load_specs([Path({place!r})], catalog).specs:
+            for spec in load_specs([Path({path!r})], catalog).specs:
                 prepare(spec, catalog)"""
         advice = " when a spec is checked: import it in bound, trials or conclude"
         require_light(self.provider().audit, call, ("torch", "scipy"), advice)
@@ -152,8 +152,8 @@ class MechanismSuite(ProviderSuite):
         """Findings, series, checks and evidence are complete and valid, and every claim has an upper bound."""
         for spec, audit in zip(self.first().specs, self.first().result.audits, strict=True):
             outcomes: list[Outcome] = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
-            found = [*flaws(outcomes), *unanswered(spec, audit.findings)]
-            require(not found, "\n".join(dict.fromkeys(found)))
+            faults = [*flaws(outcomes), *unanswered(spec, audit.findings)]
+            require(not faults, "\n".join(dict.fromkeys(faults)))
 
     def test_example_runs_as_expected(self) -> None:
         """The example runs to its end, and every verdict is the expected one."""
@@ -187,15 +187,15 @@ class MechanismSuite(ProviderSuite):
     def test_trials_are_reproducible_by_seed(self) -> None:
         """The same spec in an empty store gives equal bytes; another ``audit.seed`` gives other bytes."""
         first, again = self.first(trials=True), self.run(self.load())
-        place, once, then = next(differing(first.trials(), again.trials(), "trials"), ("trials", "", ""))
+        path, once, then = next(differing(first.trials(), again.trials(), "trials"), ("trials", "", ""))
         require(
             first.trials() == again.trials(),
             "two runs of the same spec gave different trials: all randomness must come from context.seed(index, ...)"
-            f"\n{place}: {once} first, {then} then",
+            f"\n{path}: {once} first, {then} then",
         )
         seeds = {spec.audit.seed for spec in first.specs if spec.audit is not None}
-        other = self.run(self.load(f"audit.seed={max(seeds) + 1}"))
-        require(other.trials() != first.trials(), "the trials do not depend on audit.seed")
+        of_other_seed = self.run(self.load(f"audit.seed={max(seeds) + 1}"))
+        require(of_other_seed.trials() != first.trials(), "the trials do not depend on audit.seed")
 
     def test_stored_trials_are_found_again(self) -> None:
         """A second run on the same store trains nothing."""
@@ -208,12 +208,12 @@ class MechanismSuite(ProviderSuite):
             inputs = self._inputs(spec)
             # Everything changes that trials may not depend on.
             document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
-            other = replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
+            changed = replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
             if spec.audit is not None:
                 confidence = (1 + spec.audit.confidence) / 2
-                other = _changed(other, confidence=confidence, runs=spec.audit.runs + 1, expect="deviates")
+                changed = _changed(changed, confidence=confidence, runs=spec.audit.runs + 1, expect="deviates")
             require(
-                self._inputs(other) == inputs,
+                self._inputs(changed) == inputs,
                 "trial_inputs change with the claims, the confidence, the number of runs or the name: "
                 "every such change would train again",
             )
@@ -247,8 +247,10 @@ class MechanismSuite(ProviderSuite):
             specs = [self.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
             audits = [self.run([spec], train=False).result.audits[0] for spec in specs]
             uppers = [[f for f in audit.findings if f.bound == "upper"] for audit in audits]
-            chosen = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
-            tables = [{_conditions(f): f.value for f in found} for found in chosen]
+            chosen = [
+                [f for f in findings if not self.quantities or f.quantity in self.quantities] for findings in uppers
+            ]
+            tables = [{_conditions(f): f.value for f in findings} for findings in chosen]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
             require(common, f"{key}: no upper bound at any of {trend.values}")
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
@@ -265,9 +267,11 @@ class MechanismSuite(ProviderSuite):
 
 def _conditions(finding: Finding) -> str:
     usual = asdict(Scope())
-    at = [f"{key} {value}" for key, value in finding.at.items()]
+    conditions = [f"{key} {value}" for key, value in finding.at.items()]
     scope = [f"{key} {value}" for key, value in asdict(finding.scope).items() if value != usual[key]]
-    return f"on {finding.quantity} by {finding.method}" + f" at {', '.join(at + scope)}" * bool(at or scope)
+    return f"on {finding.quantity} by {finding.method}" + f" at {', '.join(conditions + scope)}" * bool(
+        conditions or scope
+    )
 
 
 def _changed(spec: Spec, **audit: Any) -> Spec:
@@ -294,19 +298,21 @@ _SCOPE = {
 
 def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
     """Describe claims without an upper bound of their quantity and scope: they stay open at any value."""
-    found = sorted({f.quantity for f in findings if f.bound == "upper"})
-    other = sorted({f.bound for f in findings})
-    available = f"upper bounds are of {', '.join(found)}" if found else f"bounds are {', '.join(other) or 'absent'}"
+    quantities = sorted({f.quantity for f in findings if f.bound == "upper"})
+    bounds = sorted({f.bound for f in findings})
+    available = (
+        f"upper bounds are of {', '.join(quantities)}" if quantities else f"bounds are {', '.join(bounds) or 'absent'}"
+    )
     for claim in spec.claims:
         for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
-            if quantity not in found:
+            if quantity not in quantities:
                 yield f"claim {claim.id!r} needs an upper bound of {quantity}, which is missing ({available})"
             elif "proved" in claim.expect:
                 scopes = {f.scope: f.method for f in findings if f.bound == "upper" and f.quantity == quantity}
-                asked = claim_scope(spec, claim)
-                for scope, method in {} if any(covers(s, asked) for s in scopes) else scopes.items():
+                needed_scope = claim_scope(spec, claim)
+                for scope, method in {} if any(covers(s, needed_scope) for s in scopes) else scopes.items():
                     bound = f"the bound of {quantity} by {method!r}"
-                    missing = "; ".join(shortfall(scope, asked))
+                    missing = "; ".join(shortfall(scope, needed_scope))
                     yield f"claim {claim.id!r} expects to be proved, and {bound} does not apply to it: {missing}"
 
 

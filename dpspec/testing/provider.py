@@ -34,9 +34,9 @@ def _install_audit_hook() -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if _watching and event.startswith(_EVENTS):
-            seen = _watching.get(threading.get_ident())
-            if seen is not None:
-                seen.append(f"{event} {arguments[0]!r}" if arguments else event)
+            events = _watching.get(threading.get_ident())
+            if events is not None:
+                events.append(f"{event} {arguments[0]!r}" if arguments else event)
 
     sys.addaudithook(hook)
 
@@ -55,15 +55,15 @@ def impurities(function: Callable[[], T]) -> tuple[T, list[str]]:
     """Call the function; return its result and a description of each side effect."""
     _install_audit_hook()
     before = _generators()
-    seen: list[str] = []
-    _watching[threading.get_ident()] = seen
+    events: list[str] = []
+    _watching[threading.get_ident()] = events
     try:
         answer = function()
     finally:
         del _watching[threading.get_ident()]
     after = _generators()
     moved = [f"{_DRAWS} {name}" for name in before if before[name] != after[name]]
-    return answer, moved + [f"it touches the outside: {event}" for event in seen]
+    return answer, moved + [f"it touches the outside: {event}" for event in events]
 
 
 _DRAWS = "it draws from the global generator of"
@@ -86,9 +86,9 @@ def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
     script += f"\nprint({_MARK!r}, *[m for m in {list(modules)!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
     require(done.returncode == 0, f"failed in a fresh interpreter:\n{done.stderr}")
-    before, _, found = done.stdout.rpartition(_MARK)
+    before, _, imported = done.stdout.rpartition(_MARK)
     require(not before, f"prints to stdout, which belongs to results: {before[:200]!r}")
-    return found.split()
+    return imported.split()
 
 
 def skip_project_file(module: str) -> None:
@@ -200,24 +200,24 @@ class ProviderSuite:
         from jsonschema import Draft7Validator, Draft202012Validator
         from jsonschema.exceptions import SchemaError
 
-        found: list[str] = []
+        faults: list[str] = []
         for name, fragment in fragments(self.provider()).items():
             for validator in (Draft7Validator, Draft202012Validator):
                 try:
                     validator.check_schema(thaw(fragment))
                 except SchemaError as error:
-                    found.append(f"{name}: {error.message}")
-            for place, schema in _parts(thaw(fragment), name):
+                    faults.append(f"{name}: {error.message}")
+            for path, schema in _parts(thaw(fragment), name):
                 if "properties" in schema and "additionalProperties" not in schema:
-                    found.append(f"{place}: accepts misspelled keys; set additionalProperties: false")
+                    faults.append(f"{path}: accepts misspelled keys; set additionalProperties: false")
                 for key, part in schema.get("properties", {}).items():
                     if isinstance(part, Mapping) and not part.get("description"):
-                        found.append(f"{place}.properties.{key}: has no description")
+                        faults.append(f"{path}.properties.{key}: has no description")
                 if "default" in schema:
-                    short, default = place.replace(".properties.", "."), schema["default"]
+                    short, default = path.replace(".properties.", "."), schema["default"]
                     errors = Draft202012Validator(schema).iter_errors(default)
-                    found.extend(f"{short}: its default {default!r} is invalid: {e.message}" for e in errors)
-        require(not found, "\n".join(found))
+                    faults.extend(f"{short}: its default {default!r} is invalid: {e.message}" for e in errors)
+        require(not faults, "\n".join(faults))
 
     def test_the_descriptor_can_travel(self) -> None:
         """The descriptor can be pickled, for trials in other processes and on other machines."""
@@ -233,13 +233,13 @@ class ProviderSuite:
         require(callable(self.code()), f"{self.family} {self.kind!r} names {self.code()!r}, which cannot be called")
 
 
-def _parts(schema: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parts(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every object of a schema with its place."""
     if isinstance(schema, Mapping):
-        yield place, schema
+        yield path, schema
         for name, part in schema.get("properties", {}).items():
-            yield from _parts(part, f"{place}.properties.{name}")
-        yield from _parts(schema.get("items"), f"{place}.items")
+            yield from _parts(part, f"{path}.properties.{name}")
+        yield from _parts(schema.get("items"), f"{path}.items")
 
 
 def filled(fragment: Mapping[str, Json], options: Mapping[str, Json]) -> FrozenMap:

@@ -38,8 +38,8 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
         composition = Composition(releases, size)
-        for quantity, at, interval in _intervals(spec, composition, size):
-            yield from _findings(spec, quantity, {**at, "group_size": size}, interval)
+        for quantity, arguments, interval in _intervals(spec, composition, size):
+            yield from _findings(spec, quantity, {**arguments, "group_size": size}, interval)
         curve = composition.curve(kit.PROFILE_DELTAS)
         for adjacency in adjacencies(spec):
             points = zip(curve, kit.PROFILE_DELTAS, strict=True)
@@ -68,13 +68,15 @@ def _intervals(
         yield "rho", {}, composition.rho()
 
 
-def _findings(spec: dps.Spec, quantity: str, at: dict[str, dps.Json], interval: Interval) -> Iterator[dps.Finding]:
-    source = _RENYI if quantity == "rho" or "alpha" in at else SOURCE
+def _findings(
+    spec: dps.Spec, quantity: str, arguments: dict[str, dps.Json], interval: Interval
+) -> Iterator[dps.Finding]:
+    source = _RENYI if quantity == "rho" or "alpha" in arguments else SOURCE
     for adjacency in adjacencies(spec):
         upper = certified_upper(
             quantity,
             interval,
-            at=at,
+            at=arguments,
             scope=dps.Scope(adjacency=adjacency, unit=spec.unit),
             source=source,
             assumptions=ASSUMPTIONS,

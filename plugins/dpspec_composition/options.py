@@ -60,27 +60,27 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         yield kit.unsupported("a composition has bounds only: it attacks nothing", ("audit",), "leave audit out")
     relations, largest = adjacencies(spec), group_sizes(spec)[-1]
     for i, release in enumerate(releases_of(spec)):
-        place: dps.Path = ("mechanism", "releases", i)
+        release_path: dps.Path = ("mechanism", "releases", i)
         if release.is_sampled and "replace-one" in relations:
             message = "a sample is covered for added, removed and zeroed-out records, not for replaced ones"
             key = "batch_size" if release.batch_size else "rate"
-            yield kit.unsupported(message, (*place, key), f"set adjacency: add-remove, or leave {key} out")
+            yield kit.unsupported(message, (*release_path, key), f"set adjacency: add-remove, or leave {key} out")
         if release.batch_size and "zero-out" in relations:
             message = "a sample of fixed size is covered for added and removed records, not for null records"
-            yield kit.unsupported(message, (*place, "batch_size"), "set threat_model.adjacency: add-remove")
+            yield kit.unsupported(message, (*release_path, "batch_size"), "set threat_model.adjacency: add-remove")
         if release.batch_size or release.records:
-            yield from _fixed_size_refusals(release, largest, place)
+            yield from _fixed_size_refusals(release, largest, release_path)
         if release.kind == "randomized-response" and "add-remove" in relations:
             message = "randomized response hides an answer, not whether a person answers"
-            yield kit.unsupported(message, (*place, "kind"), "set threat_model.adjacency: replace-one")
+            yield kit.unsupported(message, (*release_path, "kind"), "set threat_model.adjacency: replace-one")
         if release.kind == "laplace" and release.rate < 1.0 and largest > 1:
             message = f"a Poisson sample with Laplace noise is covered for single records, not for groups of {largest}"
-            yield kit.unsupported(message, (*place, "rate"), "leave rate out, or use gaussian")
+            yield kit.unsupported(message, (*release_path, "rate"), "leave rate out, or use gaussian")
         if release.kind == "discrete-gaussian" and release.sensitivity != round(release.sensitivity):
             message = f"sensitivity of an integer must be an integer, got {release.sensitivity:g}"
-            yield kit.bad_value(message, (*place, "sensitivity"), "round it up")
+            yield kit.bad_value(message, (*release_path, "sensitivity"), "round it up")
         if release.kind == "discrete-gaussian" and release.sensitivity < 1.0:
-            yield kit.bad_value("sensitivity must be at least 1 here", (*place, "sensitivity"))
+            yield kit.bad_value("sensitivity must be at least 1 here", (*release_path, "sensitivity"))
 
 
 def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:

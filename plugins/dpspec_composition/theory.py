@@ -152,8 +152,8 @@ class Composition:
         choices = math.fsum(0.125 * step.times * step.largest_loss**2 for step in self.steps if step.is_choice)
         self._uppers = [self._loss([(above, s.times) for s, above in pairs if above is not None], guaranteed)]
         if choices > 0.0:  # rho of a choice is at most epsilon^2 / 8
-            others = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
-            self._uppers.append(self._loss(others, guaranteed + choices))
+            without_choices = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
+            self._uppers.append(self._loss(without_choices, guaranteed + choices))
         attained = [(step.below, step.times) for step in self.steps if step.below is not None]
         self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
         self._delta = -math.expm1(
@@ -202,14 +202,14 @@ class Composition:
 
     def pure(self) -> Interval:
         """Epsilon at delta 0."""
-        known = [step for step in self.steps if step.below is not None]
-        lower = math.fsum(step.times * step.largest_loss for step in known) * (1.0 - _SUM)
+        with_pair = [step for step in self.steps if step.below is not None]
+        lower = math.fsum(step.times * step.largest_loss for step in with_pair) * (1.0 - _SUM)
         method = "sum of the losses"
         if lower == math.inf:  # losses without a bound
             assert self._lower is not None
             lower, method = self._lower.epsilon(_SMALLEST_DELTA).lower, f"epsilon at delta {_SMALLEST_DELTA:g}"
         upper = self._by_addition(0.0)
-        return Interval(min(lower, upper.upper), upper.upper, upper.method, method if known else NO_PAIR)
+        return Interval(min(lower, upper.upper), upper.upper, upper.method, method if with_pair else NO_PAIR)
 
     def advantage(self) -> Interval:
         """The total variation distance."""
@@ -246,18 +246,18 @@ class Composition:
     def _rho(self, *, exact: bool) -> Interval:
         steps = [step for step in self.steps if step.below is not None or not exact]
         steady = math.fsum(step.times * step.rho for step in steps if step.is_steady)
-        others = [step for step in steps if not step.is_steady]
+        unsteady = [step for step in steps if not step.is_steady]
         lower = upper = 0.0
-        if others:
-            limit = math.fsum(step.times * step.rho for step in others)
-            bounded = [step for step in others if step.largest_loss < math.inf]
+        if unsteady:
+            limit = math.fsum(step.times * step.rho for step in unsteady)
+            bounded = [step for step in unsteady if step.largest_loss < math.inf]
             largest = math.fsum(step.times * step.largest_loss for step in bounded)
             if largest == 0.0:  # sampled or discrete Gaussian noise: at most the Gaussian's, and so in the limit
                 lower = upper = limit
             else:
                 most, width = (_SAMPLED_ORDERS[1], CURVE_WIDTH) if self._sampled else (1e6, WIDTH)
                 interval = accounting.smallest_rho(
-                    lambda orders: _summed(others, orders, exact=exact), largest, limit, most=most, width=width
+                    lambda orders: _summed(unsteady, orders, exact=exact), largest, limit, most=most, width=width
                 )
                 # a choice has at most epsilon^2 / 8, all else of bounded loss epsilon^2 / 2
                 added = math.fsum(s.times * (0.125 if s.is_choice else 0.5) * s.largest_loss**2 for s in bounded)

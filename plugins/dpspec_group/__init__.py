@@ -23,13 +23,13 @@ class RecordsAudit(dps.Audit):
 
         curves, records = bounds.epsilon_curves(spec, context), context.facts.records
         epsilons = list(bounds.upper_bounds(spec, curves, records))
-        found = [*epsilons, *bounds.lower_bounds(spec, curves, records)]
-        found += bounds.whole_curve_bounds(spec, curves, records)
+        findings = [*epsilons, *bounds.lower_bounds(spec, curves, records)]
+        findings += bounds.whole_curve_bounds(spec, curves, records)
         if _external_scores(spec):
             from dpspec.kit.scores_elsewhere import as_executed
 
-            found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
-        yield from found
+            findings = [as_executed(finding) if finding.bound == "upper" else finding for finding in findings]
+        yield from findings
         yield bounds.profile_series(spec, curves)
         yield bounds.size_series(spec, curves.whole, records, epsilons)
 
@@ -56,8 +56,8 @@ class RecordsAudit(dps.Audit):
         attack = Attack.of(spec)
         runs, many = attack.runs, attack.method == "many-run"
         # A many-run audit trains one canary-free run in total; observed steps differentiate records again.
-        others = (1.0 / runs if many else 1.0) if attack.canary_free_run else 0.0
-        trained = 1.0 + others + attack.trains
+        canary_free_per_run = (1.0 / runs if many else 1.0) if attack.canary_free_run else 0.0
+        trained = 1.0 + canary_free_per_run + attack.trains
         records, sampled = float(facts.records), attack.expected_from or 0
         if attack.others_drawn or sampled:  # only batches and the sample are differentiated
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps

@@ -72,8 +72,8 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
     canary_free_run = attack.canary_free_run and (attack.method == "one-run" or index == 0)
-    parts = 2 if canary_free_run else 1
-    job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
+    trainings = 2 if canary_free_run else 1
+    job = kit.training_job(inputs, context, index, "training", progress="training", parts=trainings)
     insert = _gradients if attack.space == "gradient" else _records
     job, watcher, score = insert(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
@@ -91,12 +91,12 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
     }
     if run.canary_free_run:
         seed = context.seed(run.number, "twin")
-        other = kit.training_job(
+        twin_job = kit.training_job(
             inputs, context, run.number, "twin", model_seed=seed, progress="training", part=1, parts=2
         )
-        other_logs = RunLogs(other)  # only its noise is compared with the run's
+        other_logs = RunLogs(twin_job)  # only its noise is compared with the run's
         evidence["internal"] = {
-            "accuracy": kit.canary_free_accuracy(replace(other, observers=(other_logs.noise,)), context)
+            "accuracy": kit.canary_free_accuracy(replace(twin_job, observers=(other_logs.noise,)), context)
         }
     ran = run.watched.evidence(other_logs, run.sizes, run.coins)
     if run.number == 0 and "iterates" in context.facts.capabilities:
@@ -138,8 +138,8 @@ def _gradients(
         present = len(job.x) + expected
         if attack.white_box:
             assert isinstance(watcher, ProjectionObserver)
-            seen = scores.replace_non_finite(watcher.projections.numpy())
-            return scores.stepwise_scores(phases, attack, present, sizes, seen)
+            projections = scores.replace_non_finite(watcher.projections.numpy())
+            return scores.stepwise_scores(phases, attack, present, sizes, projections)
         moved = directions.project((initial - flat_model.flatten(job.model)).to(context.device)).cpu().numpy()
         divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
@@ -161,17 +161,17 @@ def _records(
         watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn, sample=sample)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
-    known = np.full(len(coins), -1, dtype=np.int8)  # the coins of calibration canaries, -1 for guessed ones
+    revealed_coins = np.full(len(coins), -1, dtype=np.int8)  # the coins of calibration canaries, -1 for guessed ones
     if attack.calibrated:
         for size in attack.sizes:
-            at = np.flatnonzero(sizes == size)
-            at = at[~scores.tested(len(at))]
-            known[at] = coins[at]
+            of_size = np.flatnonzero(sizes == size)
+            of_size = of_size[~scores.tested(len(of_size))]
+            revealed_coins[of_size] = coins[of_size]
     # The adversary's view of the job has neither canaries nor a seed.
-    seen = job
+    observed_job = job
     if attack.by_final_model:
         model = copy.deepcopy(job.model)
-        seen = replace(job, model=model, seed=0, progress=None, cancelled=None, resumable=None)
+        observed_job = replace(job, model=model, seed=0, progress=None, cancelled=None, resumable=None)
     rows = plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
@@ -181,15 +181,15 @@ def _records(
         models = initial, flat_model.flatten(job.model)
 
         def ask(records: Records) -> tuple[Array, Array]:
-            before, after = (margins(seen.model, state, records, device=context.device) for state in models)
+            before, after = (margins(observed_job.model, state, records, device=context.device) for state in models)
             return scores.replace_non_finite(before), scores.replace_non_finite(after)
 
         before, after = ask(canaries)
-        divisor = seen.expected_batch_size if seen.options["reduction"] == "mean" else 1.0
+        divisor = observed_job.expected_batch_size if observed_job.options["reduction"] == "mean" else 1.0
         # The standard deviation of a parameter's noise, or 1 without noise; schedules and momentum are ignored.
-        phases = [dps.Phase.of(phase) for phase in seen.phases]
+        phases = [dps.Phase.of(phase) for phase in observed_job.phases]
         variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
-        unit = float(seen.options["learning_rate"]) * math.sqrt(variance) / divisor
+        unit = float(observed_job.options["learning_rate"]) * math.sqrt(variance) / divisor
         first, last = (state.detach().cpu().numpy().copy() for state in models)
         return context.attack.scores(
             Observed(
@@ -200,11 +200,11 @@ def _records(
                 ask=ask,
                 first=first,
                 last=last,
-                coins=known,
+                coins=revealed_coins,
                 unit=unit if unit > 0.0 else 1.0,
                 many=attack.method == "many-run",
                 planted=expected,
-                job=seen,
+                job=observed_job,
             )
         )
 
@@ -221,12 +221,12 @@ def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list
     """[size, coins by ascending score] or, for many runs, [size, coin, edges reached]; scores depend on the rows."""
     outcomes: list[list[dps.Json]] = []
     for size in attack.sizes:
-        at = np.flatnonzero(sizes == size)
+        of_size = np.flatnonzero(sizes == size)
         if attack.method == "many-run":
-            outcomes += [[size, int(coins[i]), bisect_right(EDGES, float(values[i]))] for i in at]
+            outcomes += [[size, int(coins[i]), bisect_right(EDGES, float(values[i]))] for i in of_size]
             continue
         if attack.calibrated:
-            at = at[scores.tested(len(at))]
-        ordered = coins[at][np.argsort(values[at], kind="stable")]
+            of_size = of_size[scores.tested(len(of_size))]
+        ordered = coins[of_size][np.argsort(values[of_size], kind="stable")]
         outcomes.append([size, "".join(map(str, ordered))])
     return outcomes

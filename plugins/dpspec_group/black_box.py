@@ -91,11 +91,11 @@ def group_epsilon(profile: Profile, k: int, delta: float, factor: Factor = "shar
         low, high = (middle, high) if excess(middle) > 0.0 else (low, middle)
     if excess(high) == -math.inf:
         return k * high
-    found = float(brentq(excess, low, high, xtol=_DIGITS * high, rtol=_DIGITS))
-    step = _DIGITS * found
-    while found < high and excess(found) > 0.0:  # round up
-        found, step = min(found + step, high), 2.0 * step
-    return k * found
+    epsilon_of_one = float(brentq(excess, low, high, xtol=_DIGITS * high, rtol=_DIGITS))
+    step = _DIGITS * epsilon_of_one
+    while epsilon_of_one < high and excess(epsilon_of_one) > 0.0:  # round up
+        epsilon_of_one, step = min(epsilon_of_one + step, high), 2.0 * step
+    return k * epsilon_of_one
 
 
 def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
@@ -118,33 +118,33 @@ def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
 
 def log_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, epsilon: float) -> float:
     """ln delta(``epsilon``) of (mixture of Gaussians, steps) for epsilon >= 0; -inf if delta is 0."""
-    kept = []
+    mixtures = []
     for pair, steps in phases:
         assert isinstance(pair, Mixture), "specs with other pairs have no black-box conversion"
         if pair.effect != 0.0:
-            kept.append((pair, steps))
+            mixtures.append((pair, steps))
     # The largest loss absent-first is -ln P[no member in any batch].
     largest = -math.fsum(
         steps * (float(pair.log_probabilities[0]) if pair.sensitivities[0] == 0.0 else -math.inf)
-        for pair, steps in kept
+        for pair, steps in mixtures
     )
-    if not kept or (direction == "absent-first" and epsilon >= largest):
+    if not mixtures or (direction == "absent-first" and epsilon >= largest):
         return -math.inf
-    if sum(steps for _, steps in kept) == 1:
-        return float(kept[0][0].log_delta(epsilon, direction))
+    if sum(steps for _, steps in mixtures) == 1:
+        return float(mixtures[0][0].log_delta(epsilon, direction))
     # All tilts give the same integral. The tilted mean of the loss is epsilon + 1/s + 1/(1 + s) at the best tilt s;
     # within half a standard deviation cancellation is negligible.
-    tables = other = _Tables.at(1.0, kept, direction)
+    tables = latest = _Tables.at(1.0, mixtures, direction)
     factor = 8.0 if tables.offset(epsilon) < 0.0 else 0.125
-    while other.offset(epsilon) * tables.offset(epsilon) > 0.0:
-        tables, other = other, _Tables.at(other.tilt * factor, kept, direction)
-        if not _LOWEST < other.tilt < _HIGHEST:
-            return other.log_delta(epsilon)
-    low, high = min(tables.tilt, other.tilt), max(tables.tilt, other.tilt)
-    while abs(other.offset(epsilon)) > 0.5 and high > low * (1.0 + 1e-12):
-        other = _Tables.at(math.sqrt(low * high), kept, direction)
-        low, high = (other.tilt, high) if other.offset(epsilon) < 0.0 else (low, other.tilt)
-    return other.log_delta(epsilon)
+    while latest.offset(epsilon) * tables.offset(epsilon) > 0.0:
+        tables, latest = latest, _Tables.at(latest.tilt * factor, mixtures, direction)
+        if not _LOWEST < latest.tilt < _HIGHEST:
+            return latest.log_delta(epsilon)
+    low, high = min(tables.tilt, latest.tilt), max(tables.tilt, latest.tilt)
+    while abs(latest.offset(epsilon)) > 0.5 and high > low * (1.0 + 1e-12):
+        latest = _Tables.at(math.sqrt(low * high), mixtures, direction)
+        low, high = (latest.tilt, high) if latest.offset(epsilon) < 0.0 else (low, latest.tilt)
+    return latest.log_delta(epsilon)
 
 
 class _Phase(NamedTuple):
@@ -180,10 +180,10 @@ class _Tables:
             z = np.arange(low, high, step)
             loss = pair.log_ratio(z * pair.sigma)
             exponents = power * loss - 0.5 * np.square(z)
-            kept = exponents > exponents.max() - 60.0
-            weights = np.exp(exponents[kept] - exponents.max())
+            heavy = exponents > exponents.max() - 60.0
+            weights = np.exp(exponents[heavy] - exponents.max())
             log_moment = float(exponents.max()) + math.log(weights.sum() * step / math.sqrt(2.0 * math.pi))
-            signed = loss[kept] if direction == "present-first" else -loss[kept]
+            signed = loss[heavy] if direction == "present-first" else -loss[heavy]
             shares = weights / weights.sum()
             phases.append(_Phase(signed, shares, float(shares @ signed), log_moment, steps))
         squares = (phase.steps * float(phase.weights @ np.square(phase.losses - phase.mean)) for phase in phases)

@@ -38,8 +38,8 @@ class Curves:
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon by group size and direction; claimed values have the width ``theory.WIDTH``, others ``CURVE_WIDTH``."""
     phases, records = theory.accounted(spec), context.facts.records
-    wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
-    directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
+    asked_directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
+    directions = ("remove", "add") if "both" in asked_directions else tuple(sorted(asked_directions))
     whole = "both" if len(directions) == 2 else directions[0]
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
     sizes = sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
@@ -62,15 +62,15 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
             curve = dict(zip(deltas, first, strict=True))
             intervals[size] = dict.fromkeys((*directions, whole), curve)
             continue
-        others = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
+        first_unclaimed = [None if delta in claimed else epsilon for delta, epsilon in zip(deltas, first, strict=True)]
         second = theory.group_epsilons(
-            phases, size, records, deltas, directions[1], width=widths, other_direction=others
+            phases, size, records, deltas, directions[1], width=widths, other_direction=first_unclaimed
         )
         intervals[size] = {
-            direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
+            direction: {delta: epsilon for delta, epsilon in zip(deltas, curve, strict=True) if delta in claimed}
             for direction, curve in zip(directions, (first, second), strict=True)
         }
-        worse = (one.worse(other) for one, other in zip(first, second, strict=True))
+        worse = (epsilon.worse(opposite) for epsilon, opposite in zip(first, second, strict=True))
         intervals[size][whole] = dict(zip(deltas, worse, strict=True))
     context.progress(len(sizes), len(sizes), "accounting")
     return Curves(whole, intervals)
@@ -81,13 +81,13 @@ def _advantages(loss: PrivacyLoss) -> list[Interval]:
 
 
 def _without_theorem(
-    spec: dps.Spec, size: int, records: int, why: str, question: Callable[[PrivacyLoss], list[Interval]]
+    spec: dps.Spec, size: int, records: int, reason: str, question: Callable[[PrivacyLoss], list[Interval]]
 ) -> list[Interval]:
-    """Infinite upper ends, because of ``why``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
+    """Infinite upper ends, because of ``reason``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
     mu, _ = theory.last_batches(theory.accounted(spec), size, records)
-    known = adjacencies(spec) == {"add-remove"} and mu > 0.0
-    values = question(PrivacyLoss.gaussian(1.0 / mu if known else 1.0))
-    return [Interval(value.lower if known else 0.0, math.inf, why, _LAST) for value in values]
+    has_lower_end = adjacencies(spec) == {"add-remove"} and mu > 0.0
+    values = question(PrivacyLoss.gaussian(1.0 / mu if has_lower_end else 1.0))
+    return [Interval(value.lower if has_lower_end else 0.0, math.inf, reason, _LAST) for value in values]
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
@@ -97,19 +97,26 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
         for direction, curve in by_direction.items():
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
-                    at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
+                    arguments: dict[str, dps.Json] = {"delta": delta, "group_size": size}
                     for adjacency in adjacencies(spec):
-                        yield from _upper(spec, records, "epsilon", epsilon, at, direction, adjacency, source)
+                        yield from _upper(spec, records, "epsilon", epsilon, arguments, direction, adjacency, source)
 
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
     """Lower bounds on epsilon for claims about all iterates, if the worst case is attained."""
-    asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
-    points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in asked}
+    approximate_claims = [c for c in spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
+    points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in approximate_claims}
     for size, direction, delta, adjacency, access in sorted(points):
-        interval, at = curves.intervals[size][direction][delta], {"delta": delta, "group_size": size}
+        interval, arguments = curves.intervals[size][direction][delta], {"delta": delta, "group_size": size}
         upper, *_ = _upper(
-            spec, records, "epsilon", interval, at, direction, adjacency, theory.source_of(theory.accounted(spec))
+            spec,
+            records,
+            "epsilon",
+            interval,
+            arguments,
+            direction,
+            adjacency,
+            theory.source_of(theory.accounted(spec)),
         )
         yield from _lower(spec, records, replace(upper, scope=replace(upper.scope, access=access)), interval)
 
@@ -123,29 +130,31 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
     nothing = theory.uncovered(phases, adjacencies(spec))
-    asked: set[tuple[str, int, str, str, float]] = set()
+    queries: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
         about, rates = (claim.group_size, claim.direction, claim.adjacency), kit.claimed_fprs([claim])
-        asked.update(("tpr", *about, fpr) for fpr in rates)
+        queries.update(("tpr", *about, fpr) for fpr in rates)
         if "mu" in claim.options:
-            asked.add(("mu", *about, 0.0))
+            queries.add(("mu", *about, 0.0))
         if "rho" in claim.options:
-            asked.add(("rho", *about, 0.0))
+            queries.add(("rho", *about, 0.0))
         if claim.kind == "renyi-dp":
-            asked.add(("epsilon", *about, float(claim["alpha"])))
+            queries.add(("epsilon", *about, float(claim["alpha"])))
         if "advantage" in claim.options and not rates:
-            asked.add(("advantage", *about, 0.0))
-    for quantity, size, direction, adjacency, place in sorted(asked):
+            queries.add(("advantage", *about, 0.0))
+    for quantity, size, direction, adjacency, argument in sorted(queries):
         method, source = "", theory.MU_SOURCE if quantity in ("mu", "rho") else theory.source_of(phases)
         condition = {"tpr": "fpr", "epsilon": "alpha"}.get(quantity)
-        at: dict[str, dps.Json] = {condition: place, "group_size": size} if condition else {"group_size": size}
+        arguments: dict[str, dps.Json] = (
+            {condition: argument, "group_size": size} if condition else {"group_size": size}
+        )
         if nothing and quantity == "mu":
             mu, _ = theory.last_batches(phases, size, records)
             interval = Interval(mu if adjacencies(spec) == {"add-remove"} else 0.0, math.inf, nothing, _LAST)
         elif nothing and quantity in ("rho", "epsilon"):
             interval = Interval(0.0, math.inf).by(nothing)
         elif nothing:
-            powers = functools.partial(PrivacyLoss.reros, kappas=[place], direction="both")
+            powers = functools.partial(PrivacyLoss.reros, kappas=[argument], direction="both")
             of_tests = powers if quantity == "tpr" else _advantages
             (interval,) = _without_theorem(spec, size, records, nothing, of_tests)
         elif quantity == "mu":
@@ -160,13 +169,13 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         elif quantity == "rho":
             interval = theory.rho_interval(phases, size, records, direction)
         elif quantity == "epsilon":
-            interval = theory.rdp_interval(phases, size, records, place, direction)
+            interval = theory.rdp_interval(phases, size, records, argument, direction)
         elif quantity == "advantage":
             # equal in both directions
             (interval,) = theory.loss_intervals(phases, size, records, "remove", _advantages)
         else:
-            interval = theory.tpr_interval(phases, size, records, place, direction)
-        uppers = list(_upper(spec, records, quantity, interval, at, direction, adjacency, source, method))
+            interval = theory.tpr_interval(phases, size, records, argument, direction)
+        uppers = list(_upper(spec, records, quantity, interval, arguments, direction, adjacency, source, method))
         yield from uppers
         yield from _lower(spec, records, uppers[0], interval)
 
@@ -176,14 +185,14 @@ def _upper(
     records: int,
     quantity: str,
     interval: Interval,
-    at: Mapping[str, dps.Json],
+    arguments: Mapping[str, dps.Json],
     direction: str,
     adjacency: str,
     source: str,
     method: str = "",
 ) -> Iterator[dps.Finding]:
     """An upper bound for each scope, or an infinite one for all datasets if no theorem applies."""
-    scopes = _scopes(spec, int(at["group_size"]), records, direction)
+    scopes = _scopes(spec, int(arguments["group_size"]), records, direction)
     if theory.uncovered(theory.accounted(spec), adjacencies(spec)):
         scopes = [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
         source = "no theorem"
@@ -191,7 +200,7 @@ def _upper(
         yield certified_upper(
             quantity,
             interval,
-            at=at,
+            at=arguments,
             scope=replace(scope, adjacency=adjacency),
             source=source,
             assumptions=kit.ASSUMPTIONS,
@@ -210,9 +219,9 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
         return
     if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
         # Every other record moves the count, and hides it if the number of drawn ones is random.
-        known = all(sampling.is_fixed or sampling.is_full or sampling.is_shuffled for sampling in samplings)
+        fixed_count = all(sampling.is_fixed or sampling.is_full or sampling.is_shuffled for sampling in samplings)
         plain = any(not (phase.get("clipping") or {}).get("centered", True) for phase in spec.phases)
-        if plain or (not known and (truncated or any(claim.min_records for claim in spec.claims))):
+        if plain or (not fixed_count and (truncated or any(claim.min_records for claim in spec.claims))):
             return
         interval = replace(interval, lower=interval.lower * (1.0 - 1e-12))  # the joint noise was rounded down
     where, least = (
@@ -303,19 +312,23 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
 def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
     """Epsilon against the group size at the largest claimed delta, with the baselines, in the direction ``whole``."""
     delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
-    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole}
-    sizes, one = sorted(at), at.get(1)
-    if not one and theory.uncovered(theory.accounted(spec), [spec.threat_model.adjacency]):
-        one = math.inf
-    one = one or theory.group_epsilons(theory.accounted(spec), 1, records, [delta], whole)[0].upper
-    columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [at[size] for size in sizes]}
+    epsilon_by_size = {
+        f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole
+    }
+    sizes, epsilon_of_one = sorted(epsilon_by_size), epsilon_by_size.get(1)
+    if not epsilon_of_one and theory.uncovered(theory.accounted(spec), [spec.threat_model.adjacency]):
+        epsilon_of_one = math.inf
+    epsilon_of_one = (
+        epsilon_of_one or theory.group_epsilons(theory.accounted(spec), 1, records, [delta], whole)[0].upper
+    )
+    columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [epsilon_by_size[size] for size in sizes]}
     source = [theory.source_of(theory.accounted(spec))]
     for name in spec.mechanism.get("baselines", ()):
-        if not math.isfinite(one):
+        if not math.isfinite(epsilon_of_one):
             columns[name] = [math.inf] * len(sizes)
         elif name == "linear":
             # not a bound: over many steps the epsilon of a group exceeds it, over one step it can be smaller
-            columns[name] = [size * one for size in sizes]
+            columns[name] = [size * epsilon_of_one for size in sizes]
         else:
             from dpspec_group.black_box import converted_epsilons
 

@@ -91,8 +91,8 @@ def one_run_outcomes(
     yield lower
     mu, mu_guesses = guess_counts.mu_lower(outcomes, attack.confidence)
     method = f"{lower.method}, {mu_guesses} guesses"
-    at = dps.FrozenMap({"group_size": size})
-    yield replace(lower, quantity="mu", value=mu, at=at, method=method, source=one_run.CURVE_SOURCE)
+    mu_arguments = dps.FrozenMap({"group_size": size})
+    yield replace(lower, quantity="mu", value=mu, at=mu_arguments, method=method, source=one_run.CURVE_SOURCE)
     conditional: dps.Finding | str = ""
     if not external and len(outcomes) >= independent_scores.LEAST_RUNS:
         conditional = _if_independent(spec, records, size, outcomes, lower)
@@ -302,14 +302,14 @@ def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[d
         for size, coins in outcomes.items():
             assumed = assumptions(len(coins), len(outcomes))
             if attack.method == "many-run":
-                found = list(many_run_outcomes(spec, records, size, coins, external=assumed))
+                results = list(many_run_outcomes(spec, records, size, coins, external=assumed))
             else:
-                found = list(one_run_outcomes(spec, records, size, [coins], external=assumed))
-            yield from found
+                results = list(one_run_outcomes(spec, records, size, [coins], external=assumed))
+            yield from results
             # Without an applicable theorem no score can contradict the declaration.
             if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
                 continue
-            for evidence in found:
+            for evidence in results:
                 if isinstance(evidence, dps.Evidence):
                     yield from contradiction(evidence, _declared_curve(spec.phases, size, records), size)
 

@@ -166,9 +166,9 @@ class Attack(kit.Options):
         planted += f", gradients in one of {self.every} steps" if self.every > 1 else ""
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
-        known = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
+        estimated = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
         alone = "" if self.canary_free_run else ", no canary-free run"
-        return f"{self.method}, {self.access}{planted}{scored}{known}{started}{alone}"
+        return f"{self.method}, {self.access}{planted}{scored}{estimated}{started}{alone}"
 
     @property
     def calibrated(self) -> bool:
@@ -292,8 +292,8 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     schemes = REPLACED if spec.threat_model.adjacency == "replace-one" else SCHEMES
     for name in sorted(drawn(spec.phases) & schemes.keys()):
-        if black_box and (why := schemes[name].no_profile):
-            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}"
+        if black_box and (reason := schemes[name].no_profile):
+            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {reason}"
             yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
@@ -416,19 +416,22 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
             yield kit.bad_value(message, (*_CANARY, "count"))
     limits: Sequence[tuple[int, str]]
     if attack.space == "gradient":
-        each = 2 if attack.spread > 0 else 1
-        space = "a separate direction" if each == 1 else "two separate dimensions"
-        limits = [(facts.parameters // each, f"every canary needs {space} among {facts.parameters} parameters")]
+        dimensions = 2 if attack.spread > 0 else 1
+        space = "a separate direction" if dimensions == 1 else "two separate dimensions"
+        limits = [(facts.parameters // dimensions, f"every canary needs {space} among {facts.parameters} parameters")]
         if attack.kind != USUAL["gradient"]:
-            held = _MAX_BYTES // (16 * facts.parameters)
-            limits = [*limits, (held, f"memory holds the directions of all canaries in {facts.parameters} dimensions")]
+            most_canaries = _MAX_BYTES // (16 * facts.parameters)
+            limits = [
+                *limits,
+                (most_canaries, f"memory holds the directions of all canaries in {facts.parameters} dimensions"),
+            ]
     else:
         in_memory = attack.white_box or attack.takes_gradients
-        held = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
-        limits = [(held, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
-    for limit, why in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
+        most_canaries = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
+        limits = [(most_canaries, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
+    for limit, reason in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
         if attack.count > limit:
-            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {why}", (*_CANARY, "count"))
+            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {reason}", (*_CANARY, "count"))
             return
 
 

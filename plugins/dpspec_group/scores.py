@@ -87,22 +87,22 @@ def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistributi
         for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
             present += probability * np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2)
         steps.append((mixture.log_ratio(x), absent / absent.sum(), present / present.sum(), count))
-    means = [sum(count * float(masses[at] @ loss) for loss, *masses, count in steps) for at in (0, 1)]
+    means = [sum(count * float(masses[coin] @ loss) for loss, *masses, count in steps) for coin in (0, 1)]
     variances = [
-        sum(count * float(masses[at] @ (loss - float(masses[at] @ loss)) ** 2) for loss, *masses, count in steps)
-        for at in (0, 1)
+        sum(count * float(masses[coin] @ (loss - float(masses[coin] @ loss)) ** 2) for loss, *masses, count in steps)
+        for coin in (0, 1)
     ]
     spread = _REACH * math.sqrt(max(*variances, 1e-300))
     low, high = min(means) - spread, max(means) + spread
     spacing = (high - low) / _CELLS
     laws = []
-    for at in (0, 1):
+    for coin in (0, 1):
         transform = np.ones(_CELLS // 2 + 1, dtype=np.complex128)
         for loss, *masses, count in steps:
             below = np.floor(loss / spacing)
             share, cell = loss / spacing - below, below.astype(np.int64) % _CELLS
-            cells = np.bincount(cell, masses[at] * (1.0 - share), minlength=_CELLS)
-            cells += np.bincount((cell + 1) % _CELLS, masses[at] * share, minlength=_CELLS)
+            cells = np.bincount(cell, masses[coin] * (1.0 - share), minlength=_CELLS)
+            cells += np.bincount((cell + 1) % _CELLS, masses[coin] * share, minlength=_CELLS)
             transform *= np.fft.rfft(cells) ** count
         masses_of_sum = np.clip(np.fft.irfft(transform, _CELLS), 0.0, None)
         laws.append(np.roll(masses_of_sum, -(math.floor(low / spacing) % _CELLS)) / masses_of_sum.sum())
@@ -129,11 +129,13 @@ class EndToEnd:
         return ScoreDistribution.normal(-0.5 * effect**2, effect, 0.5 * effect**2, spread)
 
 
-def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float], every: int = 1) -> EndToEnd:
+def end_to_end(
+    pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float], steps_per_canary: int = 1
+) -> EndToEnd:
     noise = mean = variance = 0.0
     done = 0
     for (pair, steps), clip_norm in zip(pairs, clip_norms, strict=True):
-        canary_steps = (done + steps) // every - done // every
+        canary_steps = (done + steps) // steps_per_canary - done // steps_per_canary
         done += steps
         first = float(pair.probabilities @ pair.sensitivities)
         noise += steps * (clip_norm * pair.sigma) ** 2
@@ -165,65 +167,67 @@ def canary_pairs(
     return pairs
 
 
-def stepwise_scores(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
+def stepwise_scores(
+    phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, projections: Array
+) -> Array:
     """Log-likelihood ratios of presence (m,) from projections (steps, m) in clip norms; their sums without noise.
 
     Groups of several members with several batches per epoch are scored as if steps were independent.
     """
     scores = np.zeros(len(sizes))
-    seen = seen / math.cos(attack.spread)
+    projections = projections / math.cos(attack.spread)
     for size in attack.sizes:
-        at, start = np.flatnonzero(sizes == size), 0
+        of_size, start = np.flatnonzero(sizes == size), 0
         for phase in phases:
-            rows = seen[start : start + phase.steps, at]
+            rows = projections[start : start + phase.steps, of_size]
             start += phase.steps
             if phase.noiseless:
-                scores[at] += rows.sum(axis=0)
+                scores[of_size] += rows.sum(axis=0)
             elif phase.sampling.epoch_steps is not None and 1 in (size, phase.sampling.batches_per_epoch):
                 sigma = phase.noise_multiplier / math.cos(attack.spread)
                 for epoch in np.split(rows, phase.steps // phase.sampling.epoch_steps):
                     if phase.sampling.batches_per_epoch == 1:
-                        scores[at] += allocated_log_ratio(epoch, size, sigma)
+                        scores[of_size] += allocated_log_ratio(epoch, size, sigma)
                     else:
-                        scores[at] += several_log_ratio(epoch, phase.sampling.batches_per_epoch, sigma)
+                        scores[of_size] += several_log_ratio(epoch, phase.sampling.batches_per_epoch, sigma)
             else:
                 ((pair, _),) = canary_pairs([phase], attack, records, size)
-                scores[at] += pair.log_ratio(rows).sum(axis=0)
+                scores[of_size] += pair.log_ratio(rows).sum(axis=0)
     return scores
 
 
-def allocated_log_ratio(seen: Array, group_size: int, sigma: float) -> Array:
+def allocated_log_ratio(projections: Array, group_size: int, sigma: float) -> Array:
     """Log-likelihood ratios (m,) for k members, each in one of t steps, from an epoch's projections (t, m).
 
     Given the numbers of members c_s per step, the ratio is the product of exp((c_s z_s - c_s^2 / 2) / sigma^2). Its
     mean over the multinomial c is k! / t^k times the coefficient of x^k in the product over s of
     sum_j x^j / j! exp((j z_s - j^2 / 2) / sigma^2).
     """
-    steps, count = seen.shape
+    steps, count = projections.shape
     members = np.arange(group_size + 1)[:, None]
     logs = np.full((group_size + 1, count), -np.inf)
     logs[0] = 0.0
-    for row in seen:
+    for row in projections:
         terms = (members * row - 0.5 * members**2) / sigma**2 - gammaln(members + 1.0)
         logs = np.stack([np.logaddexp.reduce(logs[: d + 1] + terms[d::-1], axis=0) for d in range(group_size + 1)])
-    found: Array = logs[group_size] + gammaln(group_size + 1.0) - group_size * math.log(steps)
-    return found
+    log_ratios: Array = logs[group_size] + gammaln(group_size + 1.0) - group_size * math.log(steps)
+    return log_ratios
 
 
-def several_log_ratio(seen: Array, batches: int, sigma: float) -> Array:
+def several_log_ratio(projections: Array, batches: int, sigma: float) -> Array:
     """Log-likelihood ratios (m,) for one member in r of t steps, from an epoch's projections (t, m).
 
     The mean over all sets of r steps of the products of exp((z_s - 1/2) / sigma^2) is their r-th elementary symmetric
     polynomial divided by the number of sets.
     """
-    steps, count = seen.shape
+    steps, count = projections.shape
     logs = np.full((batches + 1, count), -np.inf)
     logs[0] = 0.0
-    for row in (seen - 0.5) / sigma**2:
+    for row in (projections - 0.5) / sigma**2:
         logs[1:] = np.logaddexp(logs[1:], logs[:-1] + row)
     sets = gammaln(steps + 1.0) - gammaln(batches + 1.0) - gammaln(steps - batches + 1.0)
-    found: Array = logs[batches] - sets
-    return found
+    log_ratios: Array = logs[batches] - sets
+    return log_ratios
 
 
 def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, moved: Array) -> Array:
@@ -233,9 +237,11 @@ def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Arra
         return moved
     scores = np.zeros(len(sizes))
     for size in attack.sizes:
-        at = sizes == size
+        of_size = sizes == size
         pairs = canary_pairs(phases, attack, records, size, summed=True)
-        scores[at] = end_to_end(pairs, [phase.clip_norm for phase in phases], attack.every).log_ratio(moved[at])
+        scores[of_size] = end_to_end(pairs, [phase.clip_norm for phase in phases], attack.every).log_ratio(
+            moved[of_size]
+        )
     return scores
 
 
@@ -286,9 +292,9 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
         if worth[0] > 0.0 and one_run.p_value(canaries, guesses, unlucky, worth[0], delta) > 1.0 - confidence:
             continue  # its epsilon is smaller
         shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
-        found = (shown, (right - 0.5 * guesses) / math.sqrt(guesses))
-        if found > worth:
-            best, worth = rung, found
+        value = (shown, (right - 0.5 * guesses) / math.sqrt(guesses))
+        if value > worth:
+            best, worth = rung, value
     rungs = guess_counts.around(*best, canaries)
     counts = [sum(rung) for rung in rungs]
     correct = guess_counts.fitting(counts, [law.correct(*rung, canaries) for rung in rungs])

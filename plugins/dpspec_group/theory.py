@@ -128,24 +128,24 @@ class _Shuffled(SchemeTheory):
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
         """The largest sum of each epoch for a member (choice 0 and 1), or all sums added, for all members (2)."""
         batches, sigma = self.batches(phase, records), phase.noise_multiplier
-        epochs, rest = divmod(phase.steps, batches)
-        share = rest * int(phase["sampling"]["batch_size"]) / records
-        found: list[tuple[Pair, int]] = []
+        epochs, extra_steps = divmod(phase.steps, batches)
+        share = extra_steps * int(phase["sampling"]["batch_size"]) / records
+        pairs: list[tuple[Pair, int]] = []
         if choice < len(self.means):
             present, absent = self.means[choice]
             if epochs:
-                found.append((accounting.largest_sum_pair(batches, sigma, present, absent), epochs))
-            if rest:
-                found.append((accounting.largest_sum_pair(rest, sigma, present, absent, share), 1))
-            return tuple(found)
+                pairs.append((accounting.largest_sum_pair(batches, sigma, present, absent), epochs))
+            if extra_steps:
+                pairs.append((accounting.largest_sum_pair(extra_steps, sigma, present, absent, share), 1))
+            return tuple(pairs)
         if epochs:
             shift = self.moved * group_size / math.sqrt(batches) * (1.0 - 2.0 * _LAST_PLACE)
-            found.append((accounting.Mixture([shift], [1.0], sigma), epochs))
-        if rest:
-            shift = (1.0 - 2.0 * _LAST_PLACE) / math.sqrt(rest)
+            pairs.append((accounting.Mixture([shift], [1.0], sigma), epochs))
+        if extra_steps:
+            shift = (1.0 - 2.0 * _LAST_PLACE) / math.sqrt(extra_steps)
             share *= 1.0 - _LAST_PLACE
-            found.append((accounting.Mixture([0.0, shift], [1.0 - share, share], sigma), 1))
-        return tuple(found)
+            pairs.append((accounting.Mixture([0.0, shift], [1.0 - share, share], sigma), 1))
+        return tuple(pairs)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         return 0.0
@@ -166,14 +166,14 @@ class _Allocated(SchemeTheory):
         epochs, steps = self.epochs(phase)
         sigma, times = phase.noise_multiplier, phase.sampling.batches_per_epoch
         # the noise is split among the members, rounded down
-        each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
-        if each < MIN_ALLOCATED_NOISE:
+        sigma_of_each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
+        if sigma_of_each < MIN_ALLOCATED_NOISE:
             # No step has more than k members, and all steps have k r: the squared shifts sum to at most k^2 r.
             return ((accounting.Mixture.full(group_size, sigma), epochs * times),)
         short, longer = divmod(steps, times)
         blocks = ((short, times - longer), (short + 1, longer))
         return tuple(
-            (accounting.RandomAllocation(length, each), epochs * group_size * count)
+            (accounting.RandomAllocation(length, sigma_of_each), epochs * group_size * count)
             for length, count in blocks
             if count
         )
@@ -201,8 +201,8 @@ class _Allocated(SchemeTheory):
     def epochs(phase: Phase) -> tuple[int, int]:
         """Number of epochs, and of steps in each."""
         steps = int(phase["sampling"]["epoch_steps"])
-        epochs, rest = divmod(phase.steps, steps)
-        if rest:
+        epochs, remainder = divmod(phase.steps, steps)
+        if remainder:
             raise ValueError(f"steps must be a multiple of {steps}, the steps of an epoch, got {phase.steps}")
         return epochs, steps
 
@@ -342,9 +342,9 @@ MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 def source_of(phases: Sequence[Phase]) -> str:
     schemes = REPLACED if is_replaced(phases) else SCHEMES
-    found = [schemes[scheme].source for scheme in sorted(drawn(phases))]
+    sources = [schemes[scheme].source for scheme in sorted(drawn(phases))]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
-    return "; ".join([*found, "several batches per epoch: one block of steps each"] if several else found)
+    return "; ".join([*sources, "several batches per epoch: one block of steps each"] if several else sources)
 
 
 def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
@@ -394,7 +394,7 @@ def last_batches(phases: Sequence[Phase], group_size: int, records: int) -> tupl
     Returns:
         mu, and the number of records of the smaller dataset.
     """
-    found = [(0.0, records)]
+    candidates = [(0.0, records)]
     for smaller in (records, records - 1, records - group_size) if drawn(phases) == {"shuffled"} else ():
         sizes = [int(phase["sampling"]["batch_size"]) for phase in phases]
         if smaller < max(sizes):
@@ -405,8 +405,8 @@ def last_batches(phases: Sequence[Phase], group_size: int, records: int) -> tupl
             for phase, size in zip(phases, sizes, strict=True)
             if smaller % size and phase.noise_multiplier >= NO_NOISE
         )
-        found.append((math.sqrt(math.fsum(squares)) * (1.0 - _ROUNDING), smaller))
-    return max(found)
+        candidates.append((math.sqrt(math.fsum(squares)) * (1.0 - _ROUNDING), smaller))
+    return max(candidates)
 
 
 def loss_intervals(
@@ -423,16 +423,18 @@ def loss_intervals(
 
     highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
     if "random-allocation" in schemes:  # alternative pairs with its shared steps revealed, unless out of range
-        parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
-        if all(parts):
-            alternatives = answers(tuple(pair for part in parts for pair in part))
+        revealed_pairs = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
+        if all(revealed_pairs):
+            alternatives = answers(tuple(pair for pairs in revealed_pairs for pair in pairs))
             highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):
-        found = _between(highs, map(answers, attained_pairs[:2]))
-        if not _are_close(found):
-            found = _between(_routed(phases, group_size, records, answers, highs), [found])
-        return found if _are_close(found) else _between(found, [found, *map(answers, attained_pairs[2:])])
+        intervals = _between(highs, map(answers, attained_pairs[:2]))
+        if not _are_close(intervals):
+            intervals = _between(_routed(phases, group_size, records, answers, highs), [intervals])
+        return (
+            intervals if _are_close(intervals) else _between(intervals, [intervals, *map(answers, attained_pairs[2:])])
+        )
     if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
@@ -488,15 +490,15 @@ def _routed(
 
     best, shares = [], []
     for i, high in enumerate(highs):
-        at = len(_SHARES) // 2
+        share_index = len(_SHARES) // 2
         for step in (1, -1):  # the upper end falls and then rises with the share
-            while 0 <= at + step < len(_SHARES) and (
-                routed(group_size, _SHARES[at + step], records)[i].upper
-                < routed(group_size, _SHARES[at], records)[i].upper
+            while 0 <= share_index + step < len(_SHARES) and (
+                routed(group_size, _SHARES[share_index + step], records)[i].upper
+                < routed(group_size, _SHARES[share_index], records)[i].upper
             ):
-                at += step
-        shares.append(_SHARES[at])
-        best.append(min(high, worst(group_size, i, _SHARES[at]), key=_upper))
+                share_index += step
+        shares.append(_SHARES[share_index])
+        best.append(min(high, worst(group_size, i, _SHARES[share_index]), key=_upper))
     for size in range(group_size - 1, 0, -1):
         fewer = answers(composed(phases, size, records))
         if all(small.upper <= large.upper for small, large in zip(fewer, best, strict=True)):
@@ -528,11 +530,11 @@ def group_epsilons(
     arguments = tuple(phases), group_size, records, tuple(deltas)
     widths = (width,) * len(deltas) if isinstance(width, float) else tuple(width)
     if direction != "both":
-        others = None if other_direction is None else tuple(other_direction)
-        return list(_epsilons(*arguments, direction, widths, others))
+        other_intervals = None if other_direction is None else tuple(other_direction)
+        return list(_epsilons(*arguments, direction, widths, other_intervals))
     remove = _epsilons(*arguments, "remove", widths, None)
     add = _epsilons(*arguments, "add", widths, remove)
-    return [one.worse(other) for one, other in zip(remove, add, strict=True)]
+    return [removed.worse(added) for removed, added in zip(remove, add, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)  # a run and its verification compute the same values
@@ -550,9 +552,9 @@ def _epsilons(
         # A lower bound on the probability that these steps reveal the dataset with certainty: with the group if a
         # member is drawn, without it only if every batch would have a member.
         log_hidden = math.fsum(SCHEMES[phase.sampling.scheme].log_hidden(phase, group_size, records) for phase in quiet)
-        seen = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
-        seen = 1.0 if log_hidden == -math.inf else seen
-        ends = (math.inf if delta < seen else 0.0 for delta in deltas)
+        reveal_probability = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
+        reveal_probability = 1.0 if log_hidden == -math.inf else reveal_probability
+        ends = (math.inf if delta < reveal_probability else 0.0 for delta in deltas)
         return tuple(accounting.Interval(end, math.inf).by("without noise") for end in ends)
     if _from_below(phases, group_size, records, direction):  # two pairs: refine fully
         other_direction = None
@@ -590,12 +592,12 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
 
 def rdp_interval(phases: Sequence[Phase], group_size: int, records: int, order: float, direction: str) -> Interval:
     """The Renyi divergence of all steps at an order above 1; without an upper end unless all pairs are mixtures."""
-    every = composed(phases, group_size, records)
-    pairs = [(pair, count) for pair, count in every if isinstance(pair, accounting.Mixture)]
+    all_pairs = composed(phases, group_size, records)
+    pairs = [(pair, count) for pair, count in all_pairs if isinstance(pair, accounting.Mixture)]
     if is_replaced(phases):
         mu = mu_of_all_steps(phases, group_size, records)
         return accounting.Interval(0.0, 0.5 * order * mu * mu * (1.0 + _ROUNDING)).by("without amplification")
-    if len(pairs) < len(every):
+    if len(pairs) < len(all_pairs):
         return accounting.Interval(0.0, math.inf).by("no mixture of Gaussians has these pairs")
     worst = accounting.Interval(0.0, 0.0)
     for side in DIRECTIONS.values() if direction == "both" else (DIRECTIONS[direction],):

@@ -81,10 +81,10 @@ class Watch(dps.Observer):
 
     def sampled(self, step: int, indices: Tensor) -> None:
         batch, slots, scheme = indices.cpu().numpy(), self._schedule.slots, self._schedule.participation.scheme
-        place = (step - 1) % slots
+        slot = (step - 1) % slots
         if scheme in FIXED or scheme == "cyclic-poisson":
-            self.misplaced += int(np.sum(self._slot_of[batch] != place))
-            members = int(np.sum(self._slot_of == place))
+            self.misplaced += int(np.sum(self._slot_of[batch] != slot))
+            members = int(np.sum(self._slot_of == slot))
             if scheme in FIXED:
                 self.misplaced += abs(members - len(batch))
             else:
@@ -92,12 +92,12 @@ class Watch(dps.Observer):
             return
         epoch = (step - 1) // slots
         if scheme == "random-allocation" or epoch == 0:
-            self.first_half += len(batch) if place < (slots + 1) // 2 else 0
-            self._slot_of[batch] = place
+            self.first_half += len(batch) if slot < (slots + 1) // 2 else 0
+            self._slot_of[batch] = slot
         else:
-            self.misplaced += int(np.sum(self._slot_of[batch] != place))
+            self.misplaced += int(np.sum(self._slot_of[batch] != slot))
         np.add.at(self._counts, batch, 1)
-        is_last = place == slots - 1 or step == self._schedule.steps
+        is_last = slot == slots - 1 or step == self._schedule.steps
         if is_last and (scheme == "random-allocation" or epoch == 0):
             self.misplaced += int(np.abs(self._counts - epoch - 1).sum())
             self.draws += self._records

@@ -86,7 +86,7 @@ class Matrix(kit.AttackedMechanism):
         yield kit.profile(rows, rigor="certified", source=self._source(schedule))
 
     def _findings(
-        self, spec: dps.Spec, quantity: str, at: dict[str, dps.Json], interval: Interval, gap: str
+        self, spec: dps.Spec, quantity: str, arguments: dict[str, dps.Json], interval: Interval, gap: str
     ) -> Iterator[dps.Finding]:
         """The upper end, and the lower one if models show all noisy sums: with plain descent."""
         from dpspec.accounting import certified_lower, certified_upper
@@ -95,7 +95,7 @@ class Matrix(kit.AttackedMechanism):
         upper = certified_upper(
             quantity,
             interval,
-            at=at,
+            at=arguments,
             scope=self.scope,
             source=f"{source}; the ends differ by {gap}" if gap else source,
             assumptions=self.assumptions,

@@ -99,13 +99,13 @@ class Schedule(kit.Options):
 
 
 def _conditions(key: str, kinds: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> list[dps.Json]:
-    every = {name for needs, may in kinds.values() for name in (*needs, *may)}
+    all_names = {name for needs, may in kinds.values() for name in (*needs, *may)}
     return [
         {
             "if": {"properties": {key: {"const": kind}}, "required": [key]},
             "then": {
                 "required": [*needs],
-                "properties": dict.fromkeys(sorted(every.difference(needs, may)), False),
+                "properties": dict.fromkeys(sorted(all_names.difference(needs, may)), False),
             },
         }
         for kind, (needs, may) in kinds.items()
@@ -177,21 +177,21 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     encoder, participation = schedule.encoder, schedule.participation
     most = MOST_PAIRED if schedule.compares_all_steps else MOST_STEPS
     if schedule.steps > most:
-        why = " because this bound compares all pairs of steps" if most == MOST_PAIRED else ""
-        yield kit.bad_value(f"steps must be at most {most}{why}, got {schedule.steps}", ("mechanism", "steps"))
+        reason = " because this bound compares all pairs of steps" if most == MOST_PAIRED else ""
+        yield kit.bad_value(f"steps must be at most {most}{reason}, got {schedule.steps}", ("mechanism", "steps"))
     if encoder.coefficients and encoder.coefficients[0] <= 0.0:
         message = f"the first coefficient must be above 0, got {encoder.coefficients[0]:g}"
         yield kit.bad_value(message, ("mechanism", "encoder", "coefficients", 0))
     if len(encoder.weights) != len(encoder.decays):
         message = f"decays must be as many as weights: {len(encoder.decays)} for {len(encoder.weights)}"
         yield kit.bad_value(message, ("mechanism", "encoder", "decays"))
-    place: dps.Path = ("mechanism", "participation", "separation")
+    separation_path: dps.Path = ("mechanism", "participation", "separation")
     if participation.scheme == "random-allocation" and schedule.steps % participation.separation:
         message = f"steps must be a multiple of the {participation.separation} steps of an epoch, got {schedule.steps}"
-        yield kit.bad_value(message, place)
+        yield kit.bad_value(message, separation_path)
     elif participation.scheme in DRAWN and participation.separation > schedule.steps:
         message = f"separation must be at most the number of steps, got {participation.separation}"
-        yield kit.bad_value(message, place)
+        yield kit.bad_value(message, separation_path)
     if spec.audit is not None:
         yield from _untrainable(spec, schedule)
     if participation.scheme in FIXED:

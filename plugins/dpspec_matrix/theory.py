@@ -119,18 +119,18 @@ def _separated(values: Floats, separation: int, most: int) -> tuple[float, list[
     """The largest sum of at most ``most`` values that are ``separation`` places apart, and their places."""
     count = len(values)
     best = np.zeros((count + 1, most + 1))
-    for place in range(1, count + 1):
-        taken = best[max(0, place - separation), :-1] + values[place - 1]
-        best[place] = best[place - 1]
-        best[place, 1:] = np.maximum(best[place, 1:], taken)
-    places, place, left = [], count, most
-    while place > 0 and left > 0:
-        if best[place, left] == best[place - 1, left]:
-            place -= 1
+    for end in range(1, count + 1):
+        taken = best[max(0, end - separation), :-1] + values[end - 1]
+        best[end] = best[end - 1]
+        best[end, 1:] = np.maximum(best[end, 1:], taken)
+    chosen, end, left = [], count, most
+    while end > 0 and left > 0:
+        if best[end, left] == best[end - 1, left]:
+            end -= 1
         else:
-            places.append(place - 1)
-            place, left = max(0, place - separation), left - 1
-    return float(best[count, most]), places[::-1]
+            chosen.append(end - 1)
+            end, left = max(0, end - separation), left - 1
+    return float(best[count, most]), chosen[::-1]
 
 
 Phases = tuple[tuple[Pair, int], ...]
@@ -273,8 +273,8 @@ def _largest_total(sizes: Floats, epochs: int, bins: int, stride: int) -> float:
     largest = 0.0
     for epoch in range(epochs):
         same = np.diagonal(classes[epoch, :, :, epoch], axis1=1, axis2=2)
-        others = worst[epoch].sum(axis=2) - worst[epoch, :, :, epoch]
-        largest = max(largest, float((same + others).max()))
+        other_epochs = worst[epoch].sum(axis=2) - worst[epoch, :, :, epoch]
+        largest = max(largest, float((same + other_epochs).max()))
     return largest
 
 

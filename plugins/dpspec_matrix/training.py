@@ -84,13 +84,13 @@ class Slots:
         return self._participation.rate / self._slots
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        place, scheme = self._step % self._slots, self._participation.scheme
-        if self._step == 0 or place == 0:
+        slot, scheme = self._step % self._slots, self._participation.scheme
+        if self._step == 0 or slot == 0:
             every_epoch = scheme == "random-allocation"
             if every_epoch or (scheme == "balls-in-bins" and self._step == 0):
                 self._slot_of = torch.randint(self._slots, (self.records,), generator=generator)
         self._step += 1
-        batch = (self._slot_of == place).nonzero().squeeze(1)
+        batch = (self._slot_of == slot).nonzero().squeeze(1)
         if self._participation.rate < 1.0:
             batch = batch[torch.rand(len(batch), generator=generator, dtype=torch.float64) < self._participation.rate]
         return batch
@@ -110,12 +110,12 @@ class Correlated:
     def train(self, job: dps.TrainingJob) -> None:
         (options,) = job.phases
         schedule = Schedule.of(options)
-        parts = parts_of(job)
-        (phase,) = parts.schedule.phases
+        trainer_parts = parts_of(job)
+        (phase,) = trainer_parts.schedule.phases
         records = len(job.x) + (job.canaries.count if job.canaries else 0)
         phase = replace(phase, sampler=Slots(records, schedule.slots, schedule.participation))
         noise = self.noise(encoder_of(schedule.encoder, schedule.steps))
-        train_with(job, replace(parts, schedule=replace(parts.schedule, phases=(phase,)), noise=noise))
+        train_with(job, replace(trainer_parts, schedule=replace(trainer_parts.schedule, phases=(phase,)), noise=noise))
 
     def noise(self, encoder: Encoder) -> CorrelatedNoise:
         return CorrelatedNoise(encoder)

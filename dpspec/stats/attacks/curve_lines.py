@@ -69,15 +69,15 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     The upper concave hull of this bound consists of lines R <= a + s f: (ln s, a)-DP for s >= 1, else
     (-ln s, (a + s - 1) / s)-DP of the reversed pair. Each delta is raised by the rounding error.
     """
-    known = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
-    if not known:
+    informative = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
+    if not informative:
         return ()
-    if any(t <= f for f, t in known):
+    if any(t <= f for f, t in informative):
         return ((0.0, 0.0),)  # a concave curve that touches the diagonal is the diagonal
-    rates = [f for f, _ in known]
+    rates = [f for f, _ in informative]
     # Up to rate k the bound is flat at flats[k] at most, from rate k on it lies under the line with slope slopes[k].
-    flats = [*reversed(list(accumulate((t for _, t in reversed(known)), min))), 1.0]
-    slopes = list(accumulate((t / f for f, t in known), min))
+    flats = [*reversed(list(accumulate((t for _, t in reversed(informative)), min))), 1.0]
+    slopes = list(accumulate((t / f for f, t in informative), min))
 
     def bound(rate: float) -> float:
         line = bisect_right(rates, rate) - 1

@@ -151,7 +151,7 @@ def _cached(method: Method, function: str, *arguments: Any) -> Any:
 def _method_of(evidence: Evidence) -> Method:
     method = method_of(evidence.kind)
     if method is None:
-        raise _untested(evidence, "privacy curve", [own.kind for own in OWN_METHODS])
+        raise _untested(evidence, "privacy curve", [own_method.kind for own_method in OWN_METHODS])
     return method
 
 

@@ -82,7 +82,7 @@ def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], l
     """
     trials = [coins for coins in outcomes if coins]
     total = sum(map(len, trials))
-    made: dict[int, int] = {}
+    right_by_count: dict[int, int] = {}
     for low, high in rungs:
         number = right = 0
         for coins in trials:
@@ -92,8 +92,8 @@ def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], l
             below, above = min(below, len(coins) - len(coins) // 2), min(above, len(coins) // 2)
             number += below + above
             right += coins[:below].count("0") + coins[len(coins) - above :].count("1")
-        made[number] = right
-    return list(made), list(made.values())
+        right_by_count[number] = right
+    return list(right_by_count), list(right_by_count.values())
 
 
 def around(low: int, high: int, canaries: int) -> tuple[Rung, ...]:
@@ -155,9 +155,9 @@ def epsilon_lower(
     _check(canaries, guesses, correct)
     level, several = 1.0 - confidence, 1.0 - (1.0 - confidence) / len(guesses)
 
-    def best(at: float) -> float:
+    def best(single_confidence: float) -> float:
         pairs = zip(guesses, correct, strict=True)
-        return max(one_run.epsilon_lower(canaries, r, v, delta, at) for r, v in pairs)
+        return max(one_run.epsilon_lower(canaries, r, v, delta, single_confidence) for r, v in pairs)
 
     if len(guesses) == 1:
         return best(confidence)
@@ -210,15 +210,15 @@ def _monotone(
         least = min(one_run.p_value(canaries, r, v, _grid(step), delta) for r, v in pairs)
         if least > level:
             return least
-    found = _joint(canaries, guesses, correct, _grid(step), delta)
+    largest = _joint(canaries, guesses, correct, _grid(step), delta)
     for lower in range(step - 1, -1, -1):
-        if found > level > 0.0 or found >= 1.0:  # no p-value is larger than 1
+        if largest > level > 0.0 or largest >= 1.0:  # no p-value is larger than 1
             break
         least = min(one_run.p_value(canaries, r, v, _grid(lower), delta) for r, v in pairs)
-        if len(pairs) * least <= max(found, level):  # no joint p-value is larger, and it falls on the way down
+        if len(pairs) * least <= max(largest, level):  # no joint p-value is larger, and it falls on the way down
             break
-        found = max(found, _joint(canaries, guesses, correct, _grid(lower), delta))
-    return found
+        largest = max(largest, _joint(canaries, guesses, correct, _grid(lower), delta))
+    return largest
 
 
 def _some_reached(guesses: Sequence[int], thresholds: Sequence[int], wrong: float) -> float:
@@ -245,10 +245,10 @@ def _wrong_guesses(number: int, wrong: float) -> tuple[int, np.ndarray[tuple[int
     k = np.arange(low, high + 1, dtype=np.float64)
     log_mass = special.gammaln(number + 1) - special.gammaln(k + 1) - special.gammaln(number - k + 1)
     mass = np.exp(log_mass + special.xlogy(k, wrong) + special.xlog1py(number - k, -wrong))
-    kept = np.flatnonzero(mass > _NEGLIGIBLE)
-    if kept.size == 0:
+    relevant = np.flatnonzero(mass > _NEGLIGIBLE)
+    if relevant.size == 0:
         return 0, np.ones(1), 1.0
-    start, end = int(kept[0]), int(kept[-1]) + 1
+    start, end = int(relevant[0]), int(relevant[-1]) + 1
     lost = special.bdtr(low + start - 1, number, wrong) if low + start > 0 else 0.0
     lost += special.bdtrc(low + end - 1, number, wrong) if low + end <= number else 0.0
     return low + start, mass[start:end], float(lost)
@@ -265,6 +265,6 @@ def _check(canaries: int, guesses: Sequence[int], correct: Sequence[int]) -> Non
         raise ValueError(f"guesses must be counts that rise strictly, up to {canaries} canaries, got {list(guesses)}")
     if len(correct) != len(guesses):
         raise ValueError(f"need a number of right guesses for each count, got {list(correct)} for {list(guesses)}")
-    made = zip((0, *guesses), guesses, (0, *correct), correct, strict=False)
-    if not all(0 <= v - u <= r - s for s, r, u, v in made):
+    rises = zip((0, *guesses), guesses, (0, *correct), correct, strict=False)
+    if not all(0 <= v - u <= r - s for s, r, u, v in rises):
         raise ValueError(f"right guesses {list(correct)} do not fit counts {list(guesses)}")

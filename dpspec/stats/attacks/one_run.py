@@ -59,8 +59,8 @@ def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta:
     """The second term of the bound, m delta beta (1 - beta) / (v P[W = v]), at most 1."""
     if delta == 0.0 or correct == 0:
         return 0.0
-    rest = float(special.betainc(guesses - correct + 1, correct, special.expit(-epsilon)))
-    if rest == 0.0:
+    tail = float(special.betainc(guesses - correct + 1, correct, special.expit(-epsilon)))
+    if tail == 0.0:
         return 0.0
     if beta > 1e-280:
         choose = special.gammaln(guesses + 1) - special.gammaln(correct + 1) - special.gammaln(guesses - correct + 1)
@@ -69,7 +69,7 @@ def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta:
         log_ratio = math.log(beta) - float(log_mass) + _GAMMALN_ERROR * size
     else:  # beta underflows: with the ratio rho of the first two terms of the tail, 1 / (1 - rho) is an upper bound
         log_ratio = -math.log1p(-(guesses - correct) / (correct + 1.0) * math.exp(epsilon))
-    return math.exp(min(0.0, math.log(canaries * delta / correct) + math.log(rest) + log_ratio))
+    return math.exp(min(0.0, math.log(canaries * delta / correct) + math.log(tail) + log_ratio))
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
@@ -141,23 +141,23 @@ class _Lines:
     @classmethod
     def of(cls, points: Sequence[curve_lines.Point], canaries: int) -> "_Lines":
         """Lower envelope of lines with slope e^epsilon, epsilon <= 700."""
-        kept: list[tuple[float, float, curve_lines.Point]] = []
+        lines: list[tuple[float, float, curve_lines.Point]] = []
         for epsilon, delta in sorted(points):
             slope, offset = math.exp(min(epsilon, 700.0)), canaries * delta
-            if epsilon > 700.0 or (kept and offset >= kept[-1][1]):
+            if epsilon > 700.0 or (lines and offset >= lines[-1][1]):
                 continue
-            while kept and slope <= kept[-1][0] * (1.0 + _ROUNDING):  # the same slope and lower: omitting is valid
-                kept.pop()
-            while len(kept) > 1:
-                (before, above, _), (last, low, _) = kept[-2:]
+            while lines and slope <= lines[-1][0] * (1.0 + _ROUNDING):  # the same slope and lower: omitting is valid
+                lines.pop()
+            while len(lines) > 1:
+                (before, above, _), (last, low, _) = lines[-2:]
                 if (low - offset) * (last - before) < (above - low) * (slope - last):
                     break
-                kept.pop()
-            kept.append((slope, offset, (epsilon, delta)))
+                lines.pop()
+            lines.append((slope, offset, (epsilon, delta)))
         return cls(
-            points=tuple(point for *_, point in kept),
-            slopes=np.array([slope for slope, *_ in kept]),
-            offsets=np.array([offset for _, offset, _ in kept]),
+            points=tuple(point for *_, point in lines),
+            slopes=np.array([slope for slope, *_ in lines]),
+            offsets=np.array([offset for _, offset, _ in lines]),
         )
 
     @cached_property
@@ -207,11 +207,11 @@ class _Search:
         if above > 0.0:
             p[v:] = (1.0 - float(p[:v].sum())) * mass[v:] / above
         weight = (r - k[1:] + 1) * p[:-1]
-        found = _meet(r, v, [slope] * v, self._start)
-        if found is None:
+        solution = _meet(r, v, [slope] * v, self._start)
+        if solution is None:
             order = np.argsort(np.abs(k[1:] - v), kind="stable")
         else:
-            order = np.argsort(-np.array(found[1]), kind="stable")
+            order = np.argsort(-np.array(solution[1]), kind="stable")
         x = np.empty(r)
         x[order] = np.cumsum(weight[order])
         return np.asarray(np.log(np.maximum(x[:v], 1e-290)), dtype=np.float64)
@@ -220,10 +220,10 @@ class _Search:
         x = np.exp(np.minimum(log_factor + power * self._log_x, 600.0))
         # x falls and the slopes rise with k, except for rounding of equal weights.
         line = np.maximum.accumulate(self._lines.at(x))
-        found = _meet(self._r, self._v, self._lines.slopes[line].tolist(), self._start)
-        if found is None:
+        solution = _meet(self._r, self._v, self._lines.slopes[line].tolist(), self._start)
+        if solution is None:
             return math.inf
-        z, weights = found
+        z, weights = solution
         self._start = 1.0 / z - 1.0
         steps = np.diff(np.array([0.0, *weights[: self._v]]))
         return float((1.0 + steps @ self._lines.offsets[line]) * z)
@@ -243,38 +243,38 @@ def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> tupl
         a.append(a[d] + (b[d + 1] - b[d]) / slopes[d])
     top = a[v]
 
-    def from_above(rest: float, kept: list[float] | None = None) -> tuple[float, float]:
+    def from_above(odds: float, weights: list[float] | None = None) -> tuple[float, float]:
         """a_v and its derivative; B continues with its last slope."""
-        if far < r and far * top - (r - far) * b[v] >= rest:
+        if far < r and far * top - (r - far) * b[v] >= odds:
             first, x, rise = far, top, 0.0
         else:
-            first, x, rise = r, rest / r, 1.0 / r
-        if kept is not None:
-            kept.extend([x] * (r - first))
+            first, x, rise = r, odds / r, 1.0 / r
+        if weights is not None:
+            weights.extend([x] * (r - first))
         for d in range(first - 1, v - 1, -1):
-            if kept is not None:
-                kept.append(x)
+            if weights is not None:
+                weights.append(x)
             if x > 1e6 * top:
                 return math.inf, 1.0
             i = min(bisect_right(a, x), v)
             slope = slopes[i - 1]
-            x, rise = (rest + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d, (1.0 + (r - d) * slope * rise) / d
+            x, rise = (odds + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d, (1.0 + (r - d) * slope * rise) / d
         return x, rise
 
-    low, high, rest = 0.0, math.inf, start
+    low, high, odds = 0.0, math.inf, start
     for _ in range(60):
-        x, rise = from_above(rest)
-        low, high = (rest, high) if x <= top else (low, rest)
+        x, rise = from_above(odds)
+        low, high = (odds, high) if x <= top else (low, odds)
         if low > 0.0 and (high - low <= 1e-9 * low or 0.0 <= top - x <= 1e-9 * top):
             break
-        step = (rest + (top - x) / rise) * (1.0 - 1e-10) if math.isfinite(x) else math.inf
+        step = (odds + (top - x) / rise) * (1.0 - 1e-10) if math.isfinite(x) else math.inf
         if low < step < high:
-            rest = step
+            odds = step
         elif high < math.inf:
-            rest = math.sqrt(low * high) if low > 0.0 else 0.1 * high
+            odds = math.sqrt(low * high) if low > 0.0 else 0.1 * high
         else:
-            rest = 10.0 * low
-        if not 1e-300 < rest < 1e300:
+            odds = 10.0 * low
+        if not 1e-300 < odds < 1e300:
             return None
     if low == 0.0 or not math.isfinite(top):
         return None

@@ -107,10 +107,10 @@ def _beta_points(a: int, b: int) -> tuple[Floats, Floats]:
     # scipy.stats uses betaincinv as well, but takes half a second to import.
     lower = float(special.logit(special.betaincinv(a, b, special.ndtr(-_REACH))))
     upper = -float(special.logit(special.betaincinv(b, a, special.ndtr(-_REACH))))
-    at = np.linspace(lower, upper, _MORE_POINTS if min(a, b) < _SKEWED else _POINTS)
-    log_density = a * special.log_expit(at) + b * special.log_expit(-at)
+    logits = np.linspace(lower, upper, _MORE_POINTS if min(a, b) < _SKEWED else _POINTS)
+    log_density = a * special.log_expit(logits) + b * special.log_expit(-logits)
     weights = np.exp(log_density - log_density.max())
-    return special.expit(at), weights / weights.sum()
+    return special.expit(logits), weights / weights.sum()
 
 
 def _binomials(number: int, chances: Floats) -> tuple[int, Floats]:

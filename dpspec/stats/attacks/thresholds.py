@@ -94,8 +94,8 @@ def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
 def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
     """Largest lower bound on epsilon at ``delta`` over the thresholds, jointly valid at ``confidence``."""
     tried = list(_tried(outcomes))
-    each = 1.0 - (1.0 - confidence) / max(1, len(tried))
-    return max((fixed_epsilon_lower(*counts, delta, each) for counts in tried), default=0.0)
+    confidence_of_each = 1.0 - (1.0 - confidence) / max(1, len(tried))
+    return max((fixed_epsilon_lower(*counts, delta, confidence_of_each) for counts in tried), default=0.0)
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
@@ -109,12 +109,12 @@ def _tried(outcomes: str) -> Iterator[tuple[int, int, int, int]]:
     present, absent = outcomes.count("1"), outcomes.count("0")
     if not present or not absent:
         return
-    places = {coin: [i for i, c in enumerate(outcomes) if c == coin] for coin in "01"}
+    ranks = {coin: [i for i, c in enumerate(outcomes) if c == coin] for coin in "01"}
     for false in _few(absent):
-        above = len(outcomes) - 1 - places["0"][absent - 1 - false]
+        above = len(outcomes) - 1 - ranks["0"][absent - 1 - false]
         yield present, absent, above - false, false
     for missed in _few(present):
-        below = places["1"][missed]
+        below = ranks["1"][missed]
         yield present, absent, present - missed, absent - (below - missed)
 
 

@@ -80,8 +80,10 @@ class BatchSums(Record):
             return f"spread must fit {self.total} inclusions, got {self.spread}"
         if self.epochs is not None and self.epochs.astray > records * self.epochs.whole:
             return f"epochs.astray must be at most {records} an epoch"
-        one = self.together.closest if self.together is not None else None
-        if one is not None and (one.size + one.before - one.common > records or max(one.size, one.before) >= records):
+        pair = self.together.closest if self.together is not None else None
+        if pair is not None and (
+            pair.size + pair.before - pair.common > records or max(pair.size, pair.before) >= records
+        ):
             return f"together.closest must be of {records} records"
         return None
 
@@ -100,8 +102,10 @@ class SamplingSums(Record):
     def problem(self) -> str | None:
         if self.records > MOST_RECORDS:
             return f"records must be at most {MOST_RECORDS}, got {self.records}"
-        found = [batch.problem_of(self.records, repeats=bool(self.repeats)) for batch in self.batches]
-        return next((f"batches[{number}].{one}" for number, one in enumerate(found) if one is not None), None)
+        problems = [batch.problem_of(self.records, repeats=bool(self.repeats)) for batch in self.batches]
+        return next(
+            (f"batches[{number}].{problem}" for number, problem in enumerate(problems) if problem is not None), None
+        )
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,8 @@ class Drawn:
 
     def worst(self, test: Callable[[int, BatchSums], Measurement | None]) -> Measurement | None:
         """Return the worst of the tests of all runs; None if batches are not random."""
-        found = (test(*one) for one in self.batches) if self.random else ()
-        return the_worst([one for one in found if one is not None])
+        measurements = (test(*batch) for batch in self.batches) if self.random else ()
+        return the_worst([measurement for measurement in measurements if measurement is not None])
 
 
 _CUT_SHORT = Abstention("the trials lack these counts: the run was cut short, or is of an earlier version")
@@ -193,12 +197,12 @@ def exact_sizes(drawn: Drawn) -> Outcome:
     schemes=(_POISSON, _TRUNCATED, _ALLOCATION),
 )
 def size_of_each_step(drawn: Drawn) -> Outcome:
-    def one(records: int, batch: BatchSums) -> Measurement | None:
+    def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         truncated = drawn.phase.sampling.scheme == _TRUNCATED
         law = drawn.law(records) if truncated else sampling.BatchSize(records, drawn.phase.rate(records))
         return None if batch.sizes is None else single(batch.sizes, law)
 
-    return drawn.worst(one)
+    return drawn.worst(batch_test)
 
 
 @partial(
@@ -210,7 +214,7 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
     schemes=(_POISSON, _TRUNCATED, _ALLOCATION),
 )
 def evenness(drawn: Drawn) -> Outcome:
-    def one(records: int, batch: BatchSums) -> Measurement | None:
+    def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         if drawn.phase.sampling.scheme != _ALLOCATION:
             return sampling.evenness(batch.steps, batch.total, batch.squares, drawn.law(records))
         # Sizes of several batches per record and epoch vary less than multinomial ones.
@@ -219,7 +223,7 @@ def evenness(drawn: Drawn) -> Outcome:
         steps = int(drawn.phase["sampling"]["epoch_steps"])
         return epochs.evenness(batch.epochs.whole, batch.epochs.spread, records, steps)
 
-    return drawn.worst(one)
+    return drawn.worst(batch_test)
 
 
 @partial(
@@ -231,7 +235,7 @@ def evenness(drawn: Drawn) -> Outcome:
     schemes=(_POISSON, _TRUNCATED, _FIXED),
 )
 def inclusions(drawn: Drawn) -> Outcome:
-    def one(records: int, batch: BatchSums) -> Measurement | None:
+    def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         chance = drawn.phase.rate(records)
         if drawn.phase.sampling.scheme != _POISSON:
             return None if batch.above is None else sampling.record_excess(records, batch.above, batch.steps, chance)
@@ -239,8 +243,8 @@ def inclusions(drawn: Drawn) -> Outcome:
             return None
         return sampling.record_spread(records, batch.total, batch.spread, batch.steps, chance)
 
-    found = drawn.worst(one)
-    return _CUT_SHORT if found is None and drawn.random and drawn.phase.sampling.scheme != _POISSON else found
+    outcome = drawn.worst(batch_test)
+    return _CUT_SHORT if outcome is None and drawn.random and drawn.phase.sampling.scheme != _POISSON else outcome
 
 
 @partial(
@@ -256,14 +260,14 @@ def overlaps(drawn: Drawn) -> Outcome:
         return None
     least = drawn.phase.sampling.epoch_steps or 1  # batches of one epoch depend on each other
     fewer = drawn.phase.sampling.scheme != _TRUNCATED
-    found = [
-        sampling.overlap(one.lag, one.common, one.chances, drawn.phase.rate(records), fewer=fewer)
+    measurements = [
+        sampling.overlap(overlap.lag, overlap.common, overlap.chances, drawn.phase.rate(records), fewer=fewer)
         for records, batch in drawn.batches
-        for one in batch.overlaps
-        if one.chances and one.lag >= least
+        for overlap in batch.overlaps
+        if overlap.chances and overlap.lag >= least
     ]
     several = any(batch.steps > least for _, batch in drawn.batches)
-    return the_worst(found) or (Abstention("few records were drawn") if several else None)
+    return the_worst(measurements) or (Abstention("few records were drawn") if several else None)
 
 
 @partial(
@@ -280,7 +284,7 @@ def batches_of_each_epoch(drawn: Drawn) -> Outcome:
         wrong = [batch.early for _, batch in drawn.batches if batch.early is not None]
     else:
         test = "records outside of their declared number of batches of an epoch"
-        wrong = [one.epochs.astray for _, one in drawn.batches if one.epochs is not None and one.epochs.whole]
+        wrong = [batch.epochs.astray for _, batch in drawn.batches if batch.epochs is not None and batch.epochs.whole]
     return exactly(test, not any(wrong), 0, sum(wrong), None) if wrong else _CUT_SHORT
 
 
@@ -293,12 +297,12 @@ def batches_of_each_epoch(drawn: Drawn) -> Outcome:
     schemes=(_SHUFFLE,),
 )
 def batches_of_different_epochs(drawn: Drawn) -> Outcome:
-    def one(records: int, batch: BatchSums) -> Measurement | None:
+    def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         if batch.together is None or batch.together.closest is None:
             return None
         return epochs.closest(batch.together.closest, records, batch.together.pairs)
 
-    return drawn.worst(one) or Abstention("no epoch came after another one")
+    return drawn.worst(batch_test) or Abstention("no epoch came after another one")
 
 
 #: Maximum total number of records in remembered batches, and of remembered batches; more distant ones are not compared.
@@ -318,8 +322,8 @@ def compared_lags(phases: Sequence[Phase], records: int, further: Collection[int
             tried |= {floor(1.0 / rate), ceil(1.0 / rate), phase.sampling.epoch_steps or 1}
     steps, batch = sum(phase.steps for phase in phases), max(phase.expected_batch(records) for phase in phases)
     most = min(steps - 1, _FARTHEST, _REMEMBERED / max(batch, 1.0))
-    near = sorted(lag for lag in tried if lag <= most)[:8]
-    return tuple(sorted({*near, *(lag for lag in further if 0 < lag <= most)}))
+    nearby = sorted(lag for lag in tried if lag <= most)[:8]
+    return tuple(sorted({*nearby, *(lag for lag in further if 0 < lag <= most)}))
 
 
 class BatchLog:
@@ -374,8 +378,8 @@ class BatchLog:
         for counts, lag in zip(self._overlaps, self._lags, strict=True):
             if self._random and lag <= len(self._earlier):
                 earlier = self._earlier[-lag]
-                places = np.minimum(np.searchsorted(once, earlier), max(0, len(once) - 1))
-                counts += (int((once[places] == earlier).sum()) if len(once) else 0, len(earlier))
+                positions = np.minimum(np.searchsorted(once, earlier), max(0, len(once) - 1))
+                counts += (int((once[positions] == earlier).sum()) if len(once) else 0, len(earlier))
         self._earlier.append(once)
         if self._epochs is not None:
             self._epochs.add(once)
@@ -422,9 +426,9 @@ class BatchLog:
 
     def state(self) -> dict[str, Array]:
         """Return what :meth:`restore` resumes from, without the remembered batches."""
-        kept = {name: np.array(value) for name in _KEPT if (value := getattr(self, name)) is not None}
+        arrays = {name: np.array(value) for name in _KEPT if (value := getattr(self, name)) is not None}
         epochs = {} if self._epochs is None else self._epochs.state()
-        return kept | {f"epochs.{name}": array for name, array in epochs.items()}
+        return arrays | {f"epochs.{name}": array for name, array in epochs.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         for name in _KEPT:

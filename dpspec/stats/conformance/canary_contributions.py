@@ -62,8 +62,8 @@ class StepTotals(Record):
         if any(square < 0.0 or (self.steps == 1 and square > 0.0) for square in squares):
             return "products of totals with themselves must be at least 0, and 0 at a single step"
         for row in self.products:
-            for other, product in zip(squares, row, strict=False):
-                if abs(product) > (1.0 + 1e-9) * row[-1] ** 0.5 * other**0.5:
+            for other_square, product in zip(squares, row, strict=False):
+                if abs(product) > (1.0 + 1e-9) * row[-1] ** 0.5 * other_square**0.5:
                     return f"products must be at most the products of the norms, got {product:g}"
         return None
 
@@ -90,8 +90,8 @@ class PlantedSums(Record):
     by_step: StepTotals | None = None
 
     def problem(self) -> str | None:
-        sizes = sorted({one.size for one in self.moments})
-        if not sizes or [(one.size, one.coin) for one in self.moments] != list(itertools.product(sizes, (0, 1))):
+        sizes = sorted({group.size for group in self.moments})
+        if not sizes or [(group.size, group.coin) for group in self.moments] != list(itertools.product(sizes, (0, 1))):
             return "moments must have each size in order, absent (0) and inserted (1)"
         if self.by_step is not None and len(self.by_step.products) != len(self.moments):
             return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"
@@ -129,8 +129,8 @@ class SharedDraw:
         """Return the distance whose tail is ``error``, in (0, 0.5); infinite if it overflows."""
         t = -float(special.stdtrit(self.degrees, error / self.among))
         half = 0.5 * _RARE * self.single * t * t
-        found = half + math.sqrt(half**2 + t * t * self.variance)
-        return found if math.isfinite(found) else math.inf
+        distance = half + math.sqrt(half**2 + t * t * self.variance)
+        return distance if math.isfinite(distance) else math.inf
 
 
 def variance_over_steps(by_step: Sequence[StepTotals], runs: int, weights: Sequence[float]) -> float:
@@ -140,13 +140,13 @@ def variance_over_steps(by_step: Sequence[StepTotals], runs: int, weights: Seque
     """
     products = np.zeros((len(weights),) * 2)
     with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged
-        for one in by_step:
-            times = runs / len(by_step) * one.steps / max(1, one.steps - 1)
-            for i, row in enumerate(one.products):
+        for totals in by_step:
+            times = runs / len(by_step) * totals.steps / max(1, totals.steps - 1)
+            for i, row in enumerate(totals.products):
                 products[i, : i + 1] += times * np.array(row)
         products += np.tril(products, -1).T
-        found = float(np.array(weights) @ products @ np.array(weights))
-    return max(0.0, found) if math.isfinite(found) else math.inf
+        variance = float(np.array(weights) @ products @ np.array(weights))
+    return max(0.0, variance) if math.isfinite(variance) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,15 +175,15 @@ class _Difference:
 
 def test(runs: Sequence[PlantedSums]) -> Outcome:
     """Test that each inserted canary adds 1, in units of ``draws`` clip norms; two-sided."""
-    found = _difference(runs)
-    if not isinstance(found, _Difference):
-        return found
-    detectable = found.reach(0.5 * LEVEL) + float(special.ndtri(POWER)) * found.largest + found.rounding
+    difference = _difference(runs)
+    if not isinstance(difference, _Difference):
+        return difference
+    detectable = difference.reach(0.5 * LEVEL) + float(special.ndtri(POWER)) * difference.largest + difference.rounding
     return Measurement(
-        test=found.test,
+        test=difference.test,
         declared=1.0,
-        measured=found.estimate,
-        p_value=min(1.0, 2.0 * found.tail(max(0.0, abs(found.estimate - 1.0) - found.rounding))),
+        measured=difference.estimate,
+        p_value=min(1.0, 2.0 * difference.tail(max(0.0, abs(difference.estimate - 1.0) - difference.rounding))),
         detectable=detectable if math.isfinite(detectable) else None,
     )
 
@@ -193,11 +193,11 @@ def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] |
 
     Each end errs with probability ``error`` at most.
     """
-    found = _difference(runs)
-    if not isinstance(found, _Difference):
+    difference = _difference(runs)
+    if not isinstance(difference, _Difference):
         return None
-    reach = found.reach(error) + found.rounding
-    return max(0.0, found.estimate - reach), found.estimate + reach
+    reach = difference.reach(error) + difference.rounding
+    return max(0.0, difference.estimate - reach), difference.estimate + reach
 
 
 def _difference(runs: Sequence[PlantedSums]) -> _Difference | Outcome:
@@ -213,14 +213,14 @@ def _difference(runs: Sequence[PlantedSums]) -> _Difference | Outcome:
     moments: dict[tuple[int, int], list[float]] = {}
     for group in (group for run in pooled for group in run.moments):
         sums = moments.setdefault((group.size, group.coin), [0.0, 0.0, 0.0])
-        for place, value in enumerate((group.count, group.total, group.squares)):
-            sums[place] += value
+        for index, value in enumerate((group.count, group.total, group.squares)):
+            sums[index] += value
     if not moments:
         return None
     if any(count < LEAST for count, _, _ in moments.values()):
         return Abstention(f"of some size fewer than {LEAST} groups were inserted, or absent")
     by_step = [run.by_step for run in pooled if run.by_step is not None]
-    degrees = sum(one.steps - 1 for one in by_step)
+    degrees = sum(totals.steps - 1 for totals in by_step)
     if by_step and degrees == 0:
         return Abstention("groups may share the drawn records of the only measured step")
     test = "inserted and absent groups, Welch" + (" and Student over the steps" if by_step else "")
@@ -242,8 +242,8 @@ def _difference(runs: Sequence[PlantedSums]) -> _Difference | Outcome:
     length = math.sqrt(sum(shares[size] ** 2 * (1.0 / counts[size, 0] + 1.0 / counts[size, 1]) for size in sizes))
     shared = None
     if by_step:
-        each = [(2 * coin - 1) * shares[size] / counts[size, coin] for size in sizes for coin in (0, 1)]
-        variance = max(deviation**2, variance_over_steps(by_step, len(pooled), each))
+        signed_weights = [(2 * coin - 1) * shares[size] / counts[size, coin] for size in sizes for coin in (0, 1)]
+        variance = max(deviation**2, variance_over_steps(by_step, len(pooled), signed_weights))
         least = sum(shares[size] ** 2 * declared_of[size] for size in sizes)
         shared = SharedDraw(variance=variance, declared=least, degrees=degrees, single=length)
     return _Difference(

@@ -77,9 +77,9 @@ def sizes_of(records: int, batch_size: int, steps: int) -> tuple[int, int]:
     """Return the sum of the sizes of the first ``steps`` shuffled batches, and the sum of their squares."""
     batches = math.ceil(records / batch_size)
     last = records - (batches - 1) * batch_size
-    epochs, rest = divmod(steps, batches)
-    squares = epochs * ((batches - 1) * batch_size**2 + last**2) + rest * batch_size**2
-    return epochs * records + rest * batch_size, squares
+    epochs, extra_batches = divmod(steps, batches)
+    squares = epochs * ((batches - 1) * batch_size**2 + last**2) + extra_batches * batch_size**2
+    return epochs * records + extra_batches * batch_size, squares
 
 
 def pairs_of(records: int, batch_size: int, steps: int) -> int:
@@ -87,10 +87,10 @@ def pairs_of(records: int, batch_size: int, steps: int) -> int:
     batches = math.ceil(records / batch_size)
     if batches == 1:
         return 0
-    epochs, rest = divmod(steps, batches)
+    epochs, extra_batches = divmod(steps, batches)
     full = sum(min(number, _REMEMBERED) for number in range(min(epochs, _REMEMBERED)))
     full += max(0, epochs - _REMEMBERED) * _REMEMBERED
-    return batches * (batches * full + rest * min(epochs, _REMEMBERED))
+    return batches * (batches * full + extra_batches * min(epochs, _REMEMBERED))
 
 
 class EpochLog:
@@ -111,8 +111,8 @@ class EpochLog:
     def add(self, members: Array) -> None:
         self.early += int((self._place[members] >= 0).sum())
         if 0 < len(members) < self._records:
-            for back, (place, sizes) in enumerate(reversed(self._earlier), start=1):
-                self._compare(members, place, sizes, back)
+            for back, (batch_of, sizes) in enumerate(reversed(self._earlier), start=1):
+                self._compare(members, batch_of, sizes, back)
         self._place[members] = self._step
         self._step += 1
         if self._step == self._batches:
@@ -125,57 +125,57 @@ class EpochLog:
     def _begin(self) -> None:
         self._place, self._step = np.full(self._records, -1, dtype=np.int64), 0
 
-    def _with_sizes(self, place: Array) -> tuple[Array, Array]:
+    def _with_sizes(self, batch_of: Array) -> tuple[Array, Array]:
         """Return each record's batch in an epoch, -1 for none, and the sizes of the batches."""
-        return place, np.bincount(place + 1, minlength=self._batches + 1)[1:]
+        return batch_of, np.bincount(batch_of + 1, minlength=self._batches + 1)[1:]
 
-    def _compare(self, members: Array, place: Array, sizes: Array, back: int) -> None:
+    def _compare(self, members: Array, batch_of: Array, sizes: Array, back: int) -> None:
         """Compare with each batch of the epoch ``back`` epochs before; the largest overlap per size is enough."""
-        common = np.bincount(place[members] + 1, minlength=self._batches + 1)[1:]
+        common = np.bincount(batch_of[members] + 1, minlength=self._batches + 1)[1:]
         compared = (sizes > 0) & (sizes < self._records)
         self.pairs += int(compared.sum())
         for size in np.unique(sizes[compared]).tolist():
-            at = int(np.argmax(np.where(sizes == size, common, -1)))
-            lag = back * self._batches + self._step - at
-            found = Closest(lag, int(common[at]), len(members), size)
-            if self.closest is None or self._surprise(found) < self._surprise(self.closest):
-                self.closest = found
+            batch = int(np.argmax(np.where(sizes == size, common, -1)))
+            lag = back * self._batches + self._step - batch
+            candidate = Closest(lag, int(common[batch]), len(members), size)
+            if self.closest is None or self._surprise(candidate) < self._surprise(self.closest):
+                self.closest = candidate
 
-    def _surprise(self, found: Closest) -> float:
-        if found.common * self._records <= found.size * found.before:
+    def _surprise(self, candidate: Closest) -> float:
+        if candidate.common * self._records <= candidate.size * candidate.before:
             return 0.0
-        return log_tail(found.common, found.size, found.before, self._records)
+        return log_tail(candidate.common, candidate.size, candidate.before, self._records)
 
     def state(self) -> Mapping[str, Array]:
         return {
             "place": self._place.copy(),
-            "earlier": np.array([place for place, _ in self._earlier], dtype=np.int64).reshape(-1, self._records),
+            "earlier": np.array([batch_of for batch_of, _ in self._earlier], dtype=np.int64).reshape(-1, self._records),
             "counts": np.array([self._step, self.early, self.pairs], dtype=np.int64),
             "closest": np.array(astuple(self.closest) if self.closest else (), dtype=np.int64),
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
         self._begin()
-        kept = (self._with_sizes(place) for place in state.get("earlier", ()))
-        self._earlier: deque[tuple[Array, Array]] = deque(kept, maxlen=_REMEMBERED)
+        remembered = (self._with_sizes(batch_of) for batch_of in state.get("earlier", ()))
+        self._earlier: deque[tuple[Array, Array]] = deque(remembered, maxlen=_REMEMBERED)
         self.early, self.pairs, self.closest = 0, 0, None
         if state:
-            found = [int(n) for n in state["closest"]]
-            self.closest = Closest(*found) if found else None
+            numbers = [int(n) for n in state["closest"]]
+            self.closest = Closest(*numbers) if numbers else None
             self._place = np.array(state["place"], dtype=np.int64)
             self._step, self.early, self.pairs = (int(n) for n in state["counts"])
 
 
-def closest(one: Closest, records: int, pairs: int) -> Measurement:
+def closest(pair: Closest, records: int, pairs: int) -> Measurement:
     """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
 
     p = 2 pairs times :func:`log_tail`'s bound. ``detectable`` is the value of an identical batch.
     """
-    size, before, common = one.size, one.before, one.common
+    size, before, common = pair.size, pair.before, pair.common
     log_pairs = math.log(2.0 * pairs)
     again = log_pairs + log_tail(size, size, size, records)
     return Measurement(
-        test=f"records in common of two batches, {one.lag} step{'s' if one.lag > 1 else ''} apart",
+        test=f"records in common of two batches, {pair.lag} step{'s' if pair.lag > 1 else ''} apart",
         declared=size / records,
         measured=common / before,
         p_value=min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records)))),
@@ -190,16 +190,16 @@ def log_tail(common: int, size: int, before: int, records: int) -> float:
     The ratio r of successive probabilities falls along the tail (the distribution is log-concave), so the tail is at
     most its first probability over 1 - r, plus the rounding error of the logarithms of factorials.
     """
-    rest = records - size - before  # below 0 if two such batches must have records in common
+    outside = records - size - before  # below 0 if two such batches must have records in common
     if common * records >= size * before:
-        ratio = (size - common) * (before - common) / ((common + 1) * (rest + common + 1))
+        ratio = (size - common) * (before - common) / ((common + 1) * (outside + common + 1))
     else:
-        ratio = common * (rest + common) / ((size - common + 1) * (before - common + 1))
+        ratio = common * (outside + common) / ((size - common + 1) * (before - common + 1))
     if ratio >= 1.0:
         return 0.0
 
-    def log_choose(of: int, chosen: int) -> float:
-        return float(special.gammaln(of + 1) - special.gammaln(chosen + 1) - special.gammaln(of - chosen + 1))
+    def log_choose(total: int, chosen: int) -> float:
+        return float(special.gammaln(total + 1) - special.gammaln(chosen + 1) - special.gammaln(total - chosen + 1))
 
     log_mass = log_choose(before, common) + log_choose(records - before, size - common) - log_choose(records, size)
     rounding = 1e-14 * (1.0 + float(special.gammaln(records + 1)))
@@ -223,16 +223,16 @@ def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Meas
 
     share = records / epoch_steps
     even = epochs * epoch_steps * (share - round(share)) ** 2 / mean
-    half, seen = 0.5 * epochs * (epoch_steps - 1), None
+    half, detectable = 0.5 * epochs * (epoch_steps - 1), None
     if rejects(even):
         ratio = bisect(rejects, even, 1.0, within=1e-3)[0]
-        seen = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
+        detectable = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
     return Measurement(
         test="spread of batch sizes within epochs, lower tail",
         declared=1.0,
         measured=spread / mean,
         p_value=_lower_tail(epochs, spread, records, epoch_steps),
-        detectable=seen,
+        detectable=detectable,
     )
 
 
@@ -244,7 +244,7 @@ def _lower_tail(epochs: int, spread: float, records: int, epoch_steps: int) -> f
     logs = sizes * math.log(share) - share - special.gammaln(sizes + 1.0)
     squares = np.square(sizes - share)
     # Sizes outside of the window have a probability below 1e-26 (Bernstein) and the smallest exponentials: negligible.
-    one = cumulant_of(logs, spread / (epochs * epoch_steps) - squares)
+    cumulant = cumulant_of(logs, spread / (epochs * epoch_steps) - squares)
     log_all = records * math.log(records) - records - float(special.gammaln(records + 1))
-    log_tail = chernoff_log_tail(one, epochs * epoch_steps, 1e-6 / max(1.0, share), 1e2)
+    log_tail = chernoff_log_tail(cumulant, epochs * epoch_steps, 1e-6 / max(1.0, share), 1e2)
     return min(1.0, math.exp(min(0.0, log_tail - epochs * log_all)))

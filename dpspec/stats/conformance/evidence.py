@@ -39,9 +39,9 @@ def kept_width(steps: int) -> int:
 
 def looked(steps: int, looks: int | None) -> Array:
     """Return the mask (steps,) of at most ``looks`` evenly spaced steps, including the first; None for all."""
-    seen = np.zeros(steps, dtype=bool)
-    seen[np.linspace(0, steps - 1, min(looks or steps, steps)).round().astype(int)] = True
-    return seen
+    mask = np.zeros(steps, dtype=bool)
+    mask[np.linspace(0, steps - 1, min(looks or steps, steps)).round().astype(int)] = True
+    return mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ class NoiseSums(Record):
     twin: TwinProducts | None = None
 
     @classmethod
-    def of(cls, squares: Array, rows: Array, count: int, other: Array | None = None) -> "NoiseSums":
+    def of(cls, squares: Array, rows: Array, count: int, other_rows: Array | None = None) -> "NoiseSums":
         """Compute from each step's squared noise and stored coordinates (steps, width), and another run's.
 
         ``count``: the number of parameters. All in units of the declared standard deviation.
@@ -242,8 +242,8 @@ class NoiseSums(Record):
         lags, largest = noise_tests.products(rows)
         lag = noise_tests.worst_lag(lags)
         twin = None
-        if other is not None and other.shape == rows.shape:
-            twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
+        if other_rows is not None and other_rows.shape == rows.shape:
+            twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other_rows)))
         return cls(
             statistic=number(float(np.sum(squares))),
             degrees=count * len(squares),
@@ -256,8 +256,8 @@ class NoiseSums(Record):
         )
 
     def problem(self) -> str | None:
-        count, rest = divmod(self.degrees, self.steps)
-        if rest or self.width > count:
+        count, remainder = divmod(self.degrees, self.steps)
+        if remainder or self.width > count:
             return f"degrees must be a multiple of {self.steps} steps and at least {self.width} of each"
         if self.each is not None and (self.each.steps, self.each.count) != (self.steps, count):
             return f"each must be of {self.steps} steps and {count} parameters"
@@ -304,9 +304,9 @@ class RunEvidence(Record):
 
 def write_run(run: RunEvidence) -> dict[str, Json]:
     """Return the JSON of a run as trials store it: reports omit ``internal``, which depends on the rows."""
-    found: dict[str, Json] = json_records.write(run)
-    kept: dict[str, Json] = {key: value for key, value in found.items() if key not in OF_ROWS}
-    return kept | {"internal": {key: found[key] for key in OF_ROWS if key in found}}
+    record: dict[str, Json] = json_records.write(run)
+    public: dict[str, Json] = {key: value for key, value in record.items() if key not in OF_ROWS}
+    return public | {"internal": {key: record[key] for key in OF_ROWS if key in record}}
 
 
 def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, Json]:
@@ -318,7 +318,7 @@ def read_run(evidence: Mapping[str, Json], where: str = "evidence") -> RunEviden
     internal = evidence.get("internal", {})
     if not isinstance(internal, Mapping):
         raise ValueError(f"{where}.internal must be a mapping, got {internal!r:.60}")
-    names = {one.name for one in fields(RunEvidence)}
+    names = {entry.name for entry in fields(RunEvidence)}
     public = {key: evidence[key] for key in names - set(OF_ROWS) if key in evidence}
     run = json_records.read(RunEvidence, public, where)
     of_rows = {key: internal[key] for key in OF_ROWS if key in internal}
@@ -336,7 +336,7 @@ class Runs:
     @classmethod
     def read(cls, phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> "Runs":
         """Read trials that declare these phases; ``ValueError`` if one contradicts them or another trial."""
-        trials = [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
+        trials = [read_run(values, f"evidence of trial {number}") for number, values in enumerate(evidence, start=1)]
         read = cls([Phase.of(phase) for phase in phases], trials)
 
         def layers(run: RunEvidence) -> set[str] | None:
@@ -344,7 +344,7 @@ class Runs:
             return set(everywhere.layers) if everywhere is not None and everywhere.layers else None
 
         def sizes(run: RunEvidence) -> list[int] | None:
-            return None if run.signal is None else [one.size for one in run.signal.moments]
+            return None if run.signal is None else [group.size for group in run.signal.moments]
 
         for number, run in enumerate(read.runs, start=1):
             problem = next(_undeclared(read.phases, run), None)
@@ -361,7 +361,7 @@ class Runs:
         return sum(phase.steps for phase in self.phases)
 
     def of(self, part: Callable[[RunEvidence], T | None]) -> list[T]:
-        return [found for found in map(part, self.runs) if found is not None]
+        return [value for value in map(part, self.runs) if value is not None]
 
 
 def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:

@@ -87,20 +87,20 @@ class Row:
     rows: bool = False
 
 
-def the_worst(found: Iterable[Measurement]) -> Measurement | None:
+def the_worst(measurements: Iterable[Measurement]) -> Measurement | None:
     """Return the worst of several measurements of one kind with a Bonferroni correction; None of none."""
-    measured = list(found)
+    measured = list(measurements)
     if not measured:
         return None
     worst = min(measured, key=lambda m: m.p_value)
     return replace(worst, p_value=min(1.0, len(measured) * worst.p_value))
 
 
-def of_several(found: Sequence[Measurement | None]) -> Measurement | None:
+def of_several(measurements: Sequence[Measurement | None]) -> Measurement | None:
     """The same for measurements of different kinds: ``detectable`` is the largest limit of those that have one."""
-    measured = [one for one in found if one is not None]
+    measured = [measurement for measurement in measurements if measurement is not None]
     worst = the_worst(measured)
-    limits = [one.detectable for one in measured if one.detectable is not None]
+    limits = [measurement.detectable for measurement in measured if measurement.detectable is not None]
     return None if worst is None else replace(worst, detectable=max(limits, default=None))
 
 
@@ -118,7 +118,7 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
     )
 
 
-def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    measured = the_worst(found)
+def worst(assumption: str, measurements: Sequence[Measurement], observed: Observed, note: str) -> Check:
+    measured = the_worst(measurements)
     assert measured is not None
     return measured.check(assumption, observed, note)

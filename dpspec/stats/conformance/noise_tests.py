@@ -130,25 +130,28 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     p = count P[chi2(steps) <= least] (Bonferroni).
     """
     _check(least, steps)
-    _, found = quietest({"": (least, steps)}, count)
-    return replace(found, test="chi-square of the quietest coordinate")
+    _, quiet = quietest({"": (least, steps)}, count)
+    return replace(quiet, test="chi-square of the quietest coordinate")
 
 
-def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
-    """Return the most surprising of ``parts`` and its test (Bonferroni); ``detectable`` applies to the smallest part.
+def quietest(squares_by_part: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
+    """Return the most surprising part and its test (Bonferroni); ``detectable`` applies to the smallest part.
 
-    A part has the sum of squares, over all steps or at the quietest of ``steps``, and its degrees of freedom.
+    ``squares_by_part`` has each part's sum of squares, over all steps or at the quietest of ``steps``, and its degrees
+    of freedom.
     """
-    found = {name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in parts.items()}
-    name = min(found, key=lambda n: found[n])
-    tail, square, _ = found[name]
-    tried = len(parts) * steps
+    surprises = {
+        name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in squares_by_part.items()
+    }
+    name = min(surprises, key=lambda n: surprises[n])
+    tail, square, _ = surprises[name]
+    tried = len(squares_by_part) * steps
     return name, Measurement(
         test="chi-square of the quietest layer",
         declared=1.0,
         measured=math.sqrt(square),
         p_value=min(1.0, math.exp(math.log(tried) + tail)),
-        detectable=_shortfall(LEVEL / tried, min(count for _, count in parts.values())),
+        detectable=_shortfall(LEVEL / tried, min(count for _, count in squares_by_part.values())),
     )
 
 
@@ -171,14 +174,14 @@ def log_lower_tail(total: float, count: float) -> float:
     return min(0.0, float(a * math.log(x) - x - special.gammaln(a + 1.0) + series))
 
 
-def _shortfall(level: float, count: int, rest: float = 0.0) -> float | None:
-    """Relative shortfall of the scale that is rejected at ``level``, if the sum has ``rest`` besides noise.
+def _shortfall(level: float, count: int, other_squares: float = 0.0) -> float | None:
+    """Relative shortfall of the scale that is rejected at ``level``, if the sum has ``other_squares`` besides noise.
 
     None if not even the absence of noise is rejected.
     """
-    low, likely = (2.0 * float(special.gammaincinv(0.5 * count, probability)) for probability in (level, POWER))
-    room = (low - rest) / likely
-    return 1.0 - math.sqrt(room) if room > 0.0 else None
+    low, typical = (2.0 * float(special.gammaincinv(0.5 * count, probability)) for probability in (level, POWER))
+    noise_share = (low - other_squares) / typical
+    return 1.0 - math.sqrt(noise_share) if noise_share > 0.0 else None
 
 
 def _excess(level: float, count: int) -> float:
@@ -202,25 +205,25 @@ def products(rows: Rows, earlier: Rows | None = None) -> tuple[Rows, float]:
     count = len(rows)
     lags, largest = np.zeros(count), 0.0
     for start in range(0, count, _BLOCK):
-        some = np.arange(start, min(count, start + _BLOCK))
-        lag = some[:, None] - np.arange(some[-1])[None, :]
-        found = np.where(lag > 0, rows[some] @ before[: some[-1]].T, 0.0)
-        lags += np.bincount(np.maximum(lag, 0).ravel(), weights=found.ravel(), minlength=count)
-        largest = _larger(largest, found)
+        block = np.arange(start, min(count, start + _BLOCK))
+        lag = block[:, None] - np.arange(block[-1])[None, :]
+        block_products = np.where(lag > 0, rows[block] @ before[: block[-1]].T, 0.0)
+        lags += np.bincount(np.maximum(lag, 0).ravel(), weights=block_products.ravel(), minlength=count)
+        largest = _larger(largest, block_products)
     lags[:1] = 0.0
     return lags, largest
 
 
-def largest_across(one: Rows, other: Rows) -> float:
+def largest_across(rows: Rows, other_rows: Rows) -> float:
     """Return the inner product with the largest absolute value of any two steps of two runs, rows (steps, width)."""
     largest = 0.0
-    for start in range(0, len(one), _BLOCK):
-        largest = _larger(largest, one[start : start + _BLOCK] @ other.T)
+    for start in range(0, len(rows), _BLOCK):
+        largest = _larger(largest, rows[start : start + _BLOCK] @ other_rows.T)
     return largest
 
 
-def _larger(largest: float, found: Rows) -> float:
-    value = float(found.flat[int(np.argmax(np.abs(found)))]) if found.size else 0.0
+def _larger(largest: float, candidates: Rows) -> float:
+    value = float(candidates.flat[int(np.argmax(np.abs(candidates)))]) if candidates.size else 0.0
     return value if abs(value) > abs(largest) else largest
 
 
@@ -313,9 +316,9 @@ class SharedLayers(Record):
         product = max(0.0, abs(self.product) - self.rounding)
         rate, (first, second) = _rate(self.planned), self.squares.values()
         return max(
-            rate * (product - math.sqrt(known) * math.sqrt(_others(other, self.count, self.planned)))
-            - 0.5 * rate * rate * known
-            for known, other in ((first, second), (second, first))
+            rate * (product - math.sqrt(fixed_square) * math.sqrt(_others(other_square, self.count, self.planned)))
+            - 0.5 * rate * rate * fixed_square
+            for fixed_square, other_square in ((first, second), (second, first))
         )
 
     def p_value(self) -> float:

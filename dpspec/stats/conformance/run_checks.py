@@ -52,15 +52,15 @@ def released_models(runs: Runs) -> Outcome:
     if all(count is None for count in counts):
         return None
     count = _unusual(counts, runs.steps)
-    still = sum(one.still for one in states) if not any(one.blind for one in states) else 0
-    apart = sum(one.apart for one in states)
+    still = sum(state.still for state in states) if not any(state.blind for state in states) else 0
+    differing = sum(state.apart for state in states)
     test = "released models"
-    if count == runs.steps and apart:
+    if count == runs.steps and differing:
         test = "released models, the last is not the trained one"
     elif count == runs.steps and still:
         test = "released models, some equal their predecessor"
-    right = count == runs.steps and not still and not apart
-    return exactly(test, right, runs.steps, count if count != runs.steps else count - still - apart)
+    right = count == runs.steps and not still and not differing
+    return exactly(test, right, runs.steps, count if count != runs.steps else count - still - differing)
 
 
 @partial(
@@ -74,16 +74,16 @@ def released_models(runs: Runs) -> Outcome:
 def reported_steps(runs: Runs) -> Outcome:
     reported = runs.of(lambda run: run.told)
     logs = {
-        "batches": [one.batches for one in reported],
-        "noise vectors": [one.noise for one in reported],
-        "clipped norms": [one.norms for one in reported],
+        "batches": [steps.batches for steps in reported],
+        "noise vectors": [steps.noise for steps in reported],
+        "clipped norms": [steps.norms for steps in reported],
     }
-    found = {log: _unusual(counts, runs.steps) for log, counts in logs.items() if {*counts} - {None}}
-    if not found:
+    unusual = {log: _unusual(counts, runs.steps) for log, counts in logs.items() if {*counts} - {None}}
+    if not unusual:
         return None
-    log = next((log for log, count in found.items() if count != runs.steps), None)
+    log = next((log for log, count in unusual.items() if count != runs.steps), None)
     test = "steps in the logs" if log is None else f"steps in the logs, {log}"
-    return exactly(test, log is None, runs.steps, runs.steps if log is None else found[log])
+    return exactly(test, log is None, runs.steps, runs.steps if log is None else unusual[log])
 
 
 def _unusual(counts: Sequence[int | None], declared: int) -> int:
@@ -100,10 +100,10 @@ def _unusual(counts: Sequence[int | None], declared: int) -> int:
     detects="less noise at all steps",
 )
 def released_noise(runs: Runs) -> Outcome:
-    found = runs.of(lambda run: run.noise)
-    if degrees := sum(run.degrees for run in found):
-        return noise_tests.lower_tail(sum(run.statistic for run in found), degrees)
-    return _ROUNDING if any(run.hidden for run in found) else None
+    outside_noise = runs.of(lambda run: run.noise)
+    if degrees := sum(run.degrees for run in outside_noise):
+        return noise_tests.lower_tail(sum(run.statistic for run in outside_noise), degrees)
+    return _ROUNDING if any(run.hidden for run in outside_noise) else None
 
 
 @partial(
@@ -115,13 +115,13 @@ def released_noise(runs: Runs) -> Outcome:
     detects="less noise at one step",
 )
 def released_noise_of_each_step(runs: Runs) -> Outcome:
-    found = runs.of(lambda run: run.noise)
-    outcome = _noise_each([run.each for run in found if run.each is not None], both=False)
-    return _ROUNDING if outcome is None and any(run.hidden for run in found) else outcome
+    outside_noise = runs.of(lambda run: run.noise)
+    outcome = _noise_each([run.each for run in outside_noise if run.each is not None], both=False)
+    return _ROUNDING if outcome is None and any(run.hidden for run in outside_noise) else outcome
 
 
-def _noise_each(each: Sequence[StepSums], *, both: bool) -> Measurement | None:
-    return the_worst(single(sums, noise_tests.StepNoise(int(sums.count or 1), both)) for sums in each)
+def _noise_each(step_sums: Sequence[StepSums], *, both: bool) -> Measurement | None:
+    return the_worst(single(sums, noise_tests.StepNoise(int(sums.count or 1), both)) for sums in step_sums)
 
 
 @partial(
@@ -134,17 +134,22 @@ def _noise_each(each: Sequence[StepSums], *, both: bool) -> Measurement | None:
 )
 def noise_of_parts(runs: Runs) -> Outcome:
     residuals = runs.of(lambda run: run.measured)
-    found = [(run.everywhere, run.steps_seen) for run in residuals if run.everywhere is not None]
-    if not found:
+    everywhere = [(run.everywhere, run.steps_seen) for run in residuals if run.everywhere is not None]
+    if not everywhere:
         return _ROUNDING if any(run.hidden for run in residuals) else None
     quiet = None
-    if layers := [run.layers for run, _ in found if run.layers]:
-        sums = {name: [one[name] for one in layers] for name in layers[0]}
-        parts = {name: (sum(o.total for o in each), sum(o.degrees for o in each)) for name, each in sums.items()}
-        name, quiet = noise_tests.quietest(parts)
+    if layers := [run.layers for run, _ in everywhere if run.layers]:
+        sums = {name: [run_layers[name] for run_layers in layers] for name in layers[0]}
+        totals = {
+            name: (sum(o.total for o in layer_sums), sum(o.degrees for o in layer_sums))
+            for name, layer_sums in sums.items()
+        }
+        name, quiet = noise_tests.quietest(totals)
         quiet = replace(quiet, test=f"{quiet.test}, {name}")
-    coordinates = [(run.coordinates, steps) for run, steps in found]
-    least = (noise_tests.least_coordinate(one.least, steps, one.count) for one, steps in coordinates)
+    coordinates = [(run.coordinates, steps) for run, steps in everywhere]
+    least = (
+        noise_tests.least_coordinate(coordinate.least, steps, coordinate.count) for coordinate, steps in coordinates
+    )
     return of_several([quiet, the_worst(least)])
 
 
@@ -157,14 +162,14 @@ def noise_of_parts(runs: Runs) -> Outcome:
     detects="a longer or shorter mean update",
 )
 def update(runs: Runs) -> Outcome:
-    found = [run.directions for run in runs.of(lambda run: run.measured) if run.directions is not None]
-    if not found:
+    directions = [run.directions for run in runs.of(lambda run: run.measured) if run.directions is not None]
+    if not directions:
         return _without_directions(runs)
     return noise_tests.drift(
-        _less(sum(run.drift.total for run in found), sum(run.rounding for run in found)),
-        sum(run.variance for run in found),
-        sum(run.least for run in found),
-        sum(run.drift.unit for run in found),
+        _less(sum(run.drift.total for run in directions), sum(run.rounding for run in directions)),
+        sum(run.variance for run in directions),
+        sum(run.least for run in directions),
+        sum(run.drift.unit for run in directions),
         test="residuals along the expected update, Freedman",
         declared=1.0,
     )
@@ -179,11 +184,13 @@ def update(runs: Runs) -> Outcome:
     detects="a correlation of all steps at one lag",
 )
 def released_noise_at_lags(runs: Runs) -> Outcome:
-    found = runs.of(lambda run: run.measured)
-    several = [(run.directions, run.steps) for run in found if run.directions is not None and run.directions.lag.lag]
+    residuals = runs.of(lambda run: run.measured)
+    several = [
+        (run.directions, run.steps) for run in residuals if run.directions is not None and run.directions.lag.lag
+    ]
     if not several:
-        more = any(run.hidden + run.steps > 1 for run in found if run.hidden)
-        return _without_directions(runs) if _depend(runs) or more else None
+        hides_steps = any(run.hidden + run.steps > 1 for run in residuals if run.hidden)
+        return _without_directions(runs) if _depend(runs) or hides_steps else None
     measured = [
         noise_tests.drift(
             _less(run.lag.total, run.rounding),
@@ -196,7 +203,10 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
         for run, steps in several
     ]
     # No correlation is above 1.
-    return the_worst(one if (one.detectable or 0.0) <= 1.0 else replace(one, detectable=None) for one in measured)
+    return the_worst(
+        measurement if (measurement.detectable or 0.0) <= 1.0 else replace(measurement, detectable=None)
+        for measurement in measured
+    )
 
 
 def _depend(runs: Runs) -> bool:
@@ -205,10 +215,10 @@ def _depend(runs: Runs) -> bool:
 
 
 def _without_directions(runs: Runs) -> Outcome:
-    found = runs.of(lambda run: run.measured)
-    if any(run.hidden for run in found):
+    residuals = runs.of(lambda run: run.measured)
+    if any(run.hidden for run in residuals):
         return _ROUNDING
-    return _SHUFFLED if found and _depend(runs) else None
+    return _SHUFFLED if residuals and _depend(runs) else None
 
 
 def _less(total: float, rounding: float) -> float:
@@ -224,11 +234,11 @@ def _less(total: float, rounding: float) -> float:
     detects="a correlation of two layers",
 )
 def noise_of_two_layers(runs: Runs) -> Outcome:
-    found = runs.of(lambda run: run.measured)
-    shared = [run.shared for run in found if run.shared is not None]
-    if not shared and any(run.hidden for run in found) and all(run.everywhere is None for run in found):
+    residuals = runs.of(lambda run: run.measured)
+    shared = [run.shared for run in residuals if run.shared is not None]
+    if not shared and any(run.hidden for run in residuals) and all(run.everywhere is None for run in residuals):
         return _ROUNDING
-    return the_worst(one.test() for one in shared)
+    return the_worst(layer_pair.test() for layer_pair in shared)
 
 
 @partial(
@@ -276,8 +286,8 @@ def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
     if any(log.twin is not None for log in logs) != second:
         return None
 
-    def pair(product: float, width: int, tried: int, of: str) -> Measurement:
-        return noise_tests.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {of}")
+    def pair(product: float, width: int, tried: int, subject: str) -> Measurement:
+        return noise_tests.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {subject}")
 
     several = [log for log in logs if log.lag.lag]
     lags = [
@@ -291,8 +301,8 @@ def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
         for log in several
     ]
     pairs = [pair(log.pair, log.width, log.steps * (log.steps - 1) // 2, "two steps") for log in several]
-    other = [pair(log.twin.largest, log.width, log.steps**2, "two runs") for log in logs if log.twin is not None]
-    return of_several([the_worst(lags), the_worst(pairs), the_worst(other)])
+    twins = [pair(log.twin.largest, log.width, log.steps**2, "two runs") for log in logs if log.twin is not None]
+    return of_several([the_worst(lags), the_worst(pairs), the_worst(twins)])
 
 
 _repeated = partial(
@@ -367,15 +377,15 @@ def clipped_norms(runs: Runs) -> Outcome:
     detects="a contribution that depends on other records (divisor, clip norm, preparation)",
 )
 def additive_update(runs: Runs) -> Outcome:
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for step in runs.of(lambda run: run.replayed):
-        room = _SUMS + step.rounding + _AS_RANDOM * step.random
+        tolerance = _SUMS + step.rounding + _AS_RANDOM * step.random
         if step.random > _SUMS + 2.0 * step.rounding:
-            found.append(Abstention("a step without noise is not always the same"))
+            outcomes.append(Abstention("a step without noise is not always the same"))
         elif step.rounding > _BEARABLE:
-            found.append(_ROUNDING)
+            outcomes.append(_ROUNDING)
         else:
             test = "one step on two datasets and one on both"
-            found.append(exactly(test, step.apart <= room, 0.0, step.apart, room))
-    measured = [one for one in found if isinstance(one, Measurement)]
-    return min(measured, key=lambda one: one.p_value) if measured else next(iter(found), None)
+            outcomes.append(exactly(test, step.apart <= tolerance, 0.0, step.apart, tolerance))
+    measured = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
+    return min(measured, key=lambda outcome: outcome.p_value) if measured else next(iter(outcomes), None)

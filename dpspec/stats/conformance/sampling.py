@@ -92,14 +92,14 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
     """
     spread = _spread(steps, total, squares, law.mean)
     even = (round(law.mean) - law.mean) ** 2 * steps
-    seen = law.variance > 0.0 and law.spread(even, steps, -1.0) <= LEVEL
-    low, likely = _chi_square(steps, law, LEVEL / LOOSE), _chi_square(steps, law, POWER)
+    is_detectable = law.variance > 0.0 and law.spread(even, steps, -1.0) <= LEVEL
+    low, typical = _chi_square(steps, law, LEVEL / LOOSE), _chi_square(steps, law, POWER)
     return Measurement(
         test="variance of batch sizes, lower tail",
         declared=1.0,
         measured=spread / (steps * law.variance) if law.variance > 0.0 else 1.0,
         p_value=law.spread(spread, steps, -1.0) if law.variance > 0.0 else 1.0,
-        detectable=1.0 - low / likely if seen and low > 0.0 else None,
+        detectable=1.0 - low / typical if is_detectable and low > 0.0 else None,
     )
 
 
@@ -112,14 +112,16 @@ def record_spread(records: int, total: int, squares: int, steps: int, rate: floa
     law = TruncatedSize(steps, rate, steps)
     spread = _spread(records, total, squares, law.mean)
     low, high = _chi_square(records, law, 0.5 * LEVEL / LOOSE), _chi_square(records, law, 1.0 - 0.5 * LEVEL / LOOSE)
-    likely, seldom = _chi_square(records, law, POWER), _chi_square(records, law, 1.0 - POWER)
+    typical_low, typical_high = _chi_square(records, law, POWER), _chi_square(records, law, 1.0 - POWER)
     return Measurement(
         test="variance of inclusions per record, two-sided",
         declared=1.0,
         measured=spread / (records * law.variance),
         p_value=min(1.0, 2.0 * min(law.spread(spread, records, -1.0), law.spread(spread, records, 1.0))),
         # Without inclusions no variance is too small.
-        detectable=max(1.0 - low / likely, high / seldom - 1.0) if low > 0.0 and seldom > 0.0 else None,
+        detectable=max(1.0 - low / typical_low, high / typical_high - 1.0)
+        if low > 0.0 and typical_high > 0.0
+        else None,
     )
 
 
@@ -170,8 +172,8 @@ def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
 
     if not rejects(most):
         return None
-    seen = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, within=1e-3)[0]
-    return seen + least - 2.0
+    rejected_ratio = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, within=1e-3)[0]
+    return rejected_ratio + least - 2.0
 
 
 def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = True) -> Measurement:
@@ -207,19 +209,19 @@ def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | No
     def rejected(count: float) -> bool:
         return _betting(count, chances, rate, fewer=fewer) <= LEVEL
 
-    found, mean = [], chances * rate
+    distances, mean = [], chances * rate
     for end in (0, chances)[0 if fewer else 1 :]:
         if not rejected(end):
             return None
-        seen = bisect(rejected, end, mean, within=1e-6)[0]
+        rejected_count = bisect(rejected, end, mean, within=1e-6)[0]
         if end:
-            first = math.ceil(seen)
-            other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + binomial.MARGIN)
+            first = math.ceil(rejected_count)
+            rejected_rate = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + binomial.MARGIN)
         else:
-            first = math.floor(seen)
-            other = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - binomial.MARGIN)
-        found.append(abs(other / rate - 1.0))
-    return max(found)
+            first = math.floor(rejected_count)
+            rejected_rate = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - binomial.MARGIN)
+        distances.append(abs(rejected_rate / rate - 1.0))
+    return max(distances)
 
 
 @lru_cache(maxsize=1024)
@@ -285,16 +287,16 @@ Law: TypeAlias = StepNoise | BatchSize | TruncatedSize
 
 def summary(values: Array, numbers: Array | None = None, count: int | None = None) -> StepSums:
     """Return minimum and maximum of ``values`` (T,), T >= 1, at the steps ``numbers`` (T,), by default 1 to T."""
-    given = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=HUGE, posinf=HUGE, neginf=0.0)
-    step = np.arange(1, len(given) + 1) if numbers is None else numbers
+    finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=HUGE, posinf=HUGE, neginf=0.0)
+    step = np.arange(1, len(finite) + 1) if numbers is None else numbers
 
-    def value_at(place: np.intp) -> StepValue:
+    def value_at(index: np.intp) -> StepValue:
         """Round to nine digits, and keep integers."""
-        value = float(np.clip(given[place], -HUGE, HUGE))
+        value = float(np.clip(finite[index], -HUGE, HUGE))
         whole = value.is_integer() and abs(value) < 2.0**53
-        return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[place]))
+        return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[index]))
 
-    return StepSums(steps=len(given), least=value_at(np.argmin(given)), most=value_at(np.argmax(given)), count=count)
+    return StepSums(steps=len(finite), least=value_at(np.argmin(finite)), most=value_at(np.argmax(finite)), count=count)
 
 
 def single(sums: StepSums, law: Law) -> Measurement:

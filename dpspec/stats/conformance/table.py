@@ -97,9 +97,9 @@ def of_runs(
     read = Runs(phases, runs)
     try:
         for row in rows:
-            for note, found in _outcomes(row, read):
-                if found is not None:
-                    check = found.check(row.assumption, row.observed, note, row.null)
+            for note, outcome in _outcomes(row, read):
+                if outcome is not None:
+                    check = outcome.check(row.assumption, row.observed, note, row.null)
                     yield replace(check, privacy=privacy) if row.rows else check
     except ArithmeticError as error:  # each number is in range, but not their sums or products
         raise ValueError(f"evidence: its numbers cannot be computed with ({error})") from error
@@ -160,8 +160,8 @@ def as_declared(run: Run) -> RunEvidence:
     """Return the evidence of a run with all sums at their means."""
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
-    parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
-    phase_parts = [_Part.of(phase, run.records, part) for phase, part in zip(phases, parts, strict=True)]
+    masks = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
+    phase_parts = [_Part.of(phase, run.records, mask) for phase, mask in zip(phases, masks, strict=True)]
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.phase.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
@@ -170,8 +170,8 @@ def as_declared(run: Run) -> RunEvidence:
     residuals, missing = iterates and run.undone, 0 if batches else None
     noise_log, sampling_log = None, None
     if batches:
-        every = tuple(_batches(run.records, phase, total) for phase in phases)
-        sampling_log = SamplingSums(records=run.records, batches=every)
+        batch_sums = tuple(_batches(run.records, phase, total) for phase in phases)
+        sampling_log = SamplingSums(records=run.records, batches=batch_sums)
     if "noise-log" in run.capabilities and noisy == total:
         noise_log = NoiseSums(
             statistic=float(run.parameters * total),
@@ -215,18 +215,18 @@ class _Part:
     inclusion: float
 
     @classmethod
-    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> "_Part":
-        """Compute from the mask ``seen`` (steps,) of measured steps."""
+    def of(cls, phase: Phase, records: int, measured_steps: npt.NDArray[np.bool_]) -> "_Part":
+        """Compute from the mask ``measured_steps`` (steps,) of measured steps."""
         rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
-        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
-        apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
+        drawn = measured_steps.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
+        variance_factor = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
         return cls(
             phase=phase,
-            seen=int(seen.sum()),
+            seen=int(measured_steps.sum()),
             sigma=phase.noise_multiplier,
             rate=rate,
-            first=int(seen[:: epoch or 1].sum()),
-            inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
+            first=int(measured_steps[:: epoch or 1].sum()),
+            inclusion=max(0.0, variance_factor * float((drawn * (1.0 - drawn)).sum())),
         )
 
     @property
@@ -248,25 +248,27 @@ def _compared(run: Run, phases: Sequence[Phase]) -> bool:
     return bool(flat and enough and "gradient-canaries" in run.capabilities)
 
 
-def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
+def _outside(run: Run, phase_parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     """Mean squares of noise and sampling at each step; one step has the expected maximum of all."""
     free = run.parameters - sum(run.groups.values())
     degrees = free * noisy
     if not degrees:
         return OutsideNoise(statistic=float(degrees), degrees=degrees)
     share = free / run.parameters
-    each = [np.full(part.seen, free + share * _sampled(run, part) / part.sigma**2) for part in parts if part.noisy]
-    squares = np.concatenate(each)
+    squares_by_phase = [
+        np.full(part.seen, free + share * _sampled(run, part) / part.sigma**2) for part in phase_parts if part.noisy
+    ]
+    squares = np.concatenate(squares_by_phase)
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
     squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
     return OutsideNoise(statistic=float(degrees), degrees=degrees, each=summary(squares, count=free))
 
 
-def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
+def _measured(run: Run, phase_parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
     sums = [
         (part.first, part.sigma, _sampled(run, part))
-        for part in parts
+        for part in phase_parts
         if part.noisy and not part.phase.sampling.is_shuffled
     ]
     steps = sum(n for n, _, _ in sums)
@@ -287,11 +289,11 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
     return ResidualSums(steps=steps, seen=noisy, everywhere=everywhere, directions=directions)
 
 
-def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
-    draws = sum(part.seen * part.rate for part in parts)
-    noise = sum(part.seen * part.sigma * part.sigma for part in parts)
-    inclusion = sum(part.inclusion for part in parts)
-    sampled = sum(part.seen * _sampled(run, part) for part in parts)
+def _signal(run: Run, phase_parts: Sequence[_Part]) -> PlantedSums:
+    draws = sum(part.seen * part.rate for part in phase_parts)
+    noise = sum(part.seen * part.sigma * part.sigma for part in phase_parts)
+    inclusion = sum(part.inclusion for part in phase_parts)
+    sampled = sum(part.seen * _sampled(run, part) for part in phase_parts)
     outside = noise + sampled / run.parameters
     moments: list[GroupSums] = []
     for size, count in run.groups.items():
@@ -301,9 +303,11 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
             squares = number * mean**2 + max(0, number - 1) * variance
             moments.append(GroupSums(size, coin, number, number * mean, squares))
     by_step = None
-    if not run.told and sampled > 0.0 and sum(part.phase.steps for part in parts) > 1:
-        steps = sum(part.seen for part in parts)
-        lengths = [one.count * (outside + one.coin * one.size * inclusion) * (steps - 1) / steps for one in moments]
+    if not run.told and sampled > 0.0 and sum(part.phase.steps for part in phase_parts) > 1:
+        steps = sum(part.seen for part in phase_parts)
+        lengths = [
+            group.count * (outside + group.coin * group.size * inclusion) * (steps - 1) / steps for group in moments
+        ]
         products = tuple((0.0,) * number + (length,) for number, length in enumerate(lengths))
         by_step = StepTotals(steps=steps, products=products)
     return PlantedSums(
@@ -341,14 +345,14 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
 
 def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
     total, squares = epochs.sizes_of(records, size, steps)
-    full, rest = divmod(total, records)
+    full, extra_draws = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)
     common = max(2 * size - records, round(size * size / records))
     return BatchSums(
         steps=steps,
         total=total,
         squares=squares,
-        spread=records * full * full + rest * (2 * full + 1),
+        spread=records * full * full + extra_draws * (2 * full + 1),
         above=0.0,
         together=TogetherSums(
             pairs=pairs, closest=Closest(math.ceil(records / size), common, size, size) if pairs else None
