@@ -231,7 +231,9 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     schemes = drawn(spec.phases)
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
-    zero_out = spec.audit is None and not displaced
+    # A null record is not clipped, so its count may differ from no record's: see proofs/adaptive-clipping.md.
+    counted = any(phase.clipping_scheme == "adaptive" for phase in spec.phases)
+    zero_out = spec.audit is None and not displaced and not counted
     covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
     if spec.threat_model.adjacency == "replace-one":
         yield from _replaced(spec, schemes)
@@ -284,7 +286,8 @@ def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     claimed = "adjacency: add-remove or zero-out" if zero_out else "adjacency: add-remove"
     advice = f"claim it with {claimed}, or write threat_model.adjacency: replace-one for all claims"
     if not zero_out:
-        advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, and no audit block"
+        advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, constant clip norms, "
+        advice += "and no audit block"
     return advice
 
 
