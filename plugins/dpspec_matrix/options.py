@@ -218,7 +218,7 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
         yield kit.unsupported(message, ("mechanism", "participation", "times"), "leave times out, or audit")
     if spec.training.kind in ("native", "opacus", "recorded"):
         message = f"backend {spec.training.kind!r} has no correlated noise"
-        yield kit.unsupported(message, ("training", "backend"), "use backend: matrix")
+        yield kit.unsupported(message, ("training", "backend"), "write training: {backend: matrix}")
     for key in ("optimizer", "schedule"):
         if spec.training.get(key) is not None:
             message = f"this attack undoes plain descent at one rate: leave {key} out"
