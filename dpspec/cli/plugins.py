@@ -27,7 +27,7 @@ def plugins(
     from dpspec.reporters.layout import text_table
 
     tables = {
-        family.field: [
+        family.field.replace("_", " "): [
             (name, offered.provider.summary, f"{offered.distribution} {offered.version}")
             for name, offered in sorted(getattr(catalog, family.field).items())
         ]

@@ -42,7 +42,7 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "full": SchemeOptions(says="every record, every step", independent=True),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
-        "left; bounded without amplification, for adjacency zero-out alone",
+        "left; bounded without amplification, for adjacency zero-out and replace-one",
         takes=("batch_size",),
     ),
     "random-allocation": SchemeOptions(

@@ -120,9 +120,10 @@ class _Reader:
     def require(self, location: Location, subject: str, *relations: str) -> None:
         """Refuse an event that has no bound for the adjacency."""
         if self._adjacency not in relations:
-            raise self.error(
-                location, f"{subject} has a bound for {' and '.join(relations)}, not for {self._adjacency}"
-            )
+            message = f"{subject} has a bound for {' and '.join(relations)}, not for {self._adjacency}"
+            if subject == "a Poisson sample":
+                message += "; a spec with mechanism: {kind: group} bounds such steps with Gaussian noise"
+            raise self.error(location, message)
 
     def parse(self, path: Path) -> Json:
         try:

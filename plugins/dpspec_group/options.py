@@ -345,7 +345,10 @@ def _clipping(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Dia
             yield kit.unsupported(f"{key} applies to scheme: adaptive only", path, f"remove {key}")
         return
     if "count_std" not in options:
-        help = "for example count_std: 20, a twentieth of the expected batch"
+        help = (
+            "for example a twentieth of the expected batch, count_std: 5 for batches of 100; without noise the count "
+            "reveals records"
+        )
         yield kit.missing_key("count_std", dps.in_phase(spec, number, "clipping"), help)
     if spec.audit is not None:
         message = "no backend here trains with adaptive clipping, so that nothing can be attacked"

@@ -221,7 +221,7 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
         yield kit.bad_value(message, ("mechanism", "encoder"), "use coefficients whose inverse stays bounded")
     if spec.training.kind in ("native", "opacus", "recorded"):
         message = f"backend {spec.training.kind!r} has no correlated noise"
-        yield kit.unsupported(message, ("training", "backend"), "use backend: matrix")
+        yield kit.unsupported(message, ("training", "backend"), "write training: {backend: matrix}")
     for key in ("optimizer", "schedule"):
         if spec.training.get(key) is not None:
             message = f"this attack undoes plain descent at one rate: leave {key} out"

@@ -45,6 +45,7 @@ def test_the_result_is_verified(dpspec, tmp_path: Path) -> None:
         (("--history", "b.json", "--epsilon", -1), 2, "error: --epsilon must be finite and not negative"),
         (("--history", "a.json"), 3, "error: a.json: history[0][1]: rate must be a number from 1e-30 to 1"),
         (("run", "--adjacency", "replace-one"), 2, "error: --adjacency must be zero-out or add-remove"),
+        (("b.json",), 2, "error: b.json is not a folder; dpspec.record writes one; check --history FILE reads"),
     ],
 )
 def test_errors_are_located(dpspec, tmp_path: Path, arguments, code: int, message: str) -> None:

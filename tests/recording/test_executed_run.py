@@ -198,6 +198,8 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
             "dpspec does not retrain a recorded run",
         ),
         ("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}", "compared with Poisson samples"),
+        ("adjacency: zero-out", "adjacency: replace-one", "zero-out and add-remove adjacency, not for replace-one"),
+        ("delta: 1e-5}", "delta: 1e-5, adjacency: replace-one}", "adjacency, not for replace-one"),
         ("kind: group", "kind: rero", "a recording does not show everything that 'rero' does"),
         (", run: run}", "}", "run"),
         ("rate: 0.1}", "rate: 0.1, unit: user, records_per_user: 3}", "remove unit and records_per_user"),

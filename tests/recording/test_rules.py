@@ -116,7 +116,18 @@ def test_another_optimizer_is_seen_only_in_the_block():
     second.step()
     rule.stop()
     second.step()
-    assert caution(rule) == "Another optimizer (Adam) stepped 1 times on 2 tensors outside the model."
+    assert caution(rule) == "Another optimizer (Adam) stepped 1 time on 2 tensors outside the model."
+
+
+def test_equal_optimizers_are_counted():
+    model, copies = nn.Linear(6, 2), [nn.Linear(6, 2) for _ in range(3)]
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = started(SecondOptimizer(), model=model, optimizer=own)
+    for of_client in [torch.optim.SGD(copy.parameters(), lr=0.1) for copy in copies]:
+        of_client.step()
+        of_client.step()
+    rule.stop()
+    assert caution(rule) == "3 other optimizers (SGD) stepped 2 times each on 2 tensors outside the model."
 
 
 def test_a_model_that_was_trained_before():

@@ -105,7 +105,10 @@ def require_claim(claim: RunClaim) -> None:
     if any(not 1 <= size <= 10_000 for size in claim.group_sizes):
         raise UsageError("--group-size must be from 1 to 10000")
     if claim.adjacency not in ("zero-out", "add-remove"):
-        raise UsageError(f"--adjacency must be zero-out or add-remove, got {claim.adjacency!r}")
+        raise UsageError(
+            f"--adjacency must be zero-out or add-remove for a recorded run, got {claim.adjacency!r}; a spec with "
+            "mechanism: {kind: group} and without training bounds replaced records"
+        )
 
 
 def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:

@@ -107,6 +107,15 @@ class RecordedRuns:
                 ("audit",),
                 "remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record again",
             )
+        default = spec.threat_model.adjacency
+        claimed = [(("claims", i, "adjacency"), claim.adjacency) for i, claim in enumerate(spec.claims)]
+        for path, adjacency in [(("threat_model", "adjacency"), default), *(c for c in claimed if c[1] != default)]:
+            if adjacency not in (ZERO_OUT, ADD_REMOVE):
+                yield unsupported(
+                    f"a recorded run has bounds for {ZERO_OUT} and {ADD_REMOVE} adjacency, not for {adjacency}",
+                    path,
+                    f"write adjacency: {ZERO_OUT}, or remove training to bound the declared schedule alone",
+                )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:
                 yield unsupported(

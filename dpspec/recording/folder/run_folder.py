@@ -227,7 +227,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
         if not path.is_dir():
-            raise UsageError(f"{path} is not a folder; dpspec.record writes one")
+            history = "; check --history FILE reads the history of an accountant" if path.is_file() else ""
+            raise UsageError(f"{path} is not a folder; dpspec.record writes one{history}")
         if not os.path.lexists(path / MARK):
             raise RecordingError(f"{path}: not the folder of a recorded run: it has no {MARK}")
         for name in FILES:

@@ -1,5 +1,6 @@
 """Whether another optimizer steps while the training is recorded."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,9 +52,11 @@ class SecondOptimizer(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts = []
-        for name, inside, outside, steps in facts["others"]:
+        for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
             parts = [f"{int(inside)} tensors of the model"] if inside else []
             parts += [f"{int(outside)} tensors outside the model"] if outside else []
-            texts.append(f"another optimizer ({name}) stepped {int(steps)} times on {' and '.join(parts) or 'nothing'}")
+            stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
+            who = f"another optimizer ({name})" if optimizers == 1 else f"{optimizers} other optimizers ({name})"
+            texts.append(f"{who} stepped {stepped} on {' and '.join(parts) or 'nothing'}")
         text = "; ".join(texts[:3])
         return f"{text[:1].upper()}{text[1:]}." if text else ""
