@@ -29,10 +29,9 @@ def confirmations(run: RecordedRun, delta: float, group_size: int, public: Colle
     yield "the released model was chosen without them (checkpoints, early stopping)"
     constants = joined([*_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
-    reduction = "" if header.source == "own-loop" else "; the loss has the reduction that make_private got"
     yield (
         "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
-        f"its batch, or of the dataset{reduction}"
+        "its batch, or of the dataset"
     )
     reduction = loss_reduction(run)
     if reduction is not None and reduction.status == "declared":
