@@ -272,4 +272,8 @@ def _key(key: Key, spec_keys: Sequence[Key]) -> str:
         and not inner.chooser.startswith(f"{key.path}.")
         and (inner.chooser != key.chooser or not key.chooser or set(inner.kinds) & set(key.kinds))
     ]
-    return "\n".join(lines) + _listed(list({inner.path: inner for inner in below}.values()))
+    usual: dict[str, Key] = {}  # of several forms of a key the one of most kinds
+    for inner in below:
+        if inner.path not in usual or (usual[inner.path].chooser and len(inner.kinds) > len(usual[inner.path].kinds)):
+            usual[inner.path] = inner
+    return "\n".join(lines) + _listed(list(usual.values()))

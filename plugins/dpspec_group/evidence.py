@@ -45,6 +45,13 @@ _KINDS = {
     "many-run-sequential": (sequential.SOURCE, ()),
 }
 
+_INDEPENDENT = dps.Assumption(
+    name="independent-scores",
+    status="not-rejected",
+    text="scores of canaries of a run are independent, and all runs leak equally much",
+    test="chi-square test of the spread of correct guesses over runs",
+)
+
 _RUNS = dps.Assumption(
     name="independent-runs", status="by-construction", text="runs have independent coins and randomness"
 )
@@ -137,14 +144,7 @@ def _if_independent(
         direction = spec.threat_model.direction
         (proved,) = theory.group_epsilons(spec.phases, size, records, [chosen.delta], direction)
         method += f"; at most {proved.upper:.4g} is certified at this delta"
-    independent = dps.Assumption(
-        name="independent-scores",
-        status="not-rejected",
-        text="scores of canaries of a run are independent, and all runs leak equally much",
-        test="chi-square test of the spread of correct guesses over runs",
-        level=independent_scores.LEVEL,
-        detectable=bound.detectable,
-    )
+    independent = replace(_INDEPENDENT, level=independent_scores.LEVEL, detectable=bound.detectable)
     return replace(
         lower,
         quantity="epsilon-if-independent",
