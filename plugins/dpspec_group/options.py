@@ -286,8 +286,8 @@ def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     claimed = "adjacency: add-remove or zero-out" if zero_out else "adjacency: add-remove"
     advice = f"claim it with {claimed}, or write threat_model.adjacency: replace-one for all claims"
     if not zero_out:
-        advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, constant clip norms, "
-        advice += "and no audit block"
+        advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, constant "
+        advice += "clip norms, and no audit block"
     return advice
 
 
