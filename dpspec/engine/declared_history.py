@@ -133,7 +133,7 @@ class _Reader:
         except UnicodeDecodeError:
             raise HistoryError(f"{path}: not UTF-8 text") from None
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_distinct_keys)
         except RecursionError:
             raise HistoryError(f"{path}: nested too deeply") from None
         except ValueError as error:
@@ -303,8 +303,12 @@ class _Reader:
                 rho = self.number(fields["rho"], (*location, "rho"), "rho", 1e-30, 1e12)
                 return self.release(times, kind="zcdp", rho=rho)
             case "SingleEpochTreeAggregationDpEvent":
-                self.require(location, "tree aggregation", "add-remove", "zero-out")
+                self.require(
+                    location, "tree aggregation", "zero-out"
+                )  # an added record moves later ones to other steps
                 counts, counted = fields["step_counts"], (*location, "step_counts")
+                if _is_list(counts) and not counts:
+                    raise self.error(counted, "step_counts must have at least one number")
                 steps = max(
                     self.count(n, counted, "step_counts", 1) for n in (counts if _is_list(counts) else [counts])
                 )
@@ -315,6 +319,15 @@ class _Reader:
                 raise self.error(location, "an operation without noise has no finite epsilon")
             case _:
                 raise self.error(location, f"no bound is known for {name}")
+
+
+def _distinct_keys(pairs: Sequence[tuple[str, Json]]) -> Json:
+    """A JSON object; of a repeated key the parser would keep the last value alone."""
+    keys = Counter(key for key, _ in pairs)
+    for key, count in keys.items():
+        if count > 1:
+            raise ValueError(f"key {quoted(key)} occurs {count} times in one object")
+    return dict(pairs)
 
 
 def _is_list(value: Any) -> bool:
@@ -424,7 +437,8 @@ def differences(history: History, result: Result, delta: float) -> Iterator[str]
     if figure is not None:
         side = "in the certified interval"
         if figure > upper:
-            side = f"{figure / upper - 1.0:.1%} above the certified interval"
+            excess = f"{figure / upper - 1.0:.1%} " if upper > 0.0 else ""
+            side = f"{excess}above the certified interval"
         elif figure < lower:
             side = f"{1.0 - figure / lower:.1%} below the certified interval, so too small"
         shown = f"epsilon {decimals.nearest(figure)} at delta = {decimals.exact(delta)} (recomputed)"

@@ -11,6 +11,9 @@ from dpspec import kit
 #: Largest number of steps, also of bounds that use all pairs of steps, and of attacks.
 MOST_STEPS, MOST_PAIRED, MOST_ATTACKED = 100_000, 4_000, 2_000
 
+#: Smallest entry of the diagonal of a banded encoder.
+LEAST_DIAGONAL = 1e-6
+
 #: Number of directions along which noise is compared, and of bands of its frequencies.
 NOISE_DIRECTIONS, BANDS = 64, 8
 
@@ -128,7 +131,7 @@ SCHEMA: Mapping[str, dps.Json] = {
                 "Number of diagonals (square-root, optimized: of C; inverse-square-root: of C^-1).", least=1, most=256
             ),
             coefficients=kit.array(
-                "Coefficients of C from the diagonal down, the first above 0.",
+                "Coefficients of C from the diagonal down, the first at least 1e-6.",
                 {"type": "number", "minimum": -1e3, "maximum": 1e3},
                 least=1,
                 most=MOST_PAIRED,
@@ -179,8 +182,8 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if schedule.steps > most:
         reason = " because this bound compares all pairs of steps" if most == MOST_PAIRED else ""
         yield kit.bad_value(f"steps must be at most {most}{reason}, got {schedule.steps}", ("mechanism", "steps"))
-    if encoder.coefficients and encoder.coefficients[0] <= 0.0:
-        message = f"the first coefficient must be above 0, got {encoder.coefficients[0]:g}"
+    if encoder.coefficients and encoder.coefficients[0] < LEAST_DIAGONAL:
+        message = f"the first coefficient must be at least {LEAST_DIAGONAL:g}, got {encoder.coefficients[0]:g}"
         yield kit.bad_value(message, ("mechanism", "encoder", "coefficients", 0))
     if len(encoder.weights) != len(encoder.decays):
         message = f"decays must be as many as weights: {len(encoder.decays)} for {len(encoder.weights)}"

@@ -67,18 +67,30 @@ def nodes_of_first_leaf(steps: int) -> int:
         (event("PoissonSampledDpEvent", 1.0, gaussian(2.0)), 0.5),
         (event("ComposedDpEvent", [event("PoissonSampledDpEvent", 0.0, gaussian(1e-3)), gaussian(2.0)]), 0.5),
         (event("SampledWithoutReplacementDpEvent", 10, 10, gaussian(2.0)), 0.5),
-        (event("SingleEpochTreeAggregationDpEvent", 5.0, [100, 63]), math.sqrt(nodes_of_first_leaf(100)) / 5),
-        (event("SingleEpochTreeAggregationDpEvent", 5.0, 64), math.sqrt(nodes_of_first_leaf(64)) / 5),
         ({"class_name": "GaussianDpEvent", "noise_multiplier": 2.0}, 0.5),
         ({"module_name": MODULE, "class_name": "GaussianDpEvent", "noise_multiplier": 2}, 0.5),
     ],
 )
 def test_events_of_gaussian_noise_have_the_closed_form(content: Any, mu: float) -> None:
-    lower, upper = interval(dpspec.check_history(content))
+    is_gaussian(content, mu, "add-remove")
+
+
+def is_gaussian(content: Any, mu: float, adjacency: str) -> None:
+    lower, upper = interval(dpspec.check_history(content, adjacency=adjacency))
     exact = gaussian_epsilon(mu, 1e-5)
     assert lower <= exact * (1.0 + 1e-9)
     assert exact * (1.0 - 1e-9) <= upper
     assert upper - lower < 2e-4 * exact
+
+
+@pytest.mark.parametrize(("counts", "steps"), [([100, 63], 100), (64, 64)])
+def test_trees_have_the_closed_form_for_null_records_alone(counts: Any, steps: int) -> None:
+    tree = event("SingleEpochTreeAggregationDpEvent", 5.0, counts)
+    is_gaussian(tree, math.sqrt(nodes_of_first_leaf(steps)) / 5, "zero-out")
+    with pytest.raises(HistoryError, match="tree aggregation has a bound for zero-out, not for add-remove"):
+        read_history(tree)
+    with pytest.raises(HistoryError, match="step_counts: step_counts must have at least one number"):
+        read_history(event("SingleEpochTreeAggregationDpEvent", 5.0, []), "zero-out")
 
 
 def test_a_replaced_record_changes_a_sum_by_two_norms() -> None:
@@ -158,6 +170,7 @@ def test_what_has_no_bound_is_refused_with_its_place(content: Any, message: str)
         ("[" * 200_000, "nested too deeply"),
         ("{", "not JSON"),
         ("1" * 5000, "not JSON"),
+        ('{"mechanism": "rdp", "history": [[1, 0.1, 9]], "history": [[9, 0.1, 9]]}', "'history' occurs 2 times"),
         ('{"mechanism": "rdp", "history": [[Infinity, 0.1, 3]]}', "history[0][0]"),
     ],
 )
@@ -201,6 +214,12 @@ def test_the_figure_of_opacus_is_explained(mechanism: str, text: str) -> None:
     assert sentences[-1].startswith("The claim is 1.3% below the certified interval")
 
 
+def test_a_figure_above_an_epsilon_of_zero_is_explained() -> None:
+    content = {"mechanism": "prv", "history": [[1000.0, 0.01, 1]]}
+    (text,) = differences(read_history(content), dpspec.check_history(content), 1e-5)
+    assert ": above the certified interval" in text
+
+
 def test_equal_entries_are_merged_and_too_many_are_refused() -> None:
     history = read_history(event("ComposedDpEvent", [gaussian(2.0), gaussian(1.0), gaussian(2.0)]))
     assert isinstance(history, History)
@@ -220,7 +239,6 @@ def test_events_of_the_library_are_read(tmp_path: Path) -> None:
             dp.PoissonSampledDpEvent(0.5, dp.LaplaceDpEvent(3.0)),
             names.DiscreteLaplaceDpEvent(0.5, 1),
             names.ZCDpEvent(0.25),
-            names.SingleEpochTreeAggregationDpEvent(4.0, [8, 3]),
             dp.NoOpDpEvent(),
         ]
     )
@@ -233,5 +251,7 @@ def test_events_of_the_library_are_read(tmp_path: Path) -> None:
         {"kind": "laplace", "scale": 3.0, "rate": 0.5, "times": 1},
         {"kind": "approx-dp", "epsilon": 0.5 * (1.0 + 1e-15), "times": 1},
         {"kind": "zcdp", "rho": 0.25, "times": 1},
-        {"kind": "gaussian", "sigma": 4.0, "times": 4},
     ]
+    tree = names.SingleEpochTreeAggregationDpEvent(4.0, [8, 3])
+    (release,) = read_history(tree.to_named_tuple(), "zero-out").releases
+    assert dict(release) == {"kind": "gaussian", "sigma": 4.0, "times": 4}

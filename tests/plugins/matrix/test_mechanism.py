@@ -76,7 +76,12 @@ def test_claims_are_proved_or_refuted(changes: dict[str, object], tmp_path: Path
     [
         ({"encoder": "{kind: square-root}"}, "mechanism.encoder", "bands"),
         ({"encoder": "{kind: tree, bands: 4}"}, "mechanism.encoder.bands", "bands"),
-        ({"encoder": "{kind: banded, coefficients: [0.0, 1.0]}"}, "mechanism.encoder.coefficients[0]", "above 0"),
+        (
+            {"encoder": "{kind: banded, coefficients: [0.0, 1.0]}"},
+            "mechanism.encoder.coefficients[0]",
+            "at least 1e-06",
+        ),
+        ({"encoder": "{kind: banded, coefficients: [1e-200]}"}, "mechanism.encoder.coefficients[0]", "at least 1e-06"),
         ({"encoder": "{kind: buffers, weights: [0.1], decays: [0.1, 0.2]}"}, "mechanism.encoder.decays", "as many"),
         ({"encoder": "{kind: tree}", "steps": 5000}, "mechanism.steps", "at most 4000"),
         ({"steps": 200_000}, "mechanism.steps", "at most 100000"),

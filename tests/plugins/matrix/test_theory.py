@@ -183,6 +183,10 @@ def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_
         schedule(options("identity"), 64, 1e-3, scheme="balls-in-bins", separation=4),
         schedule(options("tree"), 64, 1e6, scheme="random-allocation", separation=64),
         schedule(options("banded", coefficients=(1e-3, 1e3, -1e3)), 64, 1.0, scheme="min-separation", separation=1),
+        schedule(options("banded", coefficients=(1e-6,)), 64, 1e6, scheme="cyclic", separation=4),
+        schedule(options("banded", coefficients=(1e-6, 0.0)), 8, 1e6, scheme="cyclic-poisson", separation=1, rate=0.3),
+        schedule(options("banded", coefficients=(1e-6,)), 8, 1e6, scheme="balls-in-bins", separation=4),
+        schedule(options("banded", coefficients=(1e-6,)), 8, 1e6, scheme="random-allocation", separation=4),
         schedule(
             options("buffers", weights=(1e3,), decays=(1 - 1e-9,)), 64, 1.0, scheme="min-separation", separation=7
         ),
