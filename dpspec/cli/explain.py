@@ -168,7 +168,7 @@ def explain(
         typer.Argument(
             metavar="CODE|KEY|KIND|NAME",
             help="A diagnostic code (unknown-key), key (mechanism.noise_multiplier), kind (group, csv, approx-dp), "
-            "verdict (open, verdicts), assumption, channel or check (one-record).",
+            "verdict (open, verdicts), assumption, channel, check or rule (one-record, guessable-seed).",
         ),
     ],
 ) -> int:
@@ -178,6 +178,7 @@ def explain(
     from dpspec.language.diagnostics import CODES
 
     catalog = load_project()
+    what = what.lower() if what.isupper() else what  # reports print verdicts in capitals
     spec_keys = keys(reference(catalog))
     pairs = list(_pairs(catalog, spec_keys))
     if what not in CODES and "." not in what:  # importing the checks takes longest

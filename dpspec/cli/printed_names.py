@@ -1,4 +1,4 @@
-"""The meanings of names in reports: checks, assumptions, channels and terms."""
+"""The meanings of names in reports: checks, assumptions, channels, rules and terms."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +32,10 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
         blocks.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
     for name, text in CHECKED.items():
         blocks.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
+    for name, offered in catalog.rules.items():
+        rule = offered.provider
+        text = f"Caution about a recorded run: {rule.summary}.\n{rule.why}\nFix: {rule.fix}"
+        blocks.setdefault(name, []).append(f"rule {name}\n{text}")
     for name, text in TERMS.items():
         blocks.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
     for name, text in dict.fromkeys(_assumptions(catalog)):

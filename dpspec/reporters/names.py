@@ -30,6 +30,8 @@ TERMS = {
     "certified": "the rigor of an inequality that is true including rounding errors",
     "conformance": "the comparison of the executed run with its declaration: no-deviation-found, deviates, "
     "checks-missing, or not-run if no code was trained",
+    "deviates": "a check of the executed run rejects its declaration, so a proof for the declared mechanism does not "
+    "cover this run",
     "direction": "the ordered pair of neighbors: a dataset with the record against the one without (remove), or the "
     "reverse (add)",
     "finding": "a number with quantity, conditions, rigor, scope, method, source and assumptions",

@@ -1,4 +1,4 @@
-"""``dpspec explain`` of the names of assumptions, channels and checks."""
+"""``dpspec explain`` of the names of assumptions, channels, checks and rules."""
 
 import ast
 from pathlib import Path
@@ -46,4 +46,8 @@ def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
     assert {text.split("\n")[0] for text in names["noise-scale"]} == {"check noise-scale", "assumption noise-scale"}
     assert names["model-state"][0].startswith(
         "channel model-state\nChannel by which records can reach a recorded model"
+    )
+    (text,) = names["guessable-seed"]
+    assert text.startswith(
+        "rule guessable-seed\nCaution about a recorded run: torch, NumPy or Python's random was seeded"
     )

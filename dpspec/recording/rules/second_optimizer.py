@@ -7,6 +7,9 @@ from typing import Any
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.recording.rules.hooks import suppressed
 
+#: The number of optimizers that the rule observes.
+_MOST_OPTIMIZERS = 20
+
 RULE = Rule(
     name="second-optimizer",
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
@@ -32,7 +35,7 @@ class SecondOptimizer(TrainingRule):
         def observe(optimizer: Any, args: Any, kwargs: Any) -> None:
             if id(optimizer) in expected or hasattr(optimizer, "original_optimizer"):
                 return
-            if id(optimizer) not in self._steps and len(self._steps) < 20:
+            if id(optimizer) not in self._steps and len(self._steps) < _MOST_OPTIMIZERS:
                 tensors = [id(p) for group in optimizer.param_groups for p in group["params"]]
                 inside = sum(number in of_model for number in tensors)
                 # the optimizer itself is kept, so that its id stays unique
@@ -56,7 +59,8 @@ class SecondOptimizer(TrainingRule):
             parts = [f"{int(inside)} tensors of the model"] if inside else []
             parts += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
-            who = f"another optimizer ({name})" if optimizers == 1 else f"{optimizers} other optimizers ({name})"
+            number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
+            who = f"another optimizer ({name})" if optimizers == 1 else f"{number} other optimizers ({name})"
             texts.append(f"{who} stepped {stepped} on {' and '.join(parts) or 'nothing'}")
         text = "; ".join(texts[:3])
         return f"{text[:1].upper()}{text[1:]}." if text else ""
