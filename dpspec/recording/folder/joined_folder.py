@@ -108,8 +108,8 @@ class JoinedFolder:
                 _parameters(headers[0]),
             ):
                 raise RecordingError(
-                    f"{rank_folder.path}: of another run than {ranks[0].path}, or with other parameters: record each run "
-                    "into a new folder, with the same model on all ranks"
+                    f"{rank_folder.path}: of another run than {ranks[0].path}, or with other parameters: record each "
+                    "run into a new folder, with the same model on all ranks"
                 )
         missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
         if missing or len(ranks) != headers[0].world:
@@ -211,9 +211,8 @@ class JoinedFolder:
 
     def internal(self) -> Iterator[InternalStep]:
         comparison, world = self.comparison, len(self.ranks)
-        comparison.unequal = comparison.summed = comparison.shared = comparison.seeds = comparison.foreign = (
-            comparison.compared
-        ) = 0
+        comparison.unequal = comparison.summed = comparison.shared = 0
+        comparison.seeds = comparison.foreign = comparison.compared = 0
         rank_pairs = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, comparison.equal, comparison.parallel = dict.fromkeys(rank_pairs, (0.0, 0, 0.0)), 0.0, (0.0, 0)
         comparison.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
@@ -230,9 +229,7 @@ class JoinedFolder:
             members = [step.members for step in internal_steps if step.members is not None]
             whole = np.sort(np.concatenate(members)) if len(members) == world else None
             if whole is not None:
-                comparison.shared += sum(len(np.unique(rank_members)) for rank_members in members) - len(
-                    np.unique(whole)
-                )
+                comparison.shared += sum(len(np.unique(indices)) for indices in members) - len(np.unique(whole))
             observed = [step.rank for step in internal_steps if step.rank is not None]
             if len(observed) == world:
                 self._compare(observed, public[0], pairs, seeds)
@@ -263,20 +260,15 @@ class JoinedFolder:
             # equal draws for different rows are components of the ranks' noise along each other
             squares, degrees = gaussian_noise.dependence(np.stack(rows))
             comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
-        if (
-            len(rows) == 1
-            and step.deviation > 0.0
-            and len({len(rank_step.own) for rank_step in observed} | {len(rows[0])}) == 1
-        ):
+        widths = {len(rank_step.own) for rank_step in observed}
+        if len(rows) == 1 and step.deviation > 0.0 and widths == {len(rows[0])}:
             # one rank adds the noise, which the other ranks' sum may not depend on
             other_ranks_sum = np.sum(
                 [rank_step.own for rank_step in observed if not len(rank_step.noise)], axis=0, dtype=np.float64
             )
             if 0.0 < (length := float(np.linalg.norm(other_ranks_sum))) < math.inf:
-                square, (steps, total, largest) = (
-                    (float(np.dot(rows[0], other_ranks_sum)) / length) ** 2,
-                    comparison.along,
-                )
+                square = (float(np.dot(rows[0], other_ranks_sum)) / length) ** 2
+                steps, total, largest = comparison.along
                 comparison.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         same = all(
@@ -337,12 +329,8 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
         longest=sum(map(max, lengths)) + comparisons[-1].longest,
         other={name: None for comparison in comparisons for name in comparison.other},
         overlaps=[
-            (
-                sum(overlap[0] for overlap in pair),
-                sum(overlap[1] for overlap in pair),
-                min(overlap[2] for overlap in pair),
-            )
-            for pair in pairs
+            (sum(expected), sum(common), min(least))
+            for expected, common, least in (zip(*pair, strict=True) for pair in pairs)
         ],
         along=(sum(steps), sum(total), max(largest)),
         other_data=any(comparison.other_data for comparison in comparisons),
