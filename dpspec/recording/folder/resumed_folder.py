@@ -210,10 +210,8 @@ class ResumedFolder:
             covered, fact = step_count - begun, end
             if end is None:
                 noted = [rank_folder.noted() for rank_folder in part.ranks]
-                covered, all_noted = (
-                    min(step for step, _ in noted),
-                    all(rank_facts is not None for _, rank_facts in noted),
-                )
+                covered = min(step for step, _ in noted)
+                all_noted = all(rank_facts is not None for _, rank_facts in noted)
                 first_rank_facts = noted[0][1] if all_noted else None
                 fact = part.comparison.interim if all_noted and part.comparison is not None else first_rank_facts
             self.lengths.append(step_count - begun)
