@@ -115,8 +115,8 @@ class ParameterMemory:
 
 def is_dense(value: Tensor) -> bool:
     """Whether a tensor is a dense row of numbers in the host's memory."""
-    known = type(local(value)) in (Tensor, torch.nn.Parameter) and local(value) is value and value.is_cpu
-    return known and value.dtype in _DENSE and value.layout == torch.strided and value.is_contiguous()
+    is_plain = type(local(value)) in (Tensor, torch.nn.Parameter) and local(value) is value and value.is_cpu
+    return is_plain and value.dtype in _DENSE and value.layout == torch.strided and value.is_contiguous()
 
 
 def differ(before: Iterable[Any], now: Iterable[Any]) -> bool | Tensor:
@@ -150,20 +150,20 @@ def fingerprint(value: Any, key: Key = _KEY) -> Any:
         return None
     if not value.is_cpu:
         return _sums(value, key)
-    known = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
-    memory = memory_of(value.detach().contiguous() if known else integers(value))
+    is_readable = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
+    memory = memory_of(value.detach().contiguous() if is_readable else integers(value))
     return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(memory, key[0])
 
 
 def _sums(value: Tensor, key: Key) -> Tensor:
     """(2,) the sums of a tensor on another device."""
-    found = torch.zeros(2, dtype=torch.int64, device=value.device)
+    sums = torch.zeros(2, dtype=torch.int64, device=value.device)
     for start, part in enumerate(torch.split(integers(value), _CHUNK)):
         bits = part.to(torch.int64)
-        places = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * key[1]
-        weights = ((places ^ (places >> 31)) * key[2]) | 1
-        found += torch.stack([bits.sum(), (bits * weights).sum()])
-    return found
+        positions = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * key[1]
+        weights = ((positions ^ (positions >> 31)) * key[2]) | 1
+        sums += torch.stack([bits.sum(), (bits * weights).sum()])
+    return sums
 
 
 def memory_of(value: Tensor) -> Any:
@@ -182,8 +182,12 @@ def memory_of(value: Tensor) -> Any:
 
 def integers(value: Tensor) -> Tensor:
     """The bits of a tensor's numbers in a row, as integers; of all stored parts of a sparse or quantized tensor."""
-    parts = [_integers(part) for part in _stored_parts(local(value).detach())]
-    return parts[0] if len(parts) == 1 else torch.cat([part.view(torch.uint8) for part in parts])
+    stored_integers = [_integers(part) for part in _stored_parts(local(value).detach())]
+    return (
+        stored_integers[0]
+        if len(stored_integers) == 1
+        else torch.cat([part.view(torch.uint8) for part in stored_integers])
+    )
 
 
 def _integers(value: Tensor) -> Tensor:
@@ -216,15 +220,15 @@ def sparse_parts(value: Tensor) -> tuple[Tensor, ...]:
 
 def _kind(value: Tensor) -> str:
     """All of a tensor that is saved apart from its numbers and attributes."""
-    own = local(value)
-    found = [value.dtype, tuple(value.shape), own.layout, own.is_neg(), own.is_conj()]
-    if own.is_quantized:
-        found.append(own.qscheme())
-    if own.layout == torch.sparse_coo:
-        found.append(own.is_coalesced())
-    if len(parts := sparse_parts(own)) > 1:
-        found += [(part.dtype, tuple(part.shape)) for part in parts]
-    return " ".join(map(str, found))
+    local_tensor = local(value)
+    traits = [value.dtype, tuple(value.shape), local_tensor.layout, local_tensor.is_neg(), local_tensor.is_conj()]
+    if local_tensor.is_quantized:
+        traits.append(local_tensor.qscheme())
+    if local_tensor.layout == torch.sparse_coo:
+        traits.append(local_tensor.is_coalesced())
+    if len(components := sparse_parts(local_tensor)) > 1:
+        traits += [(part.dtype, tuple(part.shape)) for part in components]
+    return " ".join(map(str, traits))
 
 
 def tensor_digest(value: Tensor) -> str:

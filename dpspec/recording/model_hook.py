@@ -12,9 +12,9 @@ class ModelHook:
     def __init__(self, observe: Callable[..., None]) -> None:
         self._observe = observe
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         """Observe a call."""
-        self._observe(*given)
+        self._observe(*arguments)
 
     def __deepcopy__(self, _: Any) -> ModelHook:
         return ModelHook(_nothing)

@@ -44,11 +44,11 @@ class Parts:
         loader: Any,
         engine: Any,
         planted: Any,
-        given: Mapping[str, Any],
+        declaration: Mapping[str, Any],
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
-        if isinstance(model, list | tuple) and model and all(hasattr(one, "__array__") for one in model):
+        if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
             model = ArrayModel(model)
             optimizer = ReportedUpdates(model, optimizer)
         self.hooks, model = recognized.hooked(model)
@@ -61,7 +61,7 @@ class Parts:
         recognized.refuse_processes(optimizer, loader)
         self.model, self.optimizer, self.loader = model, optimizer, loader
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
-        declared = sorted(name for name, value in given.items() if value is not None)
+        declared = sorted(name for name, value in declaration.items() if value is not None)
         if self.clipping is not None and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
         if self.clipping == "ghost" and self.hooks is None and not hasattr(model, "get_clipping_coef"):
@@ -77,14 +77,14 @@ class Parts:
         self.distributed = recognized.is_distributed(optimizer)
         if self.planted is not None and self.distributed:
             raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")
-        self.declared = checked_declaration(given)
+        self.declared = checked_declaration(declaration)
         records = self.declared["records"]
         if self.planted is not None and records not in (None, len(self.planted)):
             raise UsageError(
                 f"records is {records}, and the planted dataset has {len(self.planted)} places: leave it out"
             )
-        held = {id(p) for p in self.model.parameters()}
-        strange = sum(id(p) not in held for p in self._stepped())
+        model_parameters = {id(p) for p in self.model.parameters()}
+        strange = sum(id(p) not in model_parameters for p in self._stepped())
         if strange:
             raise UsageError(
                 f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
@@ -109,24 +109,28 @@ class Parts:
         if self.planted is None or self.planted.kind != GRADIENTS:
             return
         if self.clipping is None:
-            why = "the recorder cannot add to the sums of a custom loop"
+            obstacle = "the recorder cannot add to the sums of a custom loop"
         elif self.clipping == "ghost":
-            why = "with ghost clipping no gradient of a single record is there"
+            obstacle = "with ghost clipping no gradient of a single record is there"
         elif self.clipping != "flat":
-            why = f"with {self.clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+            obstacle = (
+                f"with {self.clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+            )
         elif self.sampler is None or self.sampler.batches is None:
-            why = "the recorder does not see the drawn records: pass the loader over the dataset with canaries"
+            obstacle = "the recorder does not see the drawn records: pass the loader over the dataset with canaries"
         elif self.ahead:
-            why = (
+            obstacle = (
                 "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do "
                 "not let accelerate prepare the loader"
             )
         elif "add_noise" in vars(self.optimizer):
-            why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+            obstacle = (
+                "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+            )
         else:
             return
-        hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
-        raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
+        hint = "" if ":" in obstacle else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+        raise UsageError(f"gradient canaries cannot enter this training: {obstacle}{hint}")
 
     @property
     def ahead(self) -> bool:
@@ -184,7 +188,7 @@ class Parts:
         wrapped = type(self.model).__name__
         if wrapped.startswith("GradSampleModule") and self.clipping is None:
             notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
-        own, planted = self.clipping is None, self.planted
+        own_loop, planted = self.clipping is None, self.planted
         canaries: dict[str, Any] = {}
         if planted is not None:
             canaries = {name: getattr(planted, name) for name in ("copies", "new_ids", "left_out")}
@@ -200,11 +204,13 @@ class Parts:
         expected = getattr(optimizer, "expected_batch_size", None)
         versions = {"dpspec": VERSION, "torch": str(torch.__version__)}
         libraries = {name: sys.modules.get(name) for name in ("opacus", "jax", "optax")}
-        versions |= {name: str(getattr(one, "__version__", "")) for name, one in libraries.items() if one is not None}
+        versions |= {
+            name: str(getattr(library, "__version__", "")) for name, library in libraries.items() if library is not None
+        }
         records = self.declared["records"] or (None if sampler is None else sampler.records)
         return Header(
             versions=versions,
-            source="own-loop" if own else "opacus",
+            source="own-loop" if own_loop else "opacus",
             optimizer=_kind(optimizer),
             inner=_kind(inner),
             model=_kind(recognized.inner_module(self.model)),
@@ -216,8 +222,8 @@ class Parts:
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
             workers=int(getattr(self.loader, "num_workers", 0)),
-            reduction="" if own else optimizer.loss_reduction,
-            expected_batch_size=None if own or expected is None else float(expected),
+            reduction="" if own_loop else optimizer.loss_reduction,
+            expected_batch_size=None if own_loop or expected is None else float(expected),
             accountant="" if self.accountant is None else self.accountant.mechanism,
             told_before=0 if self.accountant is None else self.accountant.told()[2],
             layers=layers,
@@ -230,18 +236,18 @@ class Parts:
         )
 
 
-def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_declaration(declaration: Mapping[str, Any]) -> dict[str, Any]:
     limits = {"noise_multiplier": (0.0, 1e9, True), "clip_norm": (0.0, 1e9, False), "rate": (0.0, 1.0, False)}
     for name, (low, high, closed) in limits.items():
-        value = given[name]
+        value = declaration[name]
         fits = value is None or (isinstance(value, int | float) and (low < value <= high or (closed and value == low)))
         if not fits or isinstance(value, bool):
             least = f"{'from' if closed else 'above'} {low:g}"
             raise UsageError(f"{name} must be a number {least} to {high:g}, got {value!r}")
-    records = given["records"]
+    records = declaration["records"]
     if records is not None and (type(records) is not int or records < 1):
         raise UsageError(f"records must be an integer of at least 1, got {records!r}")
-    return dict(given)
+    return dict(declaration)
 
 
 def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
@@ -256,17 +262,17 @@ def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
     return loss
 
 
-def _planted(loader: Any, given: Any) -> Planted | None:
-    if given is not None and not isinstance(given, Planted):
-        raise UsageError(f"planted must be what dpspec.plant returned, got {type(given).__name__}")
+def _planted(loader: Any, planted: Any) -> Planted | None:
+    if planted is not None and not isinstance(planted, Planted):
+        raise UsageError(f"planted must be what dpspec.plant returned, got {type(planted).__name__}")
     drawn_from = getattr(loader, "dataset", None)
-    if given is not None and loader is not None and drawn_from is not given:
+    if planted is not None and loader is not None and drawn_from is not planted:
         raise UsageError(
             f"the loader draws from a {_kind(drawn_from)}, not from the planted dataset itself: wrap and cut data "
             "before dpspec.plant, so that its places are the loader's"
         )
-    return drawn_from if isinstance(drawn_from, Planted) else given
+    return drawn_from if isinstance(drawn_from, Planted) else planted
 
 
-def _kind(thing: Any) -> str:
-    return "" if thing is None else type(thing).__name__
+def _kind(part: Any) -> str:
+    return "" if part is None else type(part).__name__

@@ -128,18 +128,18 @@ class PendingStep:
         norms.sort()
         if not norms[-1] < math.inf:  # NaN is last
             return [math.nan] * 4 + [math.inf]
-        places = _QUARTILES * (len(norms) - 1)
-        below = places.astype(int)
-        low, high = norms[below], norms[np.ceil(places).astype(int)]
-        found: list[float] = ((low + (places - below) * (high - low)) / clip).tolist()
-        return found
+        positions = _QUARTILES * (len(norms) - 1)
+        below = positions.astype(int)
+        low, high = norms[below], norms[np.ceil(positions).astype(int)]
+        quartiles: list[float] = ((low + (positions - below) * (high - low)) / clip).tolist()
+        return quartiles
 
 
 def together(values: Sequence[Scalar | None]) -> list[float]:
     """Scalars on any devices, NaN for None; a device is read in one transfer."""
-    given = [v for v in values if v is not None]
-    device = next((v.device for v in given if isinstance(v, Tensor) and not v.is_cpu), None)
+    scalars = [v for v in values if v is not None]
+    device = next((v.device for v in scalars if isinstance(v, Tensor) and not v.is_cpu), None)
     if device is None:
         return [math.nan if v is None else float(v) for v in values]
-    read = iter(torch.stack([torch.as_tensor(v).detach().double().to(device) for v in given]).tolist())
+    read = iter(torch.stack([torch.as_tensor(v).detach().double().to(device) for v in scalars]).tolist())
     return [math.nan if v is None else next(read) for v in values]

@@ -88,9 +88,9 @@ class Sampler:
     note: str = ""
 
 
-def is_opacus(thing: Any, name: str) -> bool:
+def is_opacus(candidate: Any, name: str) -> bool:
     """Whether an object is of exactly Opacus' class of this name; Opacus is not imported."""
-    kind = type(thing)
+    kind = type(candidate)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus" and is_registered(kind)
 
 
@@ -123,9 +123,9 @@ def refuse_engine(engine: Any, optimizer: Any) -> None:
             "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm has no bound; use PrivacyEngine"
         )
     if is_opacus(engine, "PrivacyEngine") and not is_opacus(optimizer, type(optimizer).__name__):
-        given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
+        mismatch = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
         raise UsageError(
-            f"{'no optimizer was given' if optimizer is None else given}, and engine is Opacus' PrivacyEngine: give "
+            f"{'no optimizer was given' if optimizer is None else mismatch}, and engine is Opacus' PrivacyEngine: give "
             "the optimizer that make_private returned, or, for a custom loop, engine=engine.accountant"
         )
 
@@ -152,11 +152,11 @@ def hooked(model: Any) -> tuple[Any, Any]:
     return (model, model._module) if is_hooks else (None, model)
 
 
-def refuse_parts(what: str, thing: Any) -> None:
+def refuse_parts(role: str, part: Any) -> None:
     """Raise ``UsageError`` for a part of a training in several processes that the recorder cannot compare."""
-    for kind in type(thing).__mro__:
+    for kind in type(part).__mro__:
         if kind.__name__ in _REFUSED:
-            raise UsageError(f"{what} is {kind.__name__}: {_REFUSED[kind.__name__]}")
+            raise UsageError(f"{role} is {kind.__name__}: {_REFUSED[kind.__name__]}")
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -175,10 +175,10 @@ def is_fsdp2(module: nn.Module) -> bool:
 def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
     """Raise ``UsageError`` for a sharded model whose shards the recorder cannot compare."""
     if any(map(is_fsdp2, model.modules())) and not is_sharded(optimizer):
-        given = "None" if optimizer is None else _name(type(optimizer))
+        optimizer_name = "None" if optimizer is None else _name(type(optimizer))
         raise UsageError(
-            f"FSDP2 shards the model, and optimizer is {given}: give make_private grad_sample_mode='ghost_fsdp', and "
-            "dpspec.record its results"
+            f"FSDP2 shards the model, and optimizer is {optimizer_name}: give make_private "
+            "grad_sample_mode='ghost_fsdp', and dpspec.record its results"
         )
     if is_sharded(optimizer) and loss is not None:
         raise UsageError("loss= is for a model that each process holds whole: the probe copies it; leave it out")
@@ -186,15 +186,15 @@ def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:
     """Raise ``UsageError`` if several processes train together, and the optimizer sums over one."""
-    distributed, what = torch.distributed, ""
+    distributed, distribution = torch.distributed, ""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        what = f"torch.distributed runs {distributed.get_world_size()} processes"
+        distribution = f"torch.distributed runs {distributed.get_world_size()} processes"
     elif getattr(loader, "distributed", False) is True:
-        what = "loader is a distributed DPDataLoader"
-    if what and not is_distributed(optimizer):
+        distribution = "loader is a distributed DPDataLoader"
+    if distribution and not is_distributed(optimizer):
         kind = "None" if optimizer is None else _name(type(optimizer))
         raise UsageError(
-            f"{what}, and optimizer is {kind}, which sums over one: give make_private a model in "
+            f"{distribution}, and optimizer is {kind}, which sums over one: give make_private a model in "
             "DifferentiallyPrivateDistributedDataParallel or DistributedDataParallel, or use one process"
         )
 
@@ -214,8 +214,8 @@ def sampler_of(loader: Any) -> Sampler:
         records = max(1, len(loader.dataset))
     except (AttributeError, TypeError, NotImplementedError):
         records = None
-    for known, size in _POISSON.items():
-        if is_opacus(batches, known):
+    for class_name, size in _POISSON.items():
+        if is_opacus(batches, class_name):
             rate, drawn_from = float(batches.sample_rate), int(getattr(batches, size))
             return Sampler("poisson", _name(type(batches)), rate, drawn_from, batches=batches)
     if type(batches) is BatchSampler:
@@ -230,8 +230,8 @@ def sampler_of(loader: Any) -> Sampler:
 
 def refuse_model(model: Any) -> None:
     """Raise ``UsageError`` unless the model is a module of torch that is whole in this process."""
-    for one in (model, getattr(model, "_module", None)):
-        refuse_parts("model", one)
+    for module in (model, getattr(model, "_module", None)):
+        refuse_parts("model", module)
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
     name = next((name for name, p in model.named_parameters() if type(p.data).__name__ == "DTensor"), None)
@@ -247,8 +247,8 @@ def inner_module(model: Any) -> nn.Module:
     inner: Any = uncompiled(getattr(model, "_module", model))
     while type(inner).__name__ in _WHOLE:
         inner = uncompiled(inner.module)
-    found: nn.Module = inner
-    return found
+    module: nn.Module = inner
+    return module
 
 
 class AccountantWatch:
@@ -279,9 +279,9 @@ def losses_of(loss: Loss, model: Any, batch: Any, records: int) -> Tensor:
     """The loss of each record of a batch; ``UsageError`` if ``loss`` returns anything else."""
     losses: Any = loss(model, batch)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (records,):
-        what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        returned = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise UsageError(
-            f"loss(model, batch) must give the loss of each of {records} records, shape ({records},), got {what}: "
+            f"loss(model, batch) must give the loss of each of {records} records, shape ({records},), got {returned}: "
             "give a loss of torch reduction='none'"
         )
     return losses
@@ -315,20 +315,20 @@ def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -
     if type(dataset) is ConcatDataset:
         ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
         part = np.searchsorted(ends, indices, side="right")
-        found = np.zeros((2, len(indices)), dtype=np.int64)
+        origins = np.zeros((2, len(indices)), dtype=np.int64)
         for number, inner in enumerate(dataset.datasets):
-            at = part == number
+            in_part = part == number
             start = ends[number - 1] if number else 0
-            resolved = _resolved(inner, indices[at] - start, sources, depth - 1)
+            resolved = _resolved(inner, indices[in_part] - start, sources, depth - 1)
             if resolved is None:
                 return None
-            found[:, at] = resolved
-        return found
+            origins[:, in_part] = resolved
+        return origins
     # Negative indices count from the end, as in a list.
     indices = np.where(indices < 0, indices + len(dataset), indices)
     identity: Any = id(dataset)
     if type(dataset) is TensorDataset:
-        identity = tuple((one.data_ptr(), tuple(one.shape), one.stride()) for one in dataset.tensors)
+        identity = tuple((tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) for tensor in dataset.tensors)
     return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
 
 

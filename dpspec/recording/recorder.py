@@ -88,12 +88,12 @@ def record(
         UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
             optimizers derived from Opacus'.
     """
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
+    declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
-    parts = Parts(model, optimizer, loader, engine, planted, given, loss)
+    training_parts = Parts(model, optimizer, loader, engine, planted, declaration, loss)
     AuditedSteps(audit)  # refuses other shares before the block begins
-    return Recorder(numbered(Path(folder)), parts, resume=resume, overwrite=overwrite, audit=audit)
+    return Recorder(numbered(Path(folder)), training_parts, resume=resume, overwrite=overwrite, audit=audit)
 
 
 class Recorder:
@@ -104,9 +104,15 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, parts: Parts, *, resume: bool = False, overwrite: bool = False, audit: float = SHARE
+        self,
+        folder: Path,
+        training_parts: Parts,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        audit: float = SHARE,
     ) -> None:
-        self.folder, self._parts, self._resume, self._overwrite = folder, parts, resume, overwrite
+        self.folder, self._parts, self._resume, self._overwrite = folder, training_parts, resume, overwrite
         self._audit = audit
         self._training: WatchedTraining | None = None
         self._scored = False
@@ -168,9 +174,9 @@ class Recorder:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
         training = self._reporting("clipped")
         with training.unobserved():
-            given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-            training.own.norms.append(given.reshape(-1).double())
-            training.own.add_rows(given.numel())
+            clipped_norms = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+            training.own.norms.append(clipped_norms.reshape(-1).double())
+            training.own.add_rows(clipped_norms.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
@@ -221,14 +227,16 @@ class Recorder:
     ) -> None:
         """Change the declared intentions of the loop from now on; as for :func:`record`."""
         training = self._reporting("declare")
-        given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
-        training.declared |= {key: value for key, value in checked_declaration(given).items() if value is not None}
+        declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
+        training.declared |= {
+            key: value for key, value in checked_declaration(declaration).items() if value is not None
+        }
 
-    def _reporting(self, what: str) -> WatchedTraining:
+    def _reporting(self, method: str) -> WatchedTraining:
         if self._parts.clipping is not None:
-            raise UsageError(f"run.{what} is for custom loops: the recorder observes Opacus' optimizer without it")
+            raise UsageError(f"run.{method} is for custom loops: the recorder observes Opacus' optimizer without it")
         if self._training is None:
-            raise UsageError(f"run.{what} was called outside of the recorder's with block")
+            raise UsageError(f"run.{method} was called outside of the recorder's with block")
         return self._training
 
     def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
@@ -254,8 +262,8 @@ class Recorder:
             raise UsageError("canaries are scored once: to score by another rule, train again with other coins")
         if training is None or training.ended is None:
             over = training is not None and training.writer is None
-            why = "the recording came to no end" if over else "the block is not over"
-            raise UsageError(f"run.score is for after the block: {why}")
+            reason = "the recording came to no end" if over else "the block is not over"
+            raise UsageError(f"run.score is for after the block: {reason}")
         if training.gradients is not None and model is None and loss is None:
             values, final = training.gradients.scores(), True
         elif training.gradients is None and model is not None and loss is not None:
@@ -268,8 +276,8 @@ class Recorder:
         training.ended.scored(content, canaries=planted.count, final=final)
 
 
-def _require_once(what: str, again: bool) -> None:
+def _require_once(method: str, again: bool) -> None:
     if again:
         raise UsageError(
-            f"{what} was called twice in one step: call it once, and run.stepped() at the end of each step"
+            f"{method} was called twice in one step: call it once, and run.stepped() at the end of each step"
         )

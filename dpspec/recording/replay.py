@@ -75,11 +75,12 @@ class Replay:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        moved = dict.fromkeys(one.name for one in self.differences)
+        moved = dict.fromkeys(difference.name for difference in self.differences)
         still = [name for name in self.compared if name not in moved]
         lines = [
-            f"{one.name} depends on the records: {one.whole} on all records, {one.other} on {one.neighbour}"
-            for one in self.differences
+            f"{difference.name} depends on the records: {difference.whole} on all records, "
+            f"{difference.other} on {difference.neighbour}"
+            for difference in self.differences
         ]
         if still:
             lines.append(f"the same on all records, {', '.join(self.neighbours)}: {', '.join(still)}")
@@ -147,42 +148,46 @@ def neighbors_of(dataset: Any, record: int, replacement: Any = None) -> list[Nei
 
     Tensor datasets, lists, tensors and arrays keep their types, so that scripts find the expected attributes.
     """
-    every = range(len(dataset))
+    all_indices = range(len(dataset))
     names = [f"those without record {record}", "the even ones", "the odd ones"]
     if replacement is not None:
         names = [f"those with another record {record}", *(f"{name} and replacements" for name in names[1:])]
-    found = []
-    for name, out in zip(names, ([record], every[1::2], every[0::2]), strict=True):
+    neighbors = []
+    for name, out in zip(names, ([record], all_indices[1::2], all_indices[0::2]), strict=True):
         gone = set(out)
-        kept = [index for index in every if index not in gone]
+        remaining = [index for index in all_indices if index not in gone]
         if replacement is None:
-            found.append(Neighbor(name, _some(dataset, kept), {index: number for number, index in enumerate(kept)}))
+            neighbors.append(
+                Neighbor(name, _some(dataset, remaining), {index: number for number, index in enumerate(remaining)})
+            )
         else:
-            found.append(Neighbor(name, _replaced(dataset, list(out), replacement), {index: index for index in kept}))
-    return found
+            neighbors.append(
+                Neighbor(name, _replaced(dataset, list(out), replacement), {index: index for index in remaining})
+            )
+    return neighbors
 
 
-def _some(dataset: Any, kept: list[int]) -> Any:
+def _some(dataset: Any, indices: list[int]) -> Any:
     if type(dataset) is TensorDataset:
-        return TensorDataset(*(tensor[kept] for tensor in dataset.tensors))
+        return TensorDataset(*(tensor[indices] for tensor in dataset.tensors))
     if isinstance(dataset, Tensor | np.ndarray):
-        return dataset[kept]
-    return [dataset[index] for index in kept] if isinstance(dataset, list) else Subset(dataset, kept)
+        return dataset[indices]
+    return [dataset[index] for index in indices] if isinstance(dataset, list) else Subset(dataset, indices)
 
 
-def _replaced(dataset: Any, places: list[int], replacement: Any) -> Any:
+def _replaced(dataset: Any, indices: list[int], replacement: Any) -> Any:
     if type(dataset) is TensorDataset:
         pairs = zip(dataset.tensors, replacement, strict=True)
-        return TensorDataset(*(_replaced(tensor, places, value) for tensor, value in pairs))
+        return TensorDataset(*(_replaced(tensor, indices, value) for tensor, value in pairs))
     if isinstance(dataset, Tensor | np.ndarray):
         rows: Any = dataset.clone() if isinstance(dataset, Tensor) else dataset.copy()
-        rows[places] = replacement
+        rows[indices] = replacement
         return rows
-    gone = set(places)
+    gone = set(indices)
     if isinstance(dataset, list):
-        return [replacement if index in gone else one for index, one in enumerate(dataset)]
-    size, more = len(dataset), cast("Dataset[Any]", [replacement])
-    return Subset(ConcatDataset([dataset, more]), [size if n in gone else n for n in range(size)])
+        return [replacement if index in gone else record for index, record in enumerate(dataset)]
+    size, added = len(dataset), cast("Dataset[Any]", [replacement])
+    return Subset(ConcatDataset([dataset, added]), [size if n in gone else n for n in range(size)])
 
 
 def length(dataset: Any) -> int | None:
@@ -202,11 +207,11 @@ class _Comparison:
         self._batch = [first.record(index, first.seed) for index in _spread(range(there or 0))]
         self._step = first.update(first.weights, self._batch)
 
-    def add(self, other: SetUp, neighbor: Neighbor) -> None:
+    def add(self, neighbor_setup: SetUp, neighbor: Neighbor) -> None:
         """Compare with the training on one neighbor."""
-        self._constants(other, neighbor.name)
-        self._prepared(other, neighbor)
-        step = other.update(self._first.weights, self._batch)
+        self._constants(neighbor_setup, neighbor.name)
+        self._prepared(neighbor_setup, neighbor)
+        step = neighbor_setup.update(self._first.weights, self._batch)
         if isinstance(self._step, str) or isinstance(step, str):
             self.unseen[self._step if isinstance(self._step, str) else str(step)] = None
             return
@@ -217,39 +222,39 @@ class _Comparison:
         moved = "its update" if distance <= TOLERANCE else f"one that is {distance:.3g} of its length away"
         self._compare("one step", neighbor.name, "its update", moved)
 
-    def _constants(self, other: SetUp, neighbor: str) -> None:
-        mine, theirs = self._first.constants, other.constants
+    def _constants(self, neighbor_setup: SetUp, neighbor: str) -> None:
+        mine, theirs = self._first.constants, neighbor_setup.constants
         for name in {**mine, **theirs}:
-            drawn = name == WEIGHTS and not torch.equal(self._first.generator, other.generator)
+            drawn = name == WEIGHTS and not torch.equal(self._first.generator, neighbor_setup.generator)
             if drawn and mine.get(name) != theirs.get(name):
                 self.unseen[f"{name}: make draws more random numbers for some datasets than for others"] = None
             else:
                 self._compare(name, neighbor, mine.get(name, "none"), theirs.get(name, "none"))
 
-    def _prepared(self, other: SetUp, neighbor: Neighbor) -> None:
-        for one, given in ((self._first, self._records), (other, len(neighbor.dataset))):
-            if one.dataset is None:
+    def _prepared(self, neighbor_setup: SetUp, neighbor: Neighbor) -> None:
+        for setup, expected_records in ((self._first, self._records), (neighbor_setup, len(neighbor.dataset))):
+            if setup.dataset is None:
                 self.unseen[f"{PREPARED}: make returns no loader, and no dataset"] = None
                 return
-            if (kept := length(one.dataset)) != given:
-                self.unseen[f"{PREPARED}: make keeps {kept} of {given} records"] = None
+            if (kept_records := length(setup.dataset)) != expected_records:
+                self.unseen[f"{PREPARED}: make keeps {kept_records} of {expected_records} records"] = None
                 return
         for index in _spread(list(neighbor.place)):
             seed = self._first.seed + index
             mine = digest(self._first.record(index, seed))
-            theirs = digest(other.record(neighbor.place[index], seed))
+            theirs = digest(neighbor_setup.record(neighbor.place[index], seed))
             searched = range(min(len(neighbor.dataset), _SEARCHED)) if mine != theirs else ()
-            if any(digest(other.record(place, seed)) == mine for place in searched):
+            if any(digest(neighbor_setup.record(neighbor_index, seed)) == mine for neighbor_index in searched):
                 self.unseen[f"{PREPARED}: make puts them in another order"] = None
                 return
             self._compare(PREPARED, neighbor.name, f"record {index} is {mine[:12]}", f"record {index} is {theirs[:12]}")
             if mine != theirs:
                 return
 
-    def _compare(self, name: str, neighbor: str, whole: str, other: str) -> None:
+    def _compare(self, name: str, neighbor: str, on_all: str, on_neighbor: str) -> None:
         self.compared[name] = None
-        if whole != other:
-            self.differences.append(Difference(name=name, neighbour=neighbor, whole=whole, other=other))
+        if on_all != on_neighbor:
+            self.differences.append(Difference(name=name, neighbour=neighbor, whole=on_all, other=on_neighbor))
 
 
 def _spread(indices: Sequence[int]) -> Sequence[int]:
@@ -269,23 +274,23 @@ class SetUp:
         """Raises ``UsageError`` for anything but a mapping, and for parts that the recorder refuses by name."""
         self.seed = seed
         with same_randomness(seed=seed):
-            found = make(dataset)
-            if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-                raise UsageError(f"make must return a mapping from names to parts, got {type(found).__name__}")
-            self.model: nn.Module | None = found.get("model")
-            self.optimizer: Any = recognized.unwrapped(found.get("optimizer"))
-            self.loss: Any = found.get("loss")
-            self.dataset: Any = found.get("dataset", getattr(found.get("loader"), "dataset", None))
+            returned = make(dataset)
+            if not isinstance(returned, Mapping) or not all(isinstance(key, str) for key in returned):
+                raise UsageError(f"make must return a mapping from names to parts, got {type(returned).__name__}")
+            self.model: nn.Module | None = returned.get("model")
+            self.optimizer: Any = recognized.unwrapped(returned.get("optimizer"))
+            self.loss: Any = returned.get("loss")
+            self.dataset: Any = returned.get("dataset", getattr(returned.get("loader"), "dataset", None))
             if self.model is not None:
                 recognized.refuse_model(self.model)
             self.clipping = None if self.optimizer is None else recognized.clipping_of(self.optimizer)
             self.generator = torch.get_rng_state()
         self.parameters = [] if self.model is None else list(self.model.parameters())
-        self.constants = dict(self._constants(found))
+        self.constants = dict(self._constants(returned))
         self.weights = [p.detach().clone() for p in self.parameters]
 
-    def _constants(self, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        optimizer, loader, scheduler = self.optimizer, found.get("loader"), found.get("scheduler")
+    def _constants(self, returned: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        optimizer, loader, scheduler = self.optimizer, returned.get("loader"), returned.get("scheduler")
         if self.model is not None:
             tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
             yield "layers", ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors)
@@ -296,10 +301,10 @@ class SetUp:
             yield "noise multiplier", text_of(optimizer.noise_multiplier)
         groups = [] if optimizer is None else optimizer.param_groups
         for number, group in enumerate(groups):
-            of = f" of group {number}" if len(groups) > 1 else ""
+            group_label = f" of group {number}" if len(groups) > 1 else ""
             for key, value in group.items():
                 if key != "params" and is_constant(value):
-                    yield f"{'learning rate' if key == 'lr' else key}{of}", text_of(value)
+                    yield f"{'learning rate' if key == 'lr' else key}{group_label}", text_of(value)
         # The number of batches of a loader over all records follows from the number of records.
         if loader is not None:
             sampler = recognized.sampler_of(loader)
@@ -312,7 +317,7 @@ class SetUp:
         for key, value in sorted(scheduler.state_dict().items()) if scheduler is not None else ():
             if is_constant(value):
                 yield f"schedule's {key.lstrip('_')}", text_of(value)
-        for key, value in found.items():
+        for key, value in returned.items():
             if key not in PARTS and not is_constant(value):
                 raise UsageError(
                     f"make returns {key!r}, a {type(value).__name__}, which is not a constant; parts are "
@@ -363,10 +368,10 @@ class SetUp:
         if not isinstance(loss, Tensor) and self.clipping == "ghost" and callable(getattr(loss, "backward", None)):
             return loss
         if not isinstance(loss, Tensor) or tuple(loss.shape) not in ((), (records,)):
-            what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            returned = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise UsageError(
                 f"loss(model, batch) must give the mean loss of a batch of {records} records, one number, or the loss "
-                f"of each, shape ({records},), got {what}: keep the reduction of a loss of torch, or give it "
+                f"of each, shape ({records},), got {returned}: keep the reduction of a loss of torch, or give it "
                 "reduction='none'"
             )
         if not loss.requires_grad:
@@ -380,9 +385,9 @@ class SetUp:
 
 def is_constant(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(is_constant(one) for one in value.values())
+        return all(is_constant(element) for element in value.values())
     if isinstance(value, list | tuple):
-        return all(is_constant(one) for one in value)
+        return all(is_constant(element) for element in value)
     return value is None or isinstance(value, bool | int | float | str | Tensor | np.ndarray | np.generic)
 
 
@@ -396,7 +401,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"array {value.shape} {digest(value)[:12]}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {text_of(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {text_of(element)}" for key, element in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(text_of, value)) + "]"
     if isinstance(value, float) and math.isfinite(value) and value == int(value):

@@ -29,5 +29,7 @@ class SpentPrivacy:
         usable = all(0.0 < noise < math.inf and 0.0 < rate <= 1.0 for noise, rate in self._counts)
         if not (self._bounded and usable):
             return math.inf
-        parts = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in self._counts.items())
-        return PrivacyLoss(parts).epsilon(delta).upper
+        mixture_counts = tuple(
+            (Mixture.poisson(1, rate, noise), count) for (noise, rate), count in self._counts.items()
+        )
+        return PrivacyLoss(mixture_counts).epsilon(delta).upper

@@ -67,37 +67,37 @@ class WatchedTraining:
     recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
-    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
+    def __init__(self, folder: Path, training_parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
         """Write the header and attach the observers.
 
         Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
         """
         self.own, self.audits = PendingStep(), AuditedSteps(audit)
-        self.declared = parts.declared
+        self.declared = training_parts.declared
         self.writer: RunWriter | None = None
         self.ended: RunWriter | None = None
         part, rank = next_part(folder) if resume else 1, ""
-        group = meet(part) if parts.distributed else None
+        group = meet(part) if training_parts.distributed else None
         if group is not None:
             part, rank = group.part, group.folder
-        self._parts = parts
+        self._parts = training_parts
         self._folder = part_of(folder, part) / rank
         self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
-        header = parts.header(notes, group, part if resume else 0)
+        header = training_parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
         try:
-            if part > 1 and isinstance(parts.optimizer, ReportedUpdates):
+            if part > 1 and isinstance(training_parts.optimizer, ReportedUpdates):
                 raise UsageError(
                     "a loop over arrays cannot be resumed: the recorder does not see its optimizer's state"
                 )
-            if part > 1 and parts.shards:
+            if part > 1 and training_parts.shards:
                 raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
             if (first := earlier_part(folder, rank, part)) is not None:
-                if other := first.header.differs(header):
-                    raise UsageError(f"{folder}: the first part has another {other}: record into a new folder")
+                if difference := first.header.differs(header):
+                    raise UsageError(f"{folder}: the first part has another {difference}: record into a new folder")
                 secret = next((state.secret for state in first.states()), secret)
-            self.gradients = parts.gradient_canaries()
+            self.gradients = training_parts.gradient_canaries()
             if self.gradients is not None and self.samples is None:
                 raise UsageError("gradient canaries cannot enter this training: its sampler cannot be watched")
             self.writer = RunWriter(self._folder, header)
@@ -114,24 +114,28 @@ class WatchedTraining:
         self._opacus: OpacusWatch | None = None
         self._replays: ReplayedSteps | ReplayedLoop | None = None
         self.loop: ReplayedLoop | None = None
-        inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
+        inner: torch.optim.Optimizer | None = getattr(
+            training_parts.optimizer, "original_optimizer", training_parts.optimizer
+        )
         self._inner = inner
-        poisson = header.is_poisson or (header.scheme == "none" and parts.clipping is None)
+        poisson = header.is_poisson or (header.scheme == "none" and training_parts.clipping is None)
         self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
-        parts, inner = self._parts, self._inner
+        training_parts, inner = self._parts, self._inner
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
-        trained, noisy = parts.trained_parameters(), parts.noisy_parameters()
+        trained, noisy = training_parts.trained_parameters(), training_parts.noisy_parameters()
         if group is not None:
-            self._rank = RankWatch(group, parts.optimizer, trained, parts.rank_sampler(), parts.shards)
-            if parts.shards:  # the directions of all ranks, so that their noise can be added
+            self._rank = RankWatch(
+                group, training_parts.optimizer, trained, training_parts.rank_sampler(), training_parts.shards
+            )
+            if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
-                self._sketch = NoiseSketch([whole for _, whole in parts.shards], seed=seed)
+                self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._model_state = ModelState(parts.model, trained)
+        self._model_state = ModelState(training_parts.model, trained)
         self._reported = ReportedGradients(noisy, self._sketch)
         self._noise = NoiseWatch([local(p) for p in noisy])
         self._resumed = inner is not None and not is_fresh(inner)
@@ -139,16 +143,20 @@ class WatchedTraining:
         self._scaler: ScalerWatch | None = None
         if inner is not None:
             self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
-            self._scaler = ScalerWatch([parts.optimizer, inner], self._undo)
+            self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
         self._probe: SensitivityProbe | None = None
         self._seeds: SeedWatch | None = None
-        if parts.clipping is not None:
-            drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
-            self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
+        if training_parts.clipping is not None:
+            drawing = (
+                None
+                if training_parts.sampler is None or training_parts.sampler.rate is None
+                else training_parts.sampler
+            )
+            self._seeds = SeedWatch(training_parts.optimizer, None if drawing is None else drawing.batches)
             self._opacus = opacus = OpacusWatch(
-                parts.optimizer,
-                parts.clipping,
-                parts.hooks or parts.model,
+                training_parts.optimizer,
+                training_parts.clipping,
+                training_parts.hooks or training_parts.model,
                 self._sketch,
                 self._noise,
                 self.audits,
@@ -158,44 +166,53 @@ class WatchedTraining:
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, self.guarded, self._undo)
-            whole = group is None and parts.compiled is None and self.gradients is None
+            whole = group is None and training_parts.compiled is None and self.gradients is None
             if whole:
-                ghost = parts.clipping == "ghost"
-                opacus.replays = ReplayedSteps(parts.model, parts.optimizer, ghost=ghost)
+                ghost = training_parts.clipping == "ghost"
+                opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, ghost=ghost)
                 opacus.replays.attach(self.guarded, self._undo)
                 self._replays = opacus.replays
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             attach_step_hooks(inner, before, after, self._undo)
-        if parts.clipping is None and isinstance(parts.model, nn.Module) and group is None and parts.compiled is None:
-            self._replays = self.loop = ReplayedLoop([*parts.model.parameters(), *parts.model.buffers()])
+        if (
+            training_parts.clipping is None
+            and isinstance(training_parts.model, nn.Module)
+            and group is None
+            and training_parts.compiled is None
+        ):
+            self._replays = self.loop = ReplayedLoop(
+                [*training_parts.model.parameters(), *training_parts.model.buffers()]
+            )
             self._undo.callback(self.loop.end)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
         if self._passes is not None:
-            self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
+            self._passes.attach(training_parts.model, self.guarded, self._undo, training_parts.compiled)
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
                 self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward")
-        if parts.clipping is None:
+        if training_parts.clipping is None:
             self._options = OptionWatch(
-                inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
+                inner,
+                lambda: {name: option for name, option in self.declared.items() if name != "records"},
+                self.guarded,
             )
         else:
-            self._options = OptionWatch(inner, parts.private_options, self.guarded)
+            self._options = OptionWatch(inner, training_parts.private_options, self.guarded)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
         self._rules.start(
             RuleSetup(
-                model=parts.model,
+                model=training_parts.model,
                 optimizer=inner,
-                private_optimizer=None if parts.clipping is None else parts.optimizer,
-                loader=parts.loader,
+                private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
+                loader=training_parts.loader,
                 resumes=part > 1,
-                compiled=parts.compiled is not None,
+                compiled=training_parts.compiled is not None,
             )
         )
         self._undo.callback(self._rules.stop)
-        self._states = StateWatch(parts, inner, trained, self._model_state, secret)
+        self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
         self._start(part)
 
     def _start(self, part: int) -> None:
@@ -317,24 +334,28 @@ class WatchedTraining:
         rounded = self._opacus is not None and self._opacus.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
 
-    def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
+    def report(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""
-        parts = [given] if isinstance(given, Tensor) else list(given)
-        if what == "the sum" and self.loop is not None:
-            clip_norm, own = self.declared["clip_norm"], self.own
-            records = own.rows if own.rows != UNSEEN else sum(map(len, own.members)) if own.members else -1
-            self.loop.summed(parts, own.indices, records, math.nan if clip_norm is None else clip_norm)
-        flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
+        tensors = [reported] if isinstance(reported, Tensor) else list(reported)
+        if quantity == "the sum" and self.loop is not None:
+            clip_norm, pending = self.declared["clip_norm"], self.own
+            records = (
+                pending.rows if pending.rows != UNSEEN else sum(map(len, pending.members)) if pending.members else -1
+            )
+            self.loop.summed(tensors, pending.indices, records, math.nan if clip_norm is None else clip_norm)
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
         if flat.is_complex():
-            raise UsageError(f"{what} must have real numbers")
+            raise UsageError(f"{quantity} must have real numbers")
         if len(flat) != sum(self._sizes):
-            apart = [(name, size, part.numel()) for (name, size), part in zip(self._layers, parts, strict=False)]
-            first = next((one for one in apart if one[1] != one[2]), None) if len(parts) > 1 else None
+            layer_sizes = [
+                (name, size, tensor.numel()) for (name, size), tensor in zip(self._layers, tensors, strict=False)
+            ]
+            first = next((sizes for sizes in layer_sizes if sizes[1] != sizes[2]), None) if len(tensors) > 1 else None
             where = f": {first[0]} has {first[1]}, and {first[2]} were given for it" if first else ""
             raise UsageError(
-                f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
+                f"{quantity} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
             )
-        self._given[what] = flat
+        self._given[quantity] = flat
 
     @contextlib.contextmanager
     def unobserved(self) -> Iterator[None]:
@@ -377,8 +398,8 @@ class WatchedTraining:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
         self._options.read()
-        given, self._given = self._given, {}
-        noise, total = given.get("noise"), given.get("the sum")
+        reported, self._given = self._given, {}
+        noise, total = reported.get("noise"), reported.get("the sum")
         if noise is not None:
             layers = (() if row is None else torch.split(row[None], self._sizes, dim=1) for row in (noise, total))
             measured = self._sketch.measure(*layers)
@@ -397,9 +418,9 @@ class WatchedTraining:
         self._write(step, drawn)
 
     def is_final(self, model: nn.Module) -> bool:
-        given = _named(model)
+        scored_parameters = _named(model)
         for name, p in _named(self._parts.model).items():
-            q = given.get(name)
+            q = scored_parameters.get(name)
             if q is not p and (q is None or q.dtype != p.dtype or not torch.equal(q.cpu(), p.cpu())):
                 return False
         return not self._watch.moved()
@@ -426,10 +447,16 @@ class WatchedTraining:
         return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
 
     def _probing(self) -> Probing | None:
-        parts, samples = self._parts, self.samples
-        if parts.loss is None or samples is None:
+        training_parts, samples = self._parts, self.samples
+        if training_parts.loss is None or samples is None:
             return None
-        probe = SensitivityProbe(parts.model, parts.optimizer, str(parts.clipping), parts.loss, parts.loader)
+        probe = SensitivityProbe(
+            training_parts.model,
+            training_parts.optimizer,
+            str(training_parts.clipping),
+            training_parts.loss,
+            training_parts.loader,
+        )
         self._probe = probe
         return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
 
@@ -494,7 +521,7 @@ class WatchedTraining:
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
         assert self.writer is not None
         accountant = self._parts.accountant
-        told = accountant.told() if accountant is not None else None
+        accounted = accountant.told() if accountant is not None else None
         samples, rank = self.samples, self._rank
         ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
         moved = self._watch.advance()
@@ -508,7 +535,7 @@ class WatchedTraining:
         self.audits.end_step()
         if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
             self.audits.include()
-        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, changes, ranked)
+        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, accounted, changes, ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count

@@ -65,12 +65,12 @@ class Facts:
 def read_facts(read: Any, where: str) -> Facts:
     """Read facts from JSON; ``RecordingError`` if one is missing or of another form."""
     try:
-        found = json_records.read(Facts, read, where)
-        if any(len(text) > LONGEST for text in texts(tuple({**vars(found), "noise": None, "rules": None}.values()))):
+        facts = json_records.read(Facts, read, where)
+        if any(len(text) > LONGEST for text in texts(tuple({**vars(facts), "noise": None, "rules": None}.values()))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
-    return found
+    return facts
 
 
 Join: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -132,25 +132,27 @@ _PARTS: dict[str, Join] = {
 }
 
 
-def of_ranks(every: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
+def of_ranks(rank_facts: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
     """The facts of all ranks; None if one rank has not observed them.
 
     used: the number of batches that the steps of each rank used; batches: of the joined steps.
     """
-    values = {name: [getattr(one, name) for one in every] for name in _RANKS}
-    found: dict[str, Any] = {name: None if None in of else _RANKS[name](of) for name, of in values.items()}
-    if found["drawn_batches"] is not None:
-        unused = (count - some for count, some in zip(values["drawn_batches"], used, strict=True))
-        found["drawn_batches"] = batches + max(unused)
-    return Facts(**found, noise=noise)
+    values = {name: [getattr(facts, name) for facts in rank_facts] for name in _RANKS}
+    joined: dict[str, Any] = {
+        name: None if None in per_rank else _RANKS[name](per_rank) for name, per_rank in values.items()
+    }
+    if joined["drawn_batches"] is not None:
+        unused = (drawn - consumed for drawn, consumed in zip(values["drawn_batches"], used, strict=True))
+        joined["drawn_batches"] = batches + max(unused)
+    return Facts(**joined, noise=noise)
 
 
-def of_parts(every: Sequence[Facts], batches: int | None) -> Facts:
+def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
     """The facts of all parts that have observed them. batches: the number of all drawn batches."""
-    found: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for name, join in _PARTS.items():
-        known = [value for one in every if (value := getattr(one, name)) is not None]
-        found[name] = join(known) if known else None
-        if name == "probe" and 0 < len(known) < len(every):
-            found[name] = (*found[name][:4], 0, *found[name][5:])  # a part without the probe confirms nothing
-    return Facts(**{**found, "drawn_batches": batches})
+        observed = [value for facts in part_facts if (value := getattr(facts, name)) is not None]
+        joined[name] = join(observed) if observed else None
+        if name == "probe" and 0 < len(observed) < len(part_facts):
+            joined[name] = (*joined[name][:4], 0, *joined[name][5:])  # a part without the probe confirms nothing
+    return Facts(**{**joined, "drawn_batches": batches})

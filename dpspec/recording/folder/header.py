@@ -150,8 +150,8 @@ def read_header(content: bytes, name: str) -> Header:
     within = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
     if header.shards and (len(header.shards) != len(header.layers) or not all(within)):
         raise RecordingError(f"{name}: shards must have one place within a parameter for each layer")
-    places = header.canaries * header.copies
-    if not header.left_out <= places < (header.records or places + 1):
+    planted_records = header.canaries * header.copies
+    if not header.left_out <= planted_records < (header.records or planted_records + 1):
         raise RecordingError(f"{name}: left_out must be at most canaries times copies, and these below records")
     return header
 
@@ -162,8 +162,8 @@ def texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from texts((*value, *value.values()))
     elif isinstance(value, tuple):
-        for one in value:
-            yield from texts(one)
+        for element in value:
+            yield from texts(element)
 
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -94,18 +94,22 @@ class JoinedFolder:
     @classmethod
     def open(cls, path: Path) -> "JoinedFolder":
         """Open the folders; ``RecordingError`` unless they are all ranks of one run."""
-        names = sorted(one.name for one in path.iterdir() if _RANK.fullmatch(one.name))
-        ranks = sorted((RunFolder.open(path / name) for name in names), key=lambda one: one.header.rank)
-        headers = [one.header for one in ranks]
-        for one in ranks:
-            world, rank, run = one.header.world, one.header.rank, one.header.run
-            if one.path.name != f"rank-{rank}" or not world:
-                held = f"rank {rank}" if world else "a single process"
-                raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
-            if (world, run, _parameters(one.header)) != (headers[0].world, headers[0].run, _parameters(headers[0])):
+        names = sorted(entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name))
+        ranks = sorted((RunFolder.open(path / name) for name in names), key=lambda rank_folder: rank_folder.header.rank)
+        headers = [rank_folder.header for rank_folder in ranks]
+        for rank_folder in ranks:
+            world, rank, run = rank_folder.header.world, rank_folder.header.rank, rank_folder.header.run
+            if rank_folder.path.name != f"rank-{rank}" or not world:
+                process = f"rank {rank}" if world else "a single process"
+                raise RecordingError(f"{rank_folder.path}: holds the recording of {process}; rank-N is for process N")
+            if (world, run, _parameters(rank_folder.header)) != (
+                headers[0].world,
+                headers[0].run,
+                _parameters(headers[0]),
+            ):
                 raise RecordingError(
-                    f"{one.path}: of another run than {ranks[0].path}, or with other parameters: record each run into "
-                    "a new folder, with the same model on all ranks"
+                    f"{rank_folder.path}: of another run than {ranks[0].path}, or with other parameters: record each "
+                    "run into a new folder, with the same model on all ranks"
                 )
         missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
         if missing or len(ranks) != headers[0].world:
@@ -115,19 +119,21 @@ class JoinedFolder:
                 "the folder must hold the recordings of all"
             )
         for number, (name, _) in enumerate(headers[0].layers if headers[0].shards else ()):
-            places = [(one.shards[number][0], one.layers[number][1]) for one in headers]
-            ends = [0, *(start + size for start, size in places)]
-            if [start for start, _ in places] != ends[:-1] or ends[-1] != headers[0].shards[number][1]:
+            spans = [(header.shards[number][0], header.layers[number][1]) for header in headers]
+            ends = [0, *(start + size for start, size in spans)]
+            if [start for start, _ in spans] != ends[:-1] or ends[-1] != headers[0].shards[number][1]:
                 raise RecordingError(f"{path}: the ranks do not hold each coordinate of {name[:100]} once")
-        first, known = headers[0], [header.share for header in headers if header.share is not None]
-        own = len(known) == len(headers) and sum(known) == first.records
+        first, shares = headers[0], [header.share for header in headers if header.share is not None]
+        partitioned = len(shares) == len(headers) and sum(shares) == first.records
         scheme = first.scheme if len({header.scheme for header in headers}) == 1 else "unknown"
         expected = first.expected_batch_size
-        layers = [(f"{name} on rank {rank}", size) for rank, one in enumerate(headers) for name, size in one.layers]
+        layers = [
+            (f"{name} on rank {rank}", size) for rank, header in enumerate(headers) for name, size in header.layers
+        ]
         joined = common_header(
             headers,
-            scheme="unknown" if first.is_poisson and not own else scheme,
-            share=min(known) if own else None,
+            scheme="unknown" if first.is_poisson and not partitioned else scheme,
+            share=min(shares) if partitioned else None,
             expected_batch_size=None if expected is None else expected * len(headers),
             told_before=max(header.told_before for header in headers),
             layers=tuple(layers) if first.shards else first.layers,
@@ -136,154 +142,171 @@ class JoinedFolder:
 
     @property
     def fault(self) -> str:
-        return next(filter(None, (one.fault for one in self.ranks)), "")
+        return next(filter(None, (rank_folder.fault for rank_folder in self.ranks)), "")
 
     @property
     def has_internal(self) -> bool:
-        return all(one.has_internal for one in self.ranks)
+        return all(rank_folder.has_internal for rank_folder in self.ranks)
 
     @property
     def has_canaries(self) -> bool:
         return False
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
-        found, world = self.comparison, len(self.ranks)
-        facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
-        found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
-        found.other_data, found.noise, found.squares = len(facts["data"]) > 1, 0, (0, 0.0)
-        every = [iter(one.steps()) for one in self.ranks]
-        used, noisy, batches, made = [0] * world, 0, 0, 0
+        comparison, world = self.comparison, len(self.ranks)
+        facts = {name: {getattr(rank_folder.header, name) for rank_folder in self.ranks} for name in (*_COMMON, "data")}
+        comparison.other = {name: None for name in _COMMON if len(facts[name]) > 1}
+        comparison.other_data, comparison.noise, comparison.squares = len(facts["data"]) > 1, 0, (0, 0.0)
+        streams = [iter(rank_folder.steps()) for rank_folder in self.ranks]
+        used, noisy, batches, step_count = [0] * world, 0, 0, 0
         while True:
-            parts = [next(one, None) for one in every]
-            steps = [part for part in parts if isinstance(part, PublicStep)]
+            entries = [next(stream, None) for stream in streams]
+            steps = [entry for entry in entries if isinstance(entry, PublicStep)]
             if len(steps) < world:
                 break
             joined = _joined_step(steps, self.header)
             adding = [rank for rank, step in enumerate(steps) if step.noise_squares != 0.0]
-            noisy = adding[0] if adding and not made else noisy
-            found.noise += adding != (self._holders or [noisy])
+            noisy = adding[0] if adding and not step_count else noisy
+            comparison.noise += adding != (self._holders or [noisy])
             different = [name for name in _EQUAL if len({repr(getattr(step, name)) for step in steps}) > 1]
             options = sorted({name for step in steps for name in step.options})
             different += [name for name in options if len({repr(step.options.get(name)) for step in steps}) > 1]
-            found.other |= dict.fromkeys(different)
+            comparison.other |= dict.fromkeys(different)
             if self.header.shards:
                 self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
             batches += joined.batches % UNSEEN
             yield joined
-            made = joined.step
-        left = [[part, *rest] for part, rest in zip(parts, every, strict=True)]
-        found.lengths = [made + sum(isinstance(one, PublicStep) for one in rest) for rest in left]
-        found.longest = max(found.lengths)
-        ends = [next((one for one in rest if isinstance(one, Facts)), None) for rest in left]
-        known = [end for end in ends if end is not None]
-        found.ended = len(known) == world
-        if found.ended:
-            yield self._end(known, noisy, used, batches)
+            step_count = joined.step
+        unjoined_by_rank = [[entry, *stream] for entry, stream in zip(entries, streams, strict=True)]
+        comparison.lengths = [
+            step_count + sum(isinstance(entry, PublicStep) for entry in unjoined) for unjoined in unjoined_by_rank
+        ]
+        comparison.longest = max(comparison.lengths)
+        ends = [next((entry for entry in unjoined if isinstance(entry, Facts)), None) for unjoined in unjoined_by_rank]
+        rank_facts = [end for end in ends if end is not None]
+        comparison.ended = len(rank_facts) == world
+        if comparison.ended:
+            yield self._end(rank_facts, noisy, used, batches)
             return
         last = [end or rank.noted()[1] for rank, end in zip(self.ranks, ends, strict=True)]
-        known = [one for one in last if one is not None]
-        found.interim = self._end(known, noisy, used, batches) if len(known) == world else None
+        rank_facts = [end for end in last if end is not None]
+        comparison.interim = self._end(rank_facts, noisy, used, batches) if len(rank_facts) == world else None
 
-    def _end(self, known: Sequence[Facts], noisy: int, used: Sequence[int], batches: int) -> Facts:
-        noise = known[noisy].noise
+    def _end(self, rank_facts: Sequence[Facts], noisy: int, used: Sequence[int], batches: int) -> Facts:
+        noise = rank_facts[noisy].noise
         if self.header.shards:
-            noise = [one.noise if rank in self._holders else {} for rank, one in enumerate(known)]
-            noise = noise if all(isinstance(one, dict) for one in noise) else None
-        return of_ranks(known, noise, used, batches)
+            noise = [facts.noise if rank in self._holders else {} for rank, facts in enumerate(rank_facts)]
+            noise = noise if all(isinstance(rank_noise, dict) for rank_noise in noise) else None
+        return of_ranks(rank_facts, noise, used, batches)
 
     @property
     def _holders(self) -> list[int]:
         """The ranks of a sharded model that hold coordinates; none of a whole model."""
-        return [rank for rank, one in enumerate(self.ranks) if one.header.shards and one.header.parameters]
+        return [
+            rank
+            for rank, rank_folder in enumerate(self.ranks)
+            if rank_folder.header.shards and rank_folder.header.parameters
+        ]
 
     def internal(self) -> Iterator[InternalStep]:
-        found, world = self.comparison, len(self.ranks)
-        found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
-        every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
-        pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
-        found.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
+        comparison, world = self.comparison, len(self.ranks)
+        comparison.unequal = comparison.summed = comparison.shared = 0
+        comparison.seeds = comparison.foreign = comparison.compared = 0
+        rank_pairs = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
+        pairs, comparison.equal, comparison.parallel = dict.fromkeys(rank_pairs, (0.0, 0, 0.0)), 0.0, (0.0, 0)
+        comparison.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
         holders = self._holders
-        for steps, *parts in zip(
-            zip(*(one.steps() for one in self.ranks), strict=False),
-            *(one.internal() for one in self.ranks),
+        for steps, *internal_steps in zip(
+            zip(*(rank_folder.steps() for rank_folder in self.ranks), strict=False),
+            *(rank_folder.internal() for rank_folder in self.ranks),
             strict=False,
         ):
             public = [step for step in steps if isinstance(step, PublicStep)]
             if len(public) < world:
                 break
             rows = [float(step.rows) for step in public]
-            members = [part.members for part in parts if part.members is not None]
+            members = [step.members for step in internal_steps if step.members is not None]
             whole = np.sort(np.concatenate(members)) if len(members) == world else None
             if whole is not None:
-                found.shared += sum(len(np.unique(one)) for one in members) - len(np.unique(whole))
-            observed = [part.rank for part in parts if part.rank is not None]
+                comparison.shared += sum(len(np.unique(indices)) for indices in members) - len(np.unique(whole))
+            observed = [step.rank for step in internal_steps if step.rank is not None]
             if len(observed) == world:
                 self._compare(observed, public[0], pairs, seeds)
-            largest = _worst([part.largest for part in parts], 1.0)
+            largest = _worst([step.largest for step in internal_steps], 1.0)
             # The sum is too long for its contributions if it is on one rank.
-            excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
+            excess = _worst([step.sum_norm - count for step, count in zip(internal_steps, rows, strict=True)], 0.0)
             yield InternalStep(
-                step=parts[0].step,
-                least=min(part.least for part in parts),
+                step=internal_steps[0].step,
+                least=min(step.least for step in internal_steps),
                 lower=largest,
                 middle=largest,
                 upper=largest,
                 largest=largest,
-                sum_norm=math.hypot(*(part.sum_norm for part in parts)) if holders else sum(rows) + excess,
-                moved=min(part.moved for rank, part in enumerate(parts) if not holders or rank in holders),
-                outside=_worst([part.outside for part in parts], 0.0),
+                sum_norm=math.hypot(*(step.sum_norm for step in internal_steps)) if holders else sum(rows) + excess,
+                moved=min(step.moved for rank, step in enumerate(internal_steps) if not holders or rank in holders),
+                outside=_worst([step.outside for step in internal_steps], 0.0),
                 members=whole,
             )
-        found.overlaps = list(pairs.values())
+        comparison.overlaps = list(pairs.values())
 
     def _compare(
         self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[Any, Any], seeds: Sequence[set[bytes]]
     ) -> None:
-        found, first, rate = self.comparison, observed[0], step.rate
-        found.compared += 1
-        rows = [np.nan_to_num(one.noise).astype(np.float64) for one in observed if len(one.noise)]
+        comparison, first, rate = self.comparison, observed[0], step.rate
+        comparison.compared += 1
+        rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
             squares, degrees = gaussian_noise.dependence(np.stack(rows))
-            found.parallel = found.parallel[0] + squares, found.parallel[1] + degrees
-        if len(rows) == 1 and step.deviation > 0.0 and len({len(one.own) for one in observed} | {len(rows[0])}) == 1:
+            comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
+        widths = {len(rank_step.own) for rank_step in observed}
+        if len(rows) == 1 and step.deviation > 0.0 and widths == {len(rows[0])}:
             # one rank adds the noise, which the other ranks' sum may not depend on
-            others = np.sum([one.own for one in observed if not len(one.noise)], axis=0, dtype=np.float64)
-            if 0.0 < (length := float(np.linalg.norm(others))) < math.inf:
-                square, (steps, total, largest) = (float(np.dot(rows[0], others)) / length) ** 2, found.along
-                found.along = steps + 1, total + square, max(largest, square)
+            other_ranks_sum = np.sum(
+                [rank_step.own for rank_step in observed if not len(rank_step.noise)], axis=0, dtype=np.float64
+            )
+            if 0.0 < (length := float(np.linalg.norm(other_ranks_sum))) < math.inf:
+                square = (float(np.dot(rows[0], other_ranks_sum)) / length) ** 2
+                steps, total, largest = comparison.along
+                comparison.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
-        same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
-        found.unequal += not same or (not sharded and first.gradients == bytes(8))
-        found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
-        for known, part in zip(seeds, observed, strict=True):
-            known.add(part.seed)
+        same = all(
+            (rank_step.gradients, rank_step.parameters) == (first.gradients, first.parameters) for rank_step in observed
+        )
+        comparison.unequal += not same or (not sharded and first.gradients == bytes(8))
+        comparison.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
+        for rank_seeds, rank_step in zip(seeds, observed, strict=True):
+            rank_seeds.add(rank_step.seed)
         # From one seed and state of the noise's generator, each rank takes its rows of the same draw.
-        drawn_from = {(one.noise_seed, one.noise_state) for one in observed}
-        found.seeds += any(
-            not known.isdisjoint((part.seed, part.noise_seed))
-            for part, own in zip(observed, seeds, strict=True)
-            for known in seeds
-            if known is not own
+        drawn_from = {(rank_step.noise_seed, rank_step.noise_state) for rank_step in observed}
+        comparison.seeds += any(
+            not other_seeds.isdisjoint((rank_step.seed, rank_step.noise_seed))
+            for rank_step, rank_seeds in zip(observed, seeds, strict=True)
+            for other_seeds in seeds
+            if other_seeds is not rank_seeds
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
-        found.foreign += any(one.foreign or one.order != first.order for one in observed)
+        comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
-        found.equal += first.compared * rate
-        for (one, other), (expected, common, least) in pairs.items():
-            both = len(np.intersect1d(observed[one].places, observed[other].places))
+        comparison.equal += first.compared * rate
+        for (first_rank, second_rank), (expected, common, least) in pairs.items():
+            both = len(np.intersect1d(observed[first_rank].places, observed[second_rank].places))
             mean = (first.compared + 1) * rate**2  # shares differ by at most one record
-            pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
+            pairs[first_rank, second_rank] = (
+                expected + mean,
+                common + both,
+                min(least, gaussian_noise.log_repeats(both, mean)),
+            )
 
     def _compare_squares(self, layers: Sequence[Floats]) -> None:
         """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
         count, expected = self.comparison.squares
-        for one, other in pairwise(range(len(layers))):
-            sizes = np.array([size for _, size in self.ranks[one].header.layers], dtype=np.float64)
-            same = sizes == [size for _, size in self.ranks[other].header.layers]
-            if len(layers[one]) == len(layers[other]) == len(sizes):
-                mine, theirs = (layers[rank].astype(np.float64) for rank in (one, other))
+        for first_rank, second_rank in pairwise(range(len(layers))):
+            sizes = np.array([size for _, size in self.ranks[first_rank].header.layers], dtype=np.float64)
+            same = sizes == [size for _, size in self.ranks[second_rank].header.layers]
+            if len(layers[first_rank]) == len(layers[second_rank]) == len(sizes):
+                mine, theirs = (layers[rank].astype(np.float64) for rank in (first_rank, second_rank))
                 used = same & (sizes > 0) & (mine > 0.0)
                 count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
                 # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
@@ -291,35 +314,38 @@ class JoinedFolder:
         self.comparison.squares = count, expected
 
 
-def joined_comparison(every: Sequence[Comparison]) -> Comparison:
+def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
     counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared", "equal")
-    lengths = [one.lengths if one.ended else [min(one.lengths)] * len(one.lengths) for one in every[:-1]]
-    pairs = zip(*(found for one in every if (found := one.overlaps)), strict=False)
-    steps, total, largest = zip(*(one.along for one in every), strict=True)
+    lengths = [
+        comparison.lengths if comparison.ended else [min(comparison.lengths)] * len(comparison.lengths)
+        for comparison in comparisons[:-1]
+    ]
+    pairs = zip(*(overlaps for comparison in comparisons if (overlaps := comparison.overlaps)), strict=False)
+    steps, total, largest = zip(*(comparison.along for comparison in comparisons), strict=True)
     return Comparison(
-        **{name: sum(getattr(one, name) for one in every) for name in counts},
-        lengths=[sum(column) for column in zip(*lengths, every[-1].lengths, strict=False)],
-        longest=sum(map(max, lengths)) + every[-1].longest,
-        other={name: None for one in every for name in one.other},
+        **{name: sum(getattr(comparison, name) for comparison in comparisons) for name in counts},
+        lengths=[sum(column) for column in zip(*lengths, comparisons[-1].lengths, strict=False)],
+        longest=sum(map(max, lengths)) + comparisons[-1].longest,
+        other={name: None for comparison in comparisons for name in comparison.other},
         overlaps=[
-            (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair)) for pair in pairs
+            (sum(expected), sum(common), min(least))
+            for expected, common, least in (zip(*pair, strict=True) for pair in pairs)
         ],
         along=(sum(steps), sum(total), max(largest)),
-        other_data=any(one.other_data for one in every),
+        other_data=any(comparison.other_data for comparison in comparisons),
     )
 
 
 def open_part(path: Path) -> RunFolder | JoinedFolder:
     """The folder of a run of one process, or of all ranks; errors as :meth:`RunFolder.open`."""
-    ranks = path.is_dir() and any(_RANK.fullmatch(one.name) for one in path.iterdir())
+    ranks = path.is_dir() and any(_RANK.fullmatch(entry.name) for entry in path.iterdir())
     if not ranks:
-        found = RunFolder.open(path)
-        if found.header.world:
-            raise RecordingError(
-                f"{path}: rank {found.header.rank} of {found.header.world}: check the folder that holds all ranks"
-            )
-        return found
+        run_folder = RunFolder.open(path)
+        if run_folder.header.world:
+            rank, world = run_folder.header.rank, run_folder.header.world
+            raise RecordingError(f"{path}: rank {rank} of {world}: check the folder that holds all ranks")
+        return run_folder
     if (path / MARK).exists():
         raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
     return JoinedFolder.open(path)
@@ -331,13 +357,13 @@ def _parameters(header: Header) -> Any:
     return bool(header.shards), [name for name, _ in header.layers], wholes, header.width
 
 
-def common_header(headers: Sequence[Header], **own: Any) -> Header:
-    """The first header with the worst of the others' facts, and with ``own`` facts."""
+def common_header(headers: Sequence[Header], **overrides: Any) -> Header:
+    """The first header with the worst of the others' facts, and with ``overrides``."""
     return replace(
         headers[0],
         repeats=max(header.repeats for header in headers),
         notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
-        **own,
+        **overrides,
     )
 
 
@@ -349,15 +375,17 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     first = steps[0]
     mean = header.world if header.reduction == "mean" else 1
     noisy = [step for step in steps if step.noise_squares != 0.0] or [first]
-    seen = [step for step in steps if math.isfinite(step.measured_divisor) and step.divisor > 0.0]
-    measured = max(seen, key=lambda s: abs(s.measured_divisor / s.divisor - 1.0), default=first)
+    measurable = [step for step in steps if math.isfinite(step.measured_divisor) and step.divisor > 0.0]
+    measured = max(measurable, key=lambda s: abs(s.measured_divisor / s.divisor - 1.0), default=first)
     updates = [step.updates for step in steps]
     # The number of contributions differs from the number of drawn records if it does on one rank.
     rows = _sum([step.rows for step in steps])
     if rows != UNSEEN and _sum([step.drawn for step in steps]) != UNSEEN:
         rows = sum(step.drawn + abs(step.drawn - step.rows) for step in steps)
-    told = {name: [getattr(step, name) for step in steps] for name in _EQUAL}
-    common: dict[str, Any] = {name: one[0] if len(set(one)) == 1 else math.nan for name, one in told.items()}
+    rank_values = {name: [getattr(step, name) for step in steps] for name in _EQUAL}
+    common: dict[str, Any] = {
+        name: values[0] if len(set(values)) == 1 else math.nan for name, values in rank_values.items()
+    }
     noise: dict[str, Any] = {}
     if header.shards:
         empty = np.zeros(len(header.shards), dtype=np.float32)
@@ -388,22 +416,22 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
 def _is_sum(observed: Sequence[RankStep], *, mean: bool, sharded: bool) -> bool:
     """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks."""
     width = len(observed[0].own)
-    if not width or any(len(one.own) != width or len(one.total) != width for one in observed):
+    if not width or any(len(rank_step.own) != width or len(rank_step.total) != width for rank_step in observed):
         return False
-    own = np.stack([one.own for one in observed]).astype(np.float64)
-    if not np.isfinite(own).all():
+    rank_sums = np.stack([rank_step.own for rank_step in observed]).astype(np.float64)
+    if not np.isfinite(rank_sums).all():
         return False
     if sharded:  # the rows of all ranks, which are whole sums, are together the sum
-        rows = np.stack([one.total for one in observed]).astype(np.float64)
-        return bool(np.abs(rows.sum(0) - own.sum(0)).max() <= SUMMED * math.sqrt(float((own**2).sum())))
+        rows = np.stack([rank_step.total for rank_step in observed]).astype(np.float64)
+        return bool(np.abs(rows.sum(0) - rank_sums.sum(0)).max() <= SUMMED * math.sqrt(float((rank_sums**2).sum())))
     over = len(observed) if mean else 1
-    room = SUMMED * float(np.sqrt((own**2).sum())) / over
-    apart = [float(np.abs(one.total - own.sum(0) / over).max()) for one in observed]
-    return all(one <= room for one in apart)
+    tolerance = SUMMED * float(np.sqrt((rank_sums**2).sum())) / over
+    distances = [float(np.abs(rank_step.total - rank_sums.sum(0) / over).max()) for rank_step in observed]
+    return all(distance <= tolerance for distance in distances)
 
 
 def _worst(values: Sequence[float], allowed: float) -> float:
     """The largest value; NaN if one is unknown and none of the others exceeds the allowed one."""
-    known = [value for value in values if not math.isnan(value)]
-    largest = max(known, default=math.nan)
-    return largest if len(known) == len(values) or largest > allowed else math.nan
+    numbers = [value for value in values if not math.isnan(value)]
+    largest = max(numbers, default=math.nan)
+    return largest if len(numbers) == len(values) or largest > allowed else math.nan

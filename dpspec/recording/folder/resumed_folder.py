@@ -61,21 +61,23 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
     numbers = [n for n in numbers if not _is_empty(part_of(path, n), last=n == numbers[-1])] or [1]
-    parts = [open_part(part_of(path, number)) for number in numbers]
+    part_folders = [open_part(part_of(path, number)) for number in numbers]
     ended = list[bool]()
-    for number, part in zip(numbers, parts, strict=True):
+    for number, part in zip(numbers, part_folders, strict=True):
         if part.header.part != number and (number, part.header.part) != (1, 0):
             raise RecordingError(f"{part.path}: not the recording of this part")
-        if other := parts[0].header.differs(part.header):
-            raise RecordingError(f"{part.path}: has another {other} than the first part")
-        whole = [one.require_whole() for one in part.ranks]
+        if difference := part_folders[0].header.differs(part.header):
+            raise RecordingError(f"{part.path}: has another {difference} than the first part")
+        whole = [rank_folder.require_whole() for rank_folder in part.ranks]
         ended.append(all(whole))
-    states = [_states(part) for part in parts]
+    states = [_states(part) for part in part_folders]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
-    if seams and isinstance(parts[0], RunFolder) and not (parts[0].header.part or ended[0]):
+    if seams and isinstance(part_folders[0], RunFolder) and not (part_folders[0].header.part or ended[0]):
         seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
-    saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
-    headers = [part.header for part in parts]
+    saved = tuple(
+        min((rank_states[-1].step if rank_states else 0 for rank_states in ranks), default=0) for ranks in states
+    )
+    headers = [part.header for part in part_folders]
     worst = max(headers, key=lambda header: get_args(Scheme).index(header.scheme))
     names = ("optimizer", "inner", "model", "run")
     header = common_header(
@@ -83,10 +85,12 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
         **{name: " and ".join(dict.fromkeys(getattr(header, name) for header in headers)) for name in names},
         scheme=worst.scheme,
         sampler=worst.sampler,
-        share=min((one.share for one in headers if one.share is not None), default=None),
+        share=min((header.share for header in headers if header.share is not None), default=None),
     )
     options = states[0][0][0].options if states[0] and states[0][0] else {}
-    return ResumedFolder(parts[-1].path, tuple(parts), tuple(numbers), tuple(seams), header, options, saved)
+    return ResumedFolder(
+        part_folders[-1].path, tuple(part_folders), tuple(numbers), tuple(seams), header, options, saved
+    )
 
 
 def _is_empty(part: Path, *, last: bool) -> bool:
@@ -94,9 +98,9 @@ def _is_empty(part: Path, *, last: bool) -> bool:
 
     Of the last part none may have noted it, because no later part shows that it starts with a state of an earlier one.
     """
-    places = [part, *part.glob("rank-*")]
-    logs = [place / (INTERNAL if (place / INTERNAL).exists() else STEPS) for place in places]
-    logs += [place / STATES for place in places if last]
+    folders = [part, *part.glob("rank-*")]
+    logs = [folder / (INTERNAL if (folder / INTERNAL).exists() else STEPS) for folder in folders]
+    logs += [folder / STATES for folder in folders if last]
     if any(log.exists() and log.stat().st_size for log in logs):
         return False
     try:
@@ -106,8 +110,8 @@ def _is_empty(part: Path, *, last: bool) -> bool:
 
 
 def _numbers(folder: Path) -> list[int]:
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(found[1]) for name in names if (found := _PART.fullmatch(name)))
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := _PART.fullmatch(name)))
 
 
 @dataclass
@@ -169,12 +173,12 @@ class ResumedFolder:
     @property
     def lags(self) -> set[int]:
         """Distances, without lost steps, between steps with equal draws if a part repeats random numbers."""
-        starts = [0, *accumulate(min(one) for one in zip(self.lengths, self.saved, strict=True))]
-        found = {later - start for later in starts for start in starts}
+        starts = [0, *accumulate(min(step_counts) for step_counts in zip(self.lengths, self.saved, strict=True))]
+        distances = {later - start for later in starts for start in starts}
         for seam, start in zip(self.seams, starts[1:], strict=False):
             if seam.source is not None:
-                found.add(start - starts[seam.source[0]] - seam.source[1])
-        return {lag for lag in found if lag > 0}
+                distances.add(start - starts[seam.source[0]] - seam.source[1])
+        return {lag for lag in distances if lag > 0}
 
     def is_lost(self, step: int) -> bool:
         """Whether a killed part made this step, from 1 on, after its last checkpoint; known once it was read."""
@@ -184,93 +188,98 @@ class ResumedFolder:
     @property
     def comparison(self) -> Comparison | None:
         """The comparison of ranks over all parts."""
-        found = [part.comparison for part in self.parts if part.comparison is not None]
-        return joined_comparison(found) if found else None
+        comparisons = [part.comparison for part in self.parts if part.comparison is not None]
+        return joined_comparison(comparisons) if comparisons else None
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         for column in (self.starts, self.lengths, self.covered, self.missing):
             column.clear()
-        made, facts, unused, batches = 0, list[Facts](), 0, 0
-        for place, part in enumerate(self.parts):
-            begun, used, end, after = made, [0], None, list[Scored]()
+        step_count, facts, unused, batches = 0, list[Facts](), 0, 0
+        for part_index, part in enumerate(self.parts):
+            begun, used, end, after = step_count, [0], None, list[Scored]()
             self.starts.append(begun)
-            for one in part.steps():
-                if isinstance(one, PublicStep):
-                    made += 1
-                    used.append(used[-1] + one.batches % UNSEEN)
-                    yield self._joined_step(one, place, begun, made)
-                elif isinstance(one, Scored):
-                    after.append(one)
+            for entry in part.steps():
+                if isinstance(entry, PublicStep):
+                    step_count += 1
+                    used.append(used[-1] + entry.batches % UNSEEN)
+                    yield self._joined_step(entry, part_index, begun, step_count)
+                elif isinstance(entry, Scored):
+                    after.append(entry)
                 else:
-                    end = one
-            covered, fact = made - begun, end
+                    end = entry
+            covered, fact = step_count - begun, end
             if end is None:
-                noted = [one.noted() for one in part.ranks]
-                covered, known = min(step for step, _ in noted), all(found is not None for _, found in noted)
-                own = noted[0][1] if known else None
-                fact = part.comparison.interim if known and part.comparison is not None else own
-            self.lengths.append(made - begun)
-            self.covered.append(min(covered, made - begun))
-            needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == place), default=0)
+                noted = [rank_folder.noted() for rank_folder in part.ranks]
+                covered = min(step for step, _ in noted)
+                all_noted = all(rank_facts is not None for _, rank_facts in noted)
+                first_rank_facts = noted[0][1] if all_noted else None
+                fact = part.comparison.interim if all_noted and part.comparison is not None else first_rank_facts
+            self.lengths.append(step_count - begun)
+            self.covered.append(min(covered, step_count - begun))
+            needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == part_index), default=0)
             if needed > covered or (needed and fact is None):
-                self.missing.append(self.numbers[place])
+                self.missing.append(self.numbers[part_index])
             batches += used[-1]
             if fact is not None:
                 facts.append(fact)
                 unused += max(0, (fact.drawn_batches or 0) - used[min(covered, len(used) - 1)])
         if end is not None:
-            known = all(one.drawn_batches is not None for one in facts)
-            yield of_parts(facts, batches + unused if known else None)
+            counted = all(fact.drawn_batches is not None for fact in facts)
+            yield of_parts(facts, batches + unused if counted else None)
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:
-        made = 0
+        step_count = 0
         for part in self.parts:
             for step in part.internal():
-                made += 1
-                yield replace(step, step=made)
+                step_count += 1
+                yield replace(step, step=step_count)
 
-    def _joined_step(self, step: PublicStep, place: int, begun: int, made: int) -> PublicStep:
-        if place == 0:
-            return step if made > 1 else replace(step, options={**self.options, **step.options})
-        seam, told = self.seams[place - 1], step.told_steps
-        if told != UNSEEN:
-            told = max(0, told - seam.start.accounted + self.header.told_before + begun)
+    def _joined_step(self, step: PublicStep, part_index: int, begun: int, step_count: int) -> PublicStep:
+        if part_index == 0:
+            return step if step_count > 1 else replace(step, options={**self.options, **step.options})
+        seam, told_steps = self.seams[part_index - 1], step.told_steps
+        if told_steps != UNSEEN:
+            told_steps = max(0, told_steps - seam.start.accounted + self.header.told_before + begun)
         options = step.options
-        if made == begun + 1:
+        if step_count == begun + 1:
             # The first step of a run has all options.
             now, before = seam.start.options, seam.state.options
             changed = now
-            if made > 1:  # those that differ from the checkpoint's, set by unknown code, or had changed before it
-                changed = {name: one for name, one in before.items() if one.by != "start"}
+            if step_count > 1:  # those that differ from the checkpoint's, set by unknown code, or had changed before it
+                changed = {name: change for name, change in before.items() if change.by != "start"}
                 for name in before.keys() | now.keys():
                     values = now[name].values if name in now else ()
                     if name not in before or repr(before[name].values) != repr(values):
                         changed[name] = OptionChange("", values)
             options = {**changed, **options}
-        return replace(step, step=made, told_steps=told, options=options)
+        return replace(step, step=step_count, told_steps=told_steps, options=options)
 
 
 def _states(part: Part) -> list[list[SavedState]]:
     """The saved states of each rank of a part, of one rank for a single process."""
-    return [one.states() for one in part.ranks]
+    return [rank_folder.states() for rank_folder in part.ranks]
 
 
-def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:
-    """numbers: of the parts. earlier, own: by part, rank and time, the saved states."""
+def _seam(
+    numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], rank_states: list[list[SavedState]]
+) -> Seam:
+    """numbers: of the parts. earlier, rank_states: by part, rank and time, the saved states."""
     nothing = SavedState(step=0, digests={})
-    saved = [(n, one) for n, ranks in enumerate(earlier) for states in ranks for one in states]
-    starts = [states[0] for states in own if states]
+    saved = [(n, earlier_state) for n, ranks in enumerate(earlier) for states in ranks for earlier_state in states]
+    starts = [states[0] for states in rank_states if states]
     start = starts[0] if starts else nothing
-    same = [(n, one) for n, one in saved if start.digests and _agree(start, one, "parameters")]
+    same = [
+        (n, earlier_state) for n, earlier_state in saved if start.digests and _agree(start, earlier_state, "parameters")
+    ]
 
-    def likeness(one: tuple[int, SavedState]) -> tuple[int, int, int]:
-        agreeing = (_agree(start, one[1], name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
-        return sum(agreeing), one[0], one[1].step
+    def likeness(candidate: tuple[int, SavedState]) -> tuple[int, int, int]:
+        agreeing = (_agree(start, candidate[1], name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
+        return sum(agreeing), candidate[0], candidate[1].step
 
     part, state = max(same, key=likeness, default=(0, nothing))
     doubts, name = [], f"part {numbers[-1]}"
-    if len(starts) < len(own) or not starts:
+    if len(starts) < len(rank_states) or not starts:
         doubts.append(f"{name} has no state of its start")
     elif not same:
         doubts.append(
@@ -280,24 +289,24 @@ def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own
     lost = start.fresh and not state.fresh
     options = {name: repr(option.values) for name, option in start.options.items()}
     if same:
-        for rank, one in enumerate(starts):
+        for rank, rank_start in enumerate(starts):
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
-            doubts += [f"{where} {text}" for text in _doubts(one, state, earlier, rank)]
-            if {name: repr(option.values) for name, option in one.options.items()} != options:
+            doubts += [f"{where} {text}" for text in _doubts(rank_start, state, earlier, rank)]
+            if {name: repr(option.values) for name, option in rank_start.options.items()} != options:
                 doubts.append(f"{where} starts with other options than the first rank")
     return Seam(
         source=(part, state.step) if same else None,
-        state=state if same else next((one for _, one in reversed(saved)), nothing),
+        state=state if same else next((earlier_state for _, earlier_state in reversed(saved)), nothing),
         start=start,
         doubts=list(dict.fromkeys(doubts)),
-        recounted=bool(same) and not all(_agree(one, state, "accountant") for one in starts),
+        recounted=bool(same) and not all(_agree(rank_start, state, "accountant") for rank_start in starts),
         fresh=lost,
     )
 
 
-def _agree(one: SavedState, other: SavedState, name: str) -> bool:
-    found = one.digests.get(name, "")
-    return found != "" and found == other.digests.get(name, "")
+def _agree(start: SavedState, state: SavedState, name: str) -> bool:
+    digest = start.digests.get(name, "")
+    return digest != "" and digest == state.digests.get(name, "")
 
 
 def _doubts(
@@ -314,21 +323,23 @@ def _doubts(
         yield "starts with other buffers, frozen parameters or extra state than the checkpoint's"
     if not (_agree(start, state, "optimizer") or start.fresh):
         yield "starts with another state of the optimizer than the checkpoint's"
-    before = [one for ranks in earlier for states in ranks[rank : rank + 1] for one in states]
-    if any(one.secret != start.secret for one in before):
+    before = [saved for ranks in earlier for states in ranks[rank : rank + 1] for saved in states]
+    if any(saved.secret != start.secret for saved in before):
         yield "records its noise along other directions, so that it cannot be compared with earlier noise"
-    if any(one.digests["data"] != start.digests["data"] for one in before):
+    if any(saved.digests["data"] != start.digests["data"] for saved in before):
         yield "has other records at the same places of the dataset"
-    every, kinds = [states for ranks in earlier for states in ranks], ("noise", "batch")
-    for kind, what in zip(kinds, ("noise", "batches"), strict=True):
+    rank_histories, kinds = [states for ranks in earlier for states in ranks], ("noise", "batch")
+    for kind, draws in zip(kinds, ("noise", "batches"), strict=True):
         seed, now = (start.digests[f"{kind}_{name}"] for name in ("seed", "state"))
-        seeded = any(seed and seed == one.digests[f"{k}_seed"] for states in every for one in states for k in kinds)
+        seeded = any(
+            seed and seed == saved.digests[f"{k}_seed"] for states in rank_histories for saved in states for k in kinds
+        )
         used = [
-            one.step < states[-1].step
-            for states in every
-            for one in states
-            if now and now in (one.digests["noise_state"], one.digests["batch_state"])
+            saved.step < states[-1].step
+            for states in rank_histories
+            for saved in states
+            if now and now in (saved.digests["noise_state"], saved.digests["batch_state"])
         ]
         if seeded and (not used or any(used)):
             how = "as earlier steps did" if used else "from the seed of an earlier part"
-            yield f"draws its {what} {how}: seed each part differently, or restore the last state of the generator"
+            yield f"draws its {draws} {how}: seed each part differently, or restore the last state of the generator"

@@ -52,21 +52,21 @@ class JournalWriter:
 
     def __init__(self, path: Path, digest: bytes, *, new: bool = True) -> None:
         """digest: of the header, or of the last frame if the file is not ``new``. Raises ``FileExistsError``."""
-        made = os.O_CREAT | os.O_EXCL if new else 0
-        self._file = os.open(path, os.O_WRONLY | made | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+        create_flags = os.O_CREAT | os.O_EXCL if new else 0
+        self._file = os.open(path, os.O_WRONLY | create_flags | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
         self.digest = digest
 
     def append(self, kind: int, *payloads: bytes) -> list[bytes]:
         """Write frames by one call and return their digests; raises ``ValueError`` if one is too long."""
-        parts, digests, digest = list[bytes](), list[bytes](), self.digest
+        chunks, digests, digest = list[bytes](), list[bytes](), self.digest
         for payload in payloads:
             if len(payload) > LONGEST:
                 raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
             head = _HEAD.pack(len(payload), kind)
             digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
-            parts += (head, payload, digest)
+            chunks += (head, payload, digest)
             digests.append(digest)
-        whole = b"".join(parts)
+        whole = b"".join(chunks)
         written = os.write(self._file, whole)
         if written != len(whole):
             raise OSError(f"wrote {written} of {len(whole)} bytes")
@@ -93,9 +93,9 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
                     raise RecordingError(f"{where}: a frame holds at most {LONGEST} bytes, this one claims {length}")
                 if offset + _HEAD.size + length + DIGEST > size:
                     return
-                payload, told = file.read(length), file.read(DIGEST)
+                payload, stored_digest = file.read(length), file.read(DIGEST)
                 digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
-                if told != digest:
+                if stored_digest != digest:
                     changed = "run.json or this file" if number == 1 else "this file"
                     raise RecordingError(f"{where}: the digest chain breaks: {changed} was changed; record again")
                 offset += _HEAD.size + length + DIGEST
@@ -153,9 +153,11 @@ class RunWriter:
         if strange == "":
             raise UsageError(f"cannot record into {folder}: it is not a folder")
         if strange is not None:
-            what = "a recording, or another recorder writes there" if strange in (MARK, STEPS, INTERNAL) else strange
+            contents = (
+                "a recording, or another recorder writes there" if strange in (MARK, STEPS, INTERNAL) else strange
+            )
             raise UsageError(
-                f"{folder} already holds {what}: a run is recorded once. Give a new folder, such as runs/{{n}}, or "
+                f"{folder} already holds {contents}: a run is recorded once. Give a new folder, such as runs/{{n}}, or "
                 "overwrite=True to record again, or resume=True to continue the recording after a checkpoint"
             )
         first = hashlib.sha256(content).digest()
@@ -173,9 +175,9 @@ class RunWriter:
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())
 
-    def end(self, told: Mapping[str, Any]) -> None:
+    def end(self, facts: Mapping[str, Any]) -> None:
         try:
-            self._steps.append(END, json.dumps(told).encode("utf-8"))
+            self._steps.append(END, json.dumps(facts).encode("utf-8"))
         finally:
             self.close()
 
@@ -192,10 +194,10 @@ class RunWriter:
             _write_new(self._folder / CANARIES, content)
         except FileExistsError:
             raise UsageError(f"{self._folder / CANARIES} is there already: canaries are scored once") from None
-        told = {"canaries": canaries, "digest": hashlib.sha256(content).hexdigest(), "final": final}
+        scores_entry = {"canaries": canaries, "digest": hashlib.sha256(content).hexdigest(), "final": final}
         steps = JournalWriter(self._folder / STEPS, self._steps.digest, new=False)
         try:
-            steps.append(SCORED, json.dumps(told).encode("utf-8"))
+            steps.append(SCORED, json.dumps(scores_entry).encode("utf-8"))
         finally:
             steps.close()
 
@@ -278,13 +280,13 @@ class RunFolder:
 
     def states(self) -> list[SavedState]:
         """The saved states in order, the first one of the start; none if the file was withheld."""
-        found = []
+        saved_states = []
         for frame in self._frames(STATES):
             try:
-                found.append(SavedState.decode(frame.payload))
+                saved_states.append(SavedState.decode(frame.payload))
             except ValueError as error:
                 raise RecordingError(f"{self.path / STATES}: frame {frame.number}: {error}") from None
-        return found
+        return saved_states
 
     def noted(self) -> tuple[int, Facts | None]:
         """The last facts with a saved state, and the number of steps that they cover."""
@@ -318,8 +320,8 @@ class RunFolder:
                 scored = True
                 read = _end(frame, where)
                 try:
-                    told = {name: read.get(name) for name in Scored.__dataclass_fields__}
-                    scores = json_records.read(Scored, told, where)
+                    scored_fields = {name: read.get(name) for name in Scored.__dataclass_fields__}
+                    scores = json_records.read(Scored, scored_fields, where)
                 except ValueError as error:
                     raise RecordingError(str(error)) from None
                 yield scores, b""
@@ -349,12 +351,14 @@ class RunFolder:
 
     def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
         """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
-        more = os.path.getsize(self.path / name) - length
+        excess_bytes = os.path.getsize(self.path / name) - length
         with (self.path / name).open("rb") as file:
             file.seek(length)
             head = file.read(5)
-        if more > 0 and (cut is None or len(head) < 5 or head[4] != cut):
-            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
+        if excess_bytes > 0 and (cut is None or len(head) < 5 or head[4] != cut):
+            raise RecordingError(
+                f"{self.path / name}: {excess_bytes} bytes follow the end of the recording, at byte {length}"
+            )
 
     def _frames(self, name: str) -> Iterator[Frame]:
         there = (self.path / name).exists()

@@ -59,9 +59,9 @@ class OptionChange:
 def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
     """The bytes of the changes: ``[[0.1, 2]]`` means that two groups have the value 0.1. Raises ``ValueError``."""
     written = {}
-    for name, one in changes.items():
-        runs = [[next(same), 1 + sum(1 for _ in same)] for _, same in groupby(one.values, key=repr)]
-        written[name] = [one.by, runs]
+    for name, change in changes.items():
+        runs = [[next(same), 1 + sum(1 for _ in same)] for _, same in groupby(change.values, key=repr)]
+        written[name] = [change.by, runs]
     content = json.dumps(written, separators=(",", ":")).encode("utf-8") if changes else b""
     if len(content) > MOST_BYTES:
         raise ValueError(f"the options of a step have at most {MOST_BYTES} bytes, got {len(content)}")
@@ -104,14 +104,14 @@ def encode_members(indices: Indices) -> bytes:
     gaps = ordered.copy()
     gaps[1:] -= ordered[:-1]
     width = max(1, -(-int(gaps.max()).bit_length() // 7))
-    digits, kept = np.empty((len(gaps), width), dtype=np.uint8), np.ones((len(gaps), width), dtype=bool)
-    for place in range(width):
-        digits[:, place] = gaps & 0x7F
+    digits, is_used = np.empty((len(gaps), width), dtype=np.uint8), np.ones((len(gaps), width), dtype=bool)
+    for column in range(width):
+        digits[:, column] = gaps & 0x7F
         gaps >>= 7
-        if place + 1 < width:  # the first bit of a byte says that another one follows
-            kept[:, place + 1] = gaps > 0
-            digits[:, place] |= kept[:, place + 1].view(np.uint8) << 7
-    return digits[kept].tobytes()
+        if column + 1 < width:  # the first bit of a byte says that another one follows
+            is_used[:, column + 1] = gaps > 0
+            digits[:, column] |= is_used[:, column + 1].view(np.uint8) << 7
+    return digits[is_used].tobytes()
 
 
 def decode_members(data: bytes) -> Indices:
@@ -122,12 +122,12 @@ def decode_members(data: bytes) -> Indices:
     starts = np.concatenate([[0], ends[:-1] + 1])
     if not len(ends) or ends[-1] != len(read) - 1 or int((ends - starts).max()) >= _BYTES:
         raise ValueError("a record number is cut short or too long")
-    place = np.arange(len(read)) - np.repeat(starts, ends - starts + 1)
-    gaps = np.add.reduceat((read & 0x7F) << (7 * place), starts)
+    digit_index = np.arange(len(read)) - np.repeat(starts, ends - starts + 1)
+    gaps = np.add.reduceat((read & 0x7F) << (7 * digit_index), starts)
     if float(gaps.astype(np.float64).sum()) >= MOST_RECORDS:
         raise ValueError(f"record numbers must be below {MOST_RECORDS}")
-    found: Indices = np.cumsum(gaps)
-    return found
+    indices: Indices = np.cumsum(gaps)
+    return indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +210,10 @@ class InternalStep:
     rank: RankStep | None = None
 
     def encode(self) -> bytes:
-        known = int(self.members is not None) + 2 * int(self.rank is not None)
+        content_flags = int(self.members is not None) + 2 * int(self.rank is not None)
         with np.errstate(over="ignore"):
             numbers = np.array([float(getattr(self, name)) for name in _INTERNAL_NUMBERS]).astype("<f4")
-        head = _INTERNAL.pack(min(self.step, UNSEEN), known, numbers.tobytes())
+        head = _INTERNAL.pack(min(self.step, UNSEEN), content_flags, numbers.tobytes())
         if self.rank is not None:
             part = self.rank.encode()
             head += _LENGTH.pack(len(part)) + part
@@ -221,17 +221,17 @@ class InternalStep:
 
     @classmethod
     def decode(cls, data: bytes) -> InternalStep:
-        step, known, numbers = _unpacked(_INTERNAL, data)
-        rest, rank = data[_INTERNAL.size :], None
-        if known & 2:
-            (length,) = _unpacked(_LENGTH, rest)
-            rank, rest = RankStep.decode(rest[4 : 4 + length]), rest[4 + length :]
-        if known > 3 or (rest and not known & 1):
+        step, content_flags, numbers = _unpacked(_INTERNAL, data)
+        payload, rank = data[_INTERNAL.size :], None
+        if content_flags & 2:
+            (length,) = _unpacked(_LENGTH, payload)
+            rank, payload = RankStep.decode(payload[4 : 4 + length]), payload[4 + length :]
+        if content_flags > 3 or (payload and not content_flags & 1):
             raise ValueError("an internal step has no known batch, and lists records")
         return cls(
             step=step,
             **dict(zip(_INTERNAL_NUMBERS, np.frombuffer(numbers, "<f4").tolist(), strict=True)),
-            members=decode_members(rest) if known & 1 else None,
+            members=decode_members(payload) if content_flags & 1 else None,
             rank=rank,
         )
 
@@ -266,22 +266,25 @@ class RankStep:
         sketches = (self.own.astype("<f4"), self.total.astype("<f4"), self.noise.astype("<f2"))
         digests = [getattr(self, name) for name in _DIGESTS]
         head = _RANK.pack(*digests, min(self.foreign, UNSEEN), min(self.compared, UNSEEN), *map(len, sketches))
-        return head + b"".join(one.tobytes() for one in sketches) + encode_members(self.places)
+        return head + b"".join(sketch.tobytes() for sketch in sketches) + encode_members(self.places)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        *digests, foreign, compared, own, total, noise = _unpacked(_RANK, data)
-        if max(own, total, noise) > DIRECTIONS:
-            raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {max(own, total, noise)}")
-        sketches, end = np.frombuffer(data, "<f4", own + total, _RANK.size), _RANK.size + 4 * (own + total)
+        *digests, foreign, compared, own_length, total_length, noise_length = _unpacked(_RANK, data)
+        if (longest := max(own_length, total_length, noise_length)) > DIRECTIONS:
+            raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {longest}")
+        sketches, end = (
+            np.frombuffer(data, "<f4", own_length + total_length, _RANK.size),
+            _RANK.size + 4 * (own_length + total_length),
+        )
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
             compared=compared,
-            own=sketches[:own],
-            total=sketches[own:],
-            noise=np.frombuffer(data, "<f2", noise, end),
-            places=decode_members(data[end + 2 * noise :]),
+            own=sketches[:own_length],
+            total=sketches[own_length:],
+            noise=np.frombuffer(data, "<f2", noise_length, end),
+            places=decode_members(data[end + 2 * noise_length :]),
         )
 
 
@@ -293,7 +296,7 @@ def _unpacked(form: struct.Struct, data: bytes) -> tuple[Any, ...]:
 
 def _named(kind: Any, hint: str) -> tuple[str, ...]:
     """The fields of one type, in the order in which a frame holds them."""
-    return tuple(one.name for one in fields(kind) if one.type == hint)
+    return tuple(record_field.name for record_field in fields(kind) if record_field.type == hint)
 
 
 _COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
@@ -348,7 +351,7 @@ class SavedState:
         digests, facts = read["digests"] if isinstance(read["digests"], dict) else {}, read["facts"]
         fits = (
             set(digests) == set(DIGESTS)
-            and all(isinstance(one, str) and len(one) <= _LONGEST for one in (read["secret"], *digests.values()))
+            and all(isinstance(text, str) and len(text) <= _LONGEST for text in (read["secret"], *digests.values()))
             and all(type(read[name]) is int and 0 <= read[name] <= UNSEEN for name in ("step", "accounted"))
             and (type(read["fresh"]), type(read["options"])) == (bool, str)
             and (facts is None or isinstance(facts, dict))

@@ -47,9 +47,9 @@ class Recipe:
 
     def make(self, kind: str) -> list[Any]:
         if kind not in KINDS:
-            known = [*KINDS, NEW_TOKENS, RANDOM_TOKENS, GRADIENTS]
-            near = did_you_mean(closest(kind, known))
-            raise UsageError(f"kind must be one of {', '.join(known)}, got {kind!r}{near}")
+            kinds = [*KINDS, NEW_TOKENS, RANDOM_TOKENS, GRADIENTS]
+            suggestion = did_you_mean(closest(kind, kinds))
+            raise UsageError(f"kind must be one of {', '.join(kinds)}, got {kind!r}{suggestion}")
         if kind == "duplicate":
             return list(self.drawn())
         if self.classes is None:
@@ -60,24 +60,25 @@ class Recipe:
 
     def _changed(self, record: Any, kind: str, classes: int) -> Any:
         """The record with another label, or with random features and a random label."""
-        place, right = self.label_of(record)
-        parts: dict[Place, Any] = {}
-        for other in record if isinstance(record, Mapping) else range(len(record)):
-            if kind == "mislabelled" or other == place:
+        label_key, right = self.label_of(record)
+        changed_parts: dict[Place, Any] = {}
+        for key in record if isinstance(record, Mapping) else range(len(record)):
+            if kind == "mislabelled" or key == label_key:
                 continue
-            part = record[other]
+            part = record[key]
             if not isinstance(part, Tensor) or not part.is_floating_point() or not part.numel():
-                what = part.dtype if isinstance(part, Tensor) else type(part).__name__
+                part_type = part.dtype if isinstance(part, Tensor) else type(part).__name__
                 raise UsageError(
-                    f"kind {kind!r} needs records of real numbers, and part {other!r} is {what}: give records= instead"
+                    f"kind {kind!r} needs records of real numbers, and part {key!r} is {part_type}: give "
+                    "records= instead"
                 )
             low, high = float(part.min()), float(part.max())
-            parts[other] = torch.from_numpy(self.chance.uniform(low, high, size=tuple(part.shape))).to(part)
+            changed_parts[key] = torch.from_numpy(self.chance.uniform(low, high, size=tuple(part.shape))).to(part)
         drawn = int(self.chance.integers(1 if kind == "mislabelled" else 0, classes))
         label = (right + drawn) % classes if kind == "mislabelled" else drawn
-        own = record[place]
-        value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
-        return rebuilt(record, {**parts, place: value})
+        old_label = record[label_key]
+        value = torch.full_like(old_label, label) if isinstance(old_label, Tensor) else type(old_label)(label)
+        return rebuilt(record, {**changed_parts, label_key: value})
 
     def drawn(self) -> Iterator[Any]:
         number = len(self.dataset)
@@ -86,31 +87,33 @@ class Recipe:
             yield self.dataset[index]
 
     def label_of(self, record: Any) -> tuple[Place, int]:
-        place = self.label
-        if place is None and isinstance(record, Mapping):
-            found = [name for name in _LABELS if name in record]
-            place = found[0] if len(found) == 1 else None
-        elif place is None and isinstance(record, Sequence) and len(record) > 1:
-            place = len(record) - 1
-        if place is None:
+        label_key = self.label
+        if label_key is None and isinstance(record, Mapping):
+            label_names = [name for name in _LABELS if name in record]
+            label_key = label_names[0] if len(label_names) == 1 else None
+        elif label_key is None and isinstance(record, Sequence) and len(record) > 1:
+            label_key = len(record) - 1
+        if label_key is None:
             raise UsageError("say where records have their label: label=1 for the second part, label='y' for a key")
         try:
-            value = record[place]
+            value = record[label_key]
         except (KeyError, IndexError, TypeError):
-            raise UsageError(f"label={place!r}: records have nothing there") from None
+            raise UsageError(f"label={label_key!r}: records have nothing there") from None
         single = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(single, bool) or not isinstance(single, int | np.integer):
-            raise UsageError(f"label={place!r}: no label, which is one integer, but {type(value).__name__}")
-        known = self.classes
-        if known is not None and not 0 <= int(single) < known:
-            raise UsageError(f"label={place!r}: label {int(single)} is not one of the {known} classes 0 to {known - 1}")
-        return place, int(single)
+            raise UsageError(f"label={label_key!r}: no label, which is one integer, but {type(value).__name__}")
+        classes = self.classes
+        if classes is not None and not 0 <= int(single) < classes:
+            raise UsageError(
+                f"label={label_key!r}: label {int(single)} is not one of the {classes} classes 0 to {classes - 1}"
+            )
+        return label_key, int(single)
 
 
-def rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:
+def rebuilt(record: Any, changed_parts: Mapping[Place, Any]) -> Any:
     if isinstance(record, Mapping):
-        return {**record, **parts}
-    values = [parts.get(place, part) for place, part in enumerate(record)]
+        return {**record, **changed_parts}
+    values = [changed_parts.get(index, part) for index, part in enumerate(record)]
     return type(record)(*values) if hasattr(record, "_fields") else type(record)(values)
 
 
@@ -132,16 +135,16 @@ def require_alike(dataset: Any, canaries: Sequence[Any], collate: Collate | None
         shape = form(canary)
         for batch in [] if shape in tried else [[record, canary], [canary, record]]:
             try:
-                found = form(put(batch), sizes=False)
-                why = "" if found == expected else f"the batch is {found}, and one of records {expected}"
+                batch_form = form(put(batch), sizes=False)
+                mismatch = "" if batch_form == expected else f"the batch is {batch_form}, and one of records {expected}"
             except Exception as error:
-                why = _why(error)
-            if why:
-                other = "" if collate is not None else ", or give collate=, if the loader has its own collate_fn"
+                mismatch = _why(error)
+            if mismatch:
+                collate_hint = "" if collate is not None else ", or give collate=, if the loader has its own collate_fn"
                 raise UsageError(
                     f"canary {number} makes no batch with records of the dataset: it is {shortened(shape, 200)}, a "
-                    f"record is {shortened(form(record), 200)} ({why}); make it of the same parts, types and "
-                    f"shapes{other}"
+                    f"record is {shortened(form(record), 200)} ({mismatch}); make it of the same parts, types and "
+                    f"shapes{collate_hint}"
                 )
         tried.add(shape)
 
@@ -187,7 +190,10 @@ class Vocabulary:
         size = self.size
         if size is not None and (type(size) is not int or not 1 <= size <= _MOST_IDS):
             raise UsageError(f"vocabulary must be the model's number of token ids, up to {_MOST_IDS}, got {size!r}")
-        if any(isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 0 for one in self.special):
+        if any(
+            isinstance(token_id, bool) or not isinstance(token_id, int | np.integer) or token_id < 0
+            for token_id in self.special
+        ):
             raise UsageError("special must be token ids, integers from 0 on")
 
 
@@ -202,30 +208,32 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
         if least < 0 or most >= _MOST_IDS:
             raise UsageError(f"record {number} has the token id {least if least < 0 else most}: no vocabulary has it")
         there[ids] = True
-    seen = np.flatnonzero(there)
+    occurring_ids = np.flatnonzero(there)
     if kind == RANDOM_TOKENS:
         if vocabulary.size is not None or vocabulary.extend:
             raise UsageError("canaries of kind 'random-tokens' have ids of the data: leave vocabulary and extend out")
-        known = np.setdiff1d(seen, vocabulary.special)
-        if len(known) < 2:
+        ordinary_ids = np.setdiff1d(occurring_ids, vocabulary.special)
+        if len(ordinary_ids) < 2:
             raise UsageError("the records of the dataset have fewer than two token ids that are not special")
-        return [form.replaced(record, lambda old: chance.choice(known, len(old))) for record in records]
+        return [form.replaced(record, lambda old: chance.choice(ordinary_ids, len(old))) for record in records]
     size, count = vocabulary.size, len(records)
     if size is None:
         raise UsageError("kind 'new-tokens' needs vocabulary, the model's number of token ids")
-    if int(seen[-1]) >= size:
-        raise UsageError(f"a record has the token id {seen[-1]}, and vocabulary={size} has the ids 0 to {size - 1}")
+    if int(occurring_ids[-1]) >= size:
+        raise UsageError(
+            f"a record has the token id {occurring_ids[-1]}, and vocabulary={size} has the ids 0 to {size - 1}"
+        )
     unused = np.arange(size, size + count)
     if not vocabulary.extend:
-        free = np.setdiff1d(np.arange(size), [*seen.tolist(), *vocabulary.special])
+        free = np.setdiff1d(np.arange(size), [*occurring_ids.tolist(), *vocabulary.special])
         if len(free) < count:
             raise UsageError(
                 f"{count} canaries of kind 'new-tokens' need a token id each, and {len(free)} of the {size} ids occur "
                 f"in no record: plant {len(free)} at most, or agree by extend=True to a model with {size + count} ids"
             )
         unused = chance.choice(free, count, replace=False)
-    own = chance.permutation(unused)
-    return [form.ending_in(record, int(token)) for record, token in zip(records, own, strict=True)]
+    canary_tokens = chance.permutation(unused)
+    return [form.ending_in(record, int(token)) for record, token in zip(records, canary_tokens, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -243,13 +251,15 @@ class _Form:
     @classmethod
     def of(cls, records: Sequence[Any]) -> "_Form":
         first = records[0]
-        one = first[0] if isinstance(first, list) and first else None
+        first_element = first[0] if isinstance(first, list) and first else None
         if isinstance(first, Mapping):
             if "input_ids" not in first:
                 raise UsageError("records that are mappings need token ids at the key input_ids")
             there = {key: key if key in first else None for key in ("labels", "attention_mask")}
             form = cls("input_ids", there["labels"], there["attention_mask"])
-        elif isinstance(first, Tensor | np.ndarray) or (isinstance(one, int | np.integer) and type(one) is not bool):
+        elif isinstance(first, Tensor | np.ndarray) or (
+            isinstance(first_element, int | np.integer) and type(first_element) is not bool
+        ):
             form = cls(None)
         elif isinstance(first, Sequence) and len(first) in (1, 2):
             form = cls(0, 1 if len(first) == 2 else None)
@@ -313,28 +323,28 @@ class _Form:
             value = record if key is None else record[key]
         except (KeyError, IndexError, TypeError):
             raise UsageError(f"{name} has no part {key!r}, which other records have") from None
-        found = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
-        if found.ndim != 1 or not len(found) or not np.issubdtype(found.dtype, np.integer):
+        ids = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+        if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
             part = "" if key is None else f"part {key!r} of "
             raise UsageError(
                 f"{part}{name} is not a sequence of token ids, which has one axis of integers: give records= instead"
             )
-        return found.astype(np.int64)
+        return ids.astype(np.int64)
 
     @staticmethod
-    def _rebuilt(record: Any, parts: Mapping[Key, Array]) -> Any:
+    def _rebuilt(record: Any, changed_ids: Mapping[Key, Array]) -> Any:
         def alike(old: Any, ids: Array) -> Any:
             if isinstance(old, Tensor):
                 return torch.from_numpy(ids).to(old)
             return ids.astype(old.dtype) if isinstance(old, np.ndarray) else ids.tolist()
 
-        if None in parts:
-            return alike(record, parts[None])
-        return rebuilt(record, {key: alike(record[key], ids) for key, ids in parts.items() if key is not None})
+        if None in changed_ids:
+            return alike(record, changed_ids[None])
+        return rebuilt(record, {key: alike(record[key], ids) for key, ids in changed_ids.items() if key is not None})
 
 
 def _follows(ids: Array, targets: Array, shifted: bool) -> bool:
     if len(ids) != len(targets):
         return False
-    expected, given = (ids[1:], targets[:-1]) if shifted else (ids, targets)
-    return bool(((given == expected) | (given == IGNORED)).all())
+    expected, compared_targets = (ids[1:], targets[:-1]) if shifted else (ids, targets)
+    return bool(((compared_targets == expected) | (compared_targets == IGNORED)).all())

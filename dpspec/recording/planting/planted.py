@@ -196,15 +196,19 @@ class Planted(Dataset[Any]):
         if len(drawn) and not -len(self) <= drawn.min() <= drawn.max() < len(self):
             raise IndexError(f"indices must lie in [0, {len(self)}), got {drawn.min()} to {drawn.max()}")
         drawn = np.where(drawn < 0, drawn + len(self), drawn)
-        kept = drawn[self._there[np.maximum(0, drawn - self._records + 1)] == 1]
-        return torch.from_numpy(kept).to(indices.device) if isinstance(indices, Tensor) else kept.tolist()
+        present_indices = drawn[self._there[np.maximum(0, drawn - self._records + 1)] == 1]
+        return (
+            torch.from_numpy(present_indices).to(indices.device)
+            if isinstance(indices, Tensor)
+            else present_indices.tolist()
+        )
 
     def __getitem__(self, index: Any) -> Any:
         """One record; ``UsageError`` in the place of an omitted canary or of a gradient, ``IndexError`` beyond."""
         if not self._fetched([int(index)]):
-            what = "is a gradient or nothing" if self.kind == GRADIENTS else "is omitted"
+            reason = "is a gradient or nothing" if self.kind == GRADIENTS else "is omitted"
             raise UsageError(
-                f"place {int(index)} of the planted dataset is empty, its canary {what}: fetch batches, as torch's "
+                f"place {int(index)} of the planted dataset is empty, its canary {reason}: fetch batches, as torch's "
                 "loaders do, or ask planted.present(indices) which are there"
             )
         return self._fetch(int(index) % len(self))
@@ -255,13 +259,13 @@ class GradientCanaries:
                 f"{count} gradient canaries need a coordinate each, and {size} are trained: plant {size} at most"
             )
         self._parameters, self._first = list(parameters), len(planted) - count
-        own = min(size // count, MOST_COORDINATES)
+        coordinates_per_canary = min(size // count, MOST_COORDINATES)
         chance = planted.source.generator()
-        places = chance.choice(size, size=(count, own), replace=False)
-        signs = 1.0 - 2.0 * chance.integers(0, 2, size=(count, own))
+        coordinates = chance.choice(size, size=(count, coordinates_per_canary), replace=False)
+        signs = 1.0 - 2.0 * chance.integers(0, 2, size=(count, coordinates_per_canary))
         device = self._parameters[0].device
-        self._places = torch.from_numpy(places.astype(np.int64)).to(device)
-        self._directions = torch.from_numpy(signs / np.sqrt(own)).to(device)
+        self._places = torch.from_numpy(coordinates.astype(np.int64)).to(device)
+        self._directions = torch.from_numpy(signs / np.sqrt(coordinates_per_canary)).to(device)
         self._sums = torch.zeros(count, dtype=torch.float64, device=device)
 
     def enter(self, drawn: Array, clip_norm: float) -> Tensor:
@@ -302,7 +306,7 @@ def scores_of(
     """Minus the loss of each canary, (m,) float64, in evaluation mode; ``UsageError`` if one is NaN."""
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
-    found: list[Array] = []
+    batch_scores: list[Array] = []
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -310,11 +314,11 @@ def scores_of(
             batch = list(canaries[start : start + batch_size])
             with torch.no_grad():
                 losses = losses_of(loss, model, collate(batch), len(batch))
-            found.append(-losses.detach().double().cpu().numpy())
+            batch_scores.append(-losses.detach().double().cpu().numpy())
     finally:
         for module in training:
             module.training = True
-    values: Array = np.concatenate(found)
+    values: Array = np.concatenate(batch_scores)
     require_numbers(values, "check the weights of the model, and the loss")
     return values
 

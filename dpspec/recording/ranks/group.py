@@ -68,32 +68,32 @@ class Group:
 
     def digest(self, *content: bytes) -> bytes:
         whole = hashlib.blake2b(key=self.secret, digest_size=16)
-        for one in content:
-            whole.update(one)
+        for chunk in content:
+            whole.update(chunk)
         return whole.digest()
 
     def end(self) -> None:
         """Let no rank wait for this one, which no longer records."""
         torch.distributed.distributed_c10d._get_default_store().set(f"dpspec/{self.run}/ended", "1")
 
-    def agree(self, what: str, value: int) -> Sequence[int] | None:
+    def agree(self, topic: str, value: int) -> Sequence[int] | None:
         """The values of all ranks if each gives one in time; otherwise None, on every rank.
 
         The first rank to decide writes the decision, which the store keeps: no rank waits for another afterwards.
         """
         store = torch.distributed.distributed_c10d._get_default_store()
-        place = f"dpspec/{self.run}/{what}"
-        keys = [f"{place}/{rank}" for rank in range(self.world)]
+        prefix = f"dpspec/{self.run}/{topic}"
+        keys = [f"{prefix}/{rank}" for rank in range(self.world)]
         store.set(keys[self.rank], str(value))
-        found, begun = "", time.monotonic()
-        while not found:
+        decision, begun = "", time.monotonic()
+        while not decision:
             try:
                 store.wait(keys, min(_GLANCE, PATIENCE))
-                found = "yes"
+                decision = "yes"
             except RuntimeError:
                 over = time.monotonic() - begun >= PATIENCE.total_seconds()
-                found = "no" if over or store.check([f"dpspec/{self.run}/ended"]) else ""
-        if bytes(store.compare_set(f"{place}/decision", "", found)).decode() != "yes":
+                decision = "no" if over or store.check([f"dpspec/{self.run}/ended"]) else ""
+        if bytes(store.compare_set(f"{prefix}/decision", "", decision)).decode() != "yes":
             return None
         return [int(store.get(key)) for key in keys]
 

@@ -39,12 +39,12 @@ def data_digest(group: Group, dataset: Any) -> str:
     """
     seed = int.from_bytes(group.digest(b"records")[:4], "little")
     try:
-        places = np.random.default_rng(seed).integers(0, len(dataset), size=_RECORDS).tolist()
+        indices = np.random.default_rng(seed).integers(0, len(dataset), size=_RECORDS).tolist()
         with same_randomness(torch.device("cpu"), seed):
-            contents = [readable_digest(dataset[place]) for place in places]
+            contents = [readable_digest(dataset[index]) for index in indices]
     except Exception:  # code of the dataset's own class
         return ""
-    return group.digest(*(one.encode() for one in contents)).hex() if all(contents) else ""
+    return group.digest(*(content.encode() for content in contents)).hex() if all(contents) else ""
 
 
 class RankWatch:
@@ -103,11 +103,11 @@ class RankWatch:
     def _passes(self) -> bytes:
         """The digest of the parameters in the passes of the step."""
         gathered, self._gathered = self._gathered, []
-        found = {(number, _told(one)) for number, one in gathered}
-        frozen = [one for one in found if one[0] >= len(self._noisy)]
-        changed = any(told != self._frozen.setdefault(number, told) for number, told in frozen)
-        self.other.add(changed or len(found) > len({number for number, _ in found}))
-        return self._digest_of(repr(sorted(found)).encode())
+        fingerprints = {(number, _told(gathered_bits)) for number, gathered_bits in gathered}
+        frozen = [entry for entry in fingerprints if entry[0] >= len(self._noisy)]
+        changed = any(text != self._frozen.setdefault(number, text) for number, text in frozen)
+        self.other.add(changed or len(fingerprints) > len({number for number, _ in fingerprints}))
+        return self._digest_of(repr(sorted(fingerprints)).encode())
 
     def before_noise(self) -> None:
         if self.sharded:
@@ -124,15 +124,17 @@ class RankWatch:
             self._total = sketch.along(sketch.fold(measured.sums, self.starts))[0] * measured.scale
             sketch = self._of_rows
         if sketch.complete:
-            sizes = [one.shape[1] for one in measured.sums]
+            sizes = [layer.shape[1] for layer in measured.sums]
             along = sketch.along(sketch.fold(torch.split(measured.noise, sizes, dim=1)))[0]
             self._noise = (along / deviation if deviation > 0.0 else along).clamp(-_LARGEST, _LARGEST)
 
     def step(self, drawn: Indices | None, epoch: Any = None) -> RankStep:
         """drawn: the records of the step. epoch: of the sampler when it began to draw them."""
-        own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
-        places, compared, foreign, order = self._places(drawn, epoch)
-        made = RankStep(
+        own_sketch, total_sketch, noise_sketch = (
+            along.float().cpu().numpy() for along in (self._own, self._total, self._noise)
+        )
+        drawn_places, compared, foreign, order = self._places(drawn, epoch)
+        rank_step = RankStep(
             gradients=self._gradients,
             parameters=self._passes() if self.sharded else self._digest(self._trained),
             seed=self._seed(self._sampler),
@@ -141,23 +143,25 @@ class RankWatch:
             order=order,
             foreign=foreign,
             compared=compared,
-            own=own,
-            total=total,
-            noise=noise,
-            places=places,
+            own=own_sketch,
+            total=total_sketch,
+            noise=noise_sketch,
+            places=drawn_places,
         )
         self._forget()
-        return made
+        return rank_step
 
     def _along(self) -> Tensor:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
-        return self.sketch.along(self.sketch.fold(one.detach().reshape(1, -1) for one in grads))[0]
+        return self.sketch.along(self.sketch.fold(gradient.detach().reshape(1, -1) for gradient in grads))[0]
 
     def _digest_of(self, *content: bytes) -> bytes:
         return self.group.digest(*content)[:_BYTES]
 
     def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
-        return self._digest_of(*(_told(fingerprint(one, self._key)).encode() for one in tensors if one is not None))
+        return self._digest_of(
+            *(_told(fingerprint(tensor, self._key)).encode() for tensor in tensors if tensor is not None)
+        )
 
     def _seed(self, drawing: Any) -> bytes:
         """The digest of the seed of an object's generator; of the rank's number if it has none."""
@@ -188,11 +192,16 @@ class RankWatch:
             inverse = np.empty(key[2], dtype=np.int64)
             inverse[order.numpy()] = np.arange(key[2])
             self._order = key, inverse, np.append(np.random.default_rng(self._key[0]).permutation(share), 0)
-        known = drawn[(drawn >= 0) & (drawn < key[2])]
-        places = self._order[1][known]
-        mine = places % world == self.group.rank
-        own, digest = places[mine] // world, self._digest_of(b"order", repr((key, compared)).encode())
-        return own[self._order[2][own] < compared], compared, len(drawn) - len(own), digest
+        in_range = drawn[(drawn >= 0) & (drawn < key[2])]
+        positions = self._order[1][in_range]
+        mine = positions % world == self.group.rank
+        own_positions, digest = positions[mine] // world, self._digest_of(b"order", repr((key, compared)).encode())
+        return (
+            own_positions[self._order[2][own_positions] < compared],
+            compared,
+            len(drawn) - len(own_positions),
+            digest,
+        )
 
 
 def _told(fingerprint: Any) -> str:

@@ -22,17 +22,17 @@ def shard_of(p: Any) -> tuple[int, int]:
 
     ``UsageError`` unless the processes hold consecutive rows, each row once, in float32 or float64.
     """
-    mesh, own, rows = getattr(p, "device_mesh", None), local(p), len(p) if p.dim() else 0
+    mesh, local_shard, rows = getattr(p, "device_mesh", None), local(p), len(p) if p.dim() else 0
     if mesh is None or not rows:
         raise UsageError(f"the optimizer is for sharded parameters, and one is whole: {_ADVICE}")
-    each = -(-rows // mesh.size())
-    start = min(mesh.get_local_rank() * each, rows) if mesh.ndim == 1 else 0
+    rows_per_process = -(-rows // mesh.size())
+    start = min(mesh.get_local_rank() * rows_per_process, rows) if mesh.ndim == 1 else 0
     fits = mesh.ndim == 1 and mesh.size() == torch.distributed.get_world_size()
-    fits = fits and [type(one).__name__ for one in p.placements] == ["Shard"] and p.placements[0].dim == 0
+    fits = fits and [type(placement).__name__ for placement in p.placements] == ["Shard"] and p.placements[0].dim == 0
     if (
         not fits
-        or own.shape != (min(each, rows - start), *p.shape[1:])
-        or own.dtype not in (torch.float32, torch.float64)
+        or local_shard.shape != (min(rows_per_process, rows - start), *p.shape[1:])
+        or local_shard.dtype not in (torch.float32, torch.float64)
     ):
         raise UsageError(f"a parameter is not sharded by rows over all processes: {_ADVICE}")
     return start * (p.numel() // rows), p.numel()

@@ -87,20 +87,20 @@ def _states() -> dict[str, bytes]:
     """The states of the global generators of NumPy and Python: 624 words of the Mersenne Twister, and the position."""
     import numpy as np
 
-    _, words, place, *_ = np.random.get_state(legacy=True)
-    _, (*own, own_place), _ = random.getstate()
+    _, numpy_words, numpy_position, *_ = np.random.get_state(legacy=True)
+    _, (*python_words, python_position), _ = random.getstate()
     return {
-        "numpy.random": np.asarray([*words, place], dtype=np.uint32).tobytes(),
-        "random": np.asarray([*own, own_place], dtype=np.uint32).tobytes(),
+        "numpy.random": np.asarray([*numpy_words, numpy_position], dtype=np.uint32).tobytes(),
+        "random": np.asarray([*python_words, python_position], dtype=np.uint32).tobytes(),
     }
 
 
 def _seed_of(name: str, state: bytes) -> int | None:
     """The compared seed that gives this state at once, or after at most 624 words; None if none does."""
-    words = state[: 624 * 4]
+    state_words = state[: 624 * 4]
     for seed in range(_COMPARED):
         for key in _keys(name, seed):
-            if key == words:
+            if key == state_words:
                 return seed
     return None
 
@@ -109,10 +109,10 @@ def _keys(name: str, seed: int) -> Iterator[bytes]:
     import numpy as np
 
     if name == "random":
-        own = random.Random(seed)
-        yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
-        own.getrandbits(32)
-        yield np.asarray(own.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        generator = random.Random(seed)
+        yield np.asarray(generator.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        generator.getrandbits(32)
+        yield np.asarray(generator.getstate()[1][:-1], dtype=np.uint32).tobytes()
         return
     source = np.random.RandomState(seed)
     yield _words(source)

@@ -14,8 +14,8 @@ def tensors_of(loader: Any) -> tuple[Any, ...] | None:
 
     dataset, indices = getattr(loader, "dataset", None), None
     while type(dataset) is Subset:
-        own = np.asarray(dataset.indices, dtype=np.int64)
-        indices = own if indices is None else own[indices]
+        subset_indices = np.asarray(dataset.indices, dtype=np.int64)
+        indices = subset_indices if indices is None else subset_indices[indices]
         dataset = dataset.dataset
     if isinstance(dataset, list | tuple) and dataset and len(dataset) <= _MOST_ROWS:
         dataset = _stacked(dataset)

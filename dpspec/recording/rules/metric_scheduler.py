@@ -23,7 +23,9 @@ class MetricScheduler(TrainingRule):
         self._number = 0
 
     def start(self, setup: RuleSetup) -> None:
-        self._optimizers = [one for one in (setup.optimizer, setup.private_optimizer) if one is not None]
+        self._optimizers = [
+            optimizer for optimizer in (setup.optimizer, setup.private_optimizer) if optimizer is not None
+        ]
         self._count()
 
     def stop(self) -> None:
@@ -32,9 +34,15 @@ class MetricScheduler(TrainingRule):
     def _count(self) -> None:
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-        schedulers = [one for one in gc.get_objects() if type(one).__name__ == "ReduceLROnPlateau"]
-        followed = [getattr(one, "optimizer", None) for one in schedulers if isinstance(one, ReduceLROnPlateau)]
-        number = sum(any(optimizer is own for own in self._optimizers) for optimizer in followed)
+        schedulers = [candidate for candidate in gc.get_objects() if type(candidate).__name__ == "ReduceLROnPlateau"]
+        followed = [
+            getattr(scheduler, "optimizer", None)
+            for scheduler in schedulers
+            if isinstance(scheduler, ReduceLROnPlateau)
+        ]
+        number = sum(
+            any(optimizer is training_optimizer for training_optimizer in self._optimizers) for optimizer in followed
+        )
         self._number = max(self._number, number)
 
     def facts(self) -> Mapping[str, Any]:

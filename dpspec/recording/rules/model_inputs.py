@@ -35,7 +35,7 @@ CHANGED_INPUTS = Rule(
 def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
     import torch
 
-    named = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    named = {**{str(position): value for position, value in enumerate(args)}, **kwargs}
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim() >= 1}
 
 
@@ -93,9 +93,9 @@ class VaryingPadding(_Inputs):
         for name, shapes in self._shapes.items():
             batch = 1 if self._time_first[name] else 0
             ranks = {len(shape) for shape in shapes}
-            for place in range(min(ranks)) if len(ranks) == 1 else ():
-                sizes = {shape[place] for shape in shapes}
-                if place != batch and len(sizes) > 1:
+            for axis in range(min(ranks)) if len(ranks) == 1 else ():
+                sizes = {shape[axis] for shape in shapes}
+                if axis != batch and len(sizes) > 1:
                     widths = [min(sizes), max(sizes), len(sizes)]
         return {"widths": widths}
 
@@ -139,10 +139,10 @@ class ChangedInputs(_Inputs):
         if int(step.drawn.max()) >= len(self._records) or rows[0].numel() != self._records[0].numel():
             return
         drawn = self._records[step.drawn.tolist()].reshape(len(rows), -1).double().cpu()
-        given = rows.reshape(len(rows), -1).double().cpu()
-        for place in range(min(_ROWS, len(rows))):
+        input_rows = rows.reshape(len(rows), -1).double().cpu()
+        for row_index in range(min(_ROWS, len(rows))):
             self._inspected += 1
-            self._mixed += _is_mixture(given[place], drawn, place)
+            self._mixed += _is_mixture(input_rows[row_index], drawn, row_index)
 
     def facts(self) -> Mapping[str, Any]:
         return {"inspected": self._inspected, "mixed": self._mixed}
@@ -155,18 +155,18 @@ class ChangedInputs(_Inputs):
         return f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
 
 
-def _is_mixture(row: Any, records: Any, place: int) -> bool:
+def _is_mixture(row: Any, records: Any, row_index: int) -> bool:
     """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not x_i."""
-    own, size = records[place], float(row.norm())
-    if not size > 0.0 or float((row - own).norm()) <= _ROUNDING * size:
+    own_record, size = records[row_index], float(row.norm())
+    if not size > 0.0 or float((row - own_record).norm()) <= _ROUNDING * size:
         return False
-    aa, bb, ab = own @ own, (records * records).sum(1), records @ own
-    ra, rb = row @ own, records @ row
+    aa, bb, ab = own_record @ own_record, (records * records).sum(1), records @ own_record
+    ra, rb = row @ own_record, records @ row
     determinant = aa * bb - ab**2
     usable = determinant > 1e-6 * aa * bb
     share_own = (ra * bb - rb * ab) / determinant.where(usable, determinant.new_tensor(1.0))
     share_other = (rb * aa - ra * ab) / determinant.where(usable, determinant.new_tensor(1.0))
-    residual = (row - share_own[:, None] * own - share_other[:, None] * records).norm(dim=1)
+    residual = (row - share_own[:, None] * own_record - share_other[:, None] * records).norm(dim=1)
     return bool((usable & (residual <= _ROUNDING * size) & (share_other.abs() > _SHARE)).any())
 
 

@@ -61,10 +61,10 @@ class ObservedRules:
 
     def facts(self) -> dict[str, Any]:
         """By rule, its facts; an ``error`` for a rule that failed."""
-        found: dict[str, Any] = {}
+        facts_by_rule: dict[str, Any] = {}
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, partial(_note, found, rule, observer))
-        return {**found, **{name: {"error": why} for name, why in self._failed.items()}}
+            self._guarded(rule, partial(_note, facts_by_rule, rule, observer))
+        return {**facts_by_rule, **{name: {"error": error} for name, error in self._failed.items()}}
 
     def _guarded(self, rule: Rule, observe: Callable[[], None]) -> None:
         try:

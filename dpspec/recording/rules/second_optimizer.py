@@ -50,17 +50,17 @@ class SecondOptimizer(TrainingRule):
             self._hook.remove()
 
     def facts(self) -> Mapping[str, Any]:
-        return {"others": [[type(one).__name__[:60], *counts] for one, *counts in self._steps.values()]}
+        return {"others": [[type(optimizer).__name__[:60], *counts] for optimizer, *counts in self._steps.values()]}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts = []
         for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
-            parts = [f"{int(inside)} tensors of the model"] if inside else []
-            parts += [f"{int(outside)} tensors outside the model"] if outside else []
+            targets = [f"{int(inside)} tensors of the model"] if inside else []
+            targets += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
             who = f"another optimizer ({name})" if optimizers == 1 else f"{number} other optimizers ({name})"
-            texts.append(f"{who} stepped {stepped} on {' and '.join(parts) or 'nothing'}")
+            texts.append(f"{who} stepped {stepped} on {' and '.join(targets) or 'nothing'}")
         text = "; ".join(texts[:3])
         return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -48,10 +48,10 @@ class StandardizedFeatures(TrainingRule):
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        parts = [
+        phrases = [
             f"{int(facts[key])} of {int(facts['columns'])} columns have {how} over exactly these records"
             for key, how in (("standardized", "mean 0 and deviation 1"), ("ranged", "minimum 0 and maximum 1"))
             if facts[key]
         ]
-        text = "; ".join(parts)
+        text = "; ".join(phrases)
         return f"{text}: were the constants of the scaling computed from them?" if text else ""
