@@ -46,10 +46,10 @@ class Mismatch:
     because: str = ""
 
 
-def compare(audit: str, what: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
+def compare(audit: str, field: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
     """The mismatches between two values, each written as JSON."""
-    for place, old, new in differing(write(recorded), write(recomputed), what):
-        yield Mismatch(audit, place, old, new)
+    for path, old, new in differing(write(recorded), write(recomputed), field):
+        yield Mismatch(audit, path, old, new)
 
 
 #: Parts of a verdict besides its outcome.

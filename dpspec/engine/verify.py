@@ -90,9 +90,9 @@ def verify(
             with limited(1):  # as in the run
                 again, differences = recompute(audit, catalog, directory, store, tests=tests, vouched=vouched)
         except PluginError as error:
-            here = versions_of(environment(catalog))
+            installed = versions_of(environment(catalog))
             recorded = versions_of(result.environment).items()
-            packages = ", ".join(clipped(f"{name} {version}") for name, version in recorded if name not in here)
+            packages = ", ".join(clipped(f"{name} {version}") for name, version in recorded if name not in installed)
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
             raise PluginError(text, error.diagnostics) from None
         except (SpecError, DataError, OSError, ValueError, KeyError) as error:
@@ -129,18 +129,18 @@ def verify(
             mismatches.extend(differences)
         if new.promised and not old.promised:
             # Results of version 0.1.0 lack their plans' promises.
-            told = f"taken from the plan, which promises {len(new.promised)}"
-            without = Mismatch(new.name, "promised", "no checks", told, differs=False)
+            explanation = f"taken from the plan, which promises {len(new.promised)}"
+            without = Mismatch(new.name, "promised", "no checks", explanation, differs=False)
             mismatches.append(without)
             old = dataclasses.replace(old, promised=new.promised)
-        for what in _RECOMPUTED:
-            for mismatch in compare(old.name, what, getattr(old, what), getattr(new, what)):
+        for field in _RECOMPUTED:
+            for mismatch in compare(old.name, field, getattr(old, field), getattr(new, field)):
                 if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
                     mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
                 mismatches.append(mismatch)
         mismatches.extend(_of_remedies(old, again.trained.prepared.spec, catalog))
-    for what in ("confidence", "notes"):
-        mismatches.extend(compare("", what, getattr(result, what), getattr(recomputed, what)))
+    for field in ("confidence", "notes"):
+        mismatches.extend(compare("", field, getattr(result, field), getattr(recomputed, field)))
     return tuple(mismatches)
 
 
@@ -179,8 +179,8 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", audit.document, spec.document)
     cell = [
-        Override(place=place, value=from_plain(thaw(value)), keys=key_spans(place, None))
-        for place, value in audit.cell.items()
+        Override(place=key_path, value=from_plain(thaw(value)), keys=key_spans(key_path, None))
+        for key_path, value in audit.cell.items()
     ]
     placed, problems = apply_overrides(from_plain(spec.to_json()), cell)
     try:
@@ -193,9 +193,9 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
     name = str(audit.document.get("name", ""))
     added = audit.name.removeprefix(name)
     # Among cells with other axes, labels say which axis they are of.
-    known = (suffixes([audit.cell])[0], suffixes([audit.cell, {"another": None}])[0]) if audit.cell else ("",)
+    cell_suffixes = (suffixes([audit.cell])[0], suffixes([audit.cell, {"another": None}])[0]) if audit.cell else ("",)
     numbered = bool(audit.cell) and _NUMBERED.fullmatch(added) is not None
-    if not audit.name.startswith(name) or not (added in known or numbered):
+    if not audit.name.startswith(name) or not (added in cell_suffixes or numbered):
         says = f"the document is named {short(write(audit.document.get('name')))}"
         yield Mismatch(audit.name, "name", short(audit.name), says)
     for key in audit.places:
@@ -240,11 +240,11 @@ def recompute(
     try:
         spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     except SpecError as error:  # without the keys that this version removed, which are then a difference
-        known = thaw(audit.document)
+        document = thaw(audit.document)
         for unknown in (d for d in error.diagnostics if d.code == "unknown-key"):
-            block = functools.reduce(operator.getitem, unknown.path[:-1], known)
+            block = functools.reduce(operator.getitem, unknown.path[:-1], document)
             del block[unknown.path[-1]]
-        spec = from_document(known, catalog, folder, name=audit.name, cell=audit.cell)
+        spec = from_document(document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_of_spec(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     absent = None
@@ -253,8 +253,8 @@ def recompute(
             prepared.audit.trial_inputs(spec)
         except DataError as error:  # a file that trials read in addition to the data
             absent = error
-            kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
-            prepared = dataclasses.replace(prepared, diagnostics=kept)
+            diagnostics = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
+            prepared = dataclasses.replace(prepared, diagnostics=diagnostics)
     if errors := [diagnostic for diagnostic in prepared.diagnostics if diagnostic.severity == "error"]:
         raise SpecError(errors)
     mismatches.extend(compare(audit.name, "facts", audit.facts, prepared.facts))
@@ -265,9 +265,9 @@ def recompute(
     elif absent is None:
         plan = prepared.plan()
     else:
-        every = (tuple(range(audit.planned_trials)),)
+        whole_chunk = (tuple(range(audit.planned_trials)),)
         power, notes, checks = audit.power, audit.notes, audit.promised
-        plan = dataclasses.replace(NO_TRIALS, chunks=every, power=power, notes=notes, checks=checks)
+        plan = dataclasses.replace(NO_TRIALS, chunks=whole_chunk, power=power, notes=notes, checks=checks)
     mismatches.extend(_origins(audit, plan, inputs, prepared, absent))
     recording, differences = _recording(audit, prepared)
     mismatches.extend(differences)
@@ -278,8 +278,8 @@ def recompute(
     for record, stored_trial in pairs:
         mismatches.extend(_altered(audit.name, record, stored_trial))
     if vouched and (missing := stored.count(None)):
-        why = f": the store has no seal of {'it' if missing == 1 else 'them'}"
-        mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), why))
+        detail = f": the store has no seal of {'it' if missing == 1 else 'them'}"
+        mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), detail))
     trials = [_trial(record, stored_trial) for record, stored_trial in pairs]
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
     taken: Counter[str] | None = None
@@ -346,8 +346,8 @@ def _origins(
             "every trial must be planned and occur once, in order",
         )
     if absent is not None:
-        why = f", without the file: {absent}"
-        yield _taken_as_recorded(audit, "the file that its trials read", counted_trials(len(indices)), why)
+        detail = f", without the file: {absent}"
+        yield _taken_as_recorded(audit, "the file that its trials read", counted_trials(len(indices)), detail)
     else:
         yield from _other_makers(audit, chunk_of, inputs, prepared)
 
@@ -366,23 +366,25 @@ def _other_makers(
         # Records of version 0.1.0 lack their makers.
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
-        found: list[tuple[str, str, str, bool]] = []
+        changes: list[tuple[str, str, str, bool]] = []
         revisions = {part: [m["kind"], m["revision"]] for part, m in makers.items()} if named else {}
         if named and key(revisions=FrozenMap(revisions), code=code_in(makers)) == record.key:
             for part, maker in makers.items():
                 if (maker["kind"], maker["revision"]) != tuple(installed[part]):
                     now = f"its revision {installed[part][1]} is installed, which trains or measures in another way"
-                    found.append((f"{part} {maker['kind']!r}", f"made by its revision {maker['revision']}", now, True))
-            for part, then, here in differences(makers, prepared.makers):  # other code may make the same trials
-                found.append((part, f"made by {then}", f"taken as recorded: installed is {here}", False))
+                    changes.append(
+                        (f"{part} {maker['kind']!r}", f"made by its revision {maker['revision']}", now, True)
+                    )
+            for part, then, now in differences(makers, prepared.makers):  # other code may make the same trials
+                changes.append((part, f"made by {then}", f"taken as recorded: installed is {now}", False))
         elif record.key not in [
             key(revisions=installed, code=code) for code in (FrozenMap(), code_in(prepared.makers))
         ]:
-            found.append(("key", "other inputs, data or revisions of plugins", "of no trial of this spec", True))
-        for each in found:
-            indices.setdefault(each, []).append(record.index)
-    for (what, then, now, differs), of in indices.items():
-        yield Mismatch(audit.name, f"{counted_trials(len(of))}, {what}", then, now, differs=differs)
+            changes.append(("key", "other inputs, data or revisions of plugins", "of no trial of this spec", True))
+        for change in changes:
+            indices.setdefault(change, []).append(record.index)
+    for (label, then, now, differs), trial_indices in indices.items():
+        yield Mismatch(audit.name, f"{counted_trials(len(trial_indices))}, {label}", then, now, differs=differs)
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
@@ -397,12 +399,12 @@ def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
         )
 
 
-def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
+def _taken_as_recorded(audit: AuditResult, label: str, recorded: str, detail: str) -> Mismatch:
     return Mismatch(
         audit.name,
-        what,
+        label,
         recorded,
-        f"taken as recorded{why}",
+        f"taken as recorded{detail}",
         differs=False,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
@@ -411,8 +413,8 @@ def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
     if stored is None:
         return Trial(index=record.index, evidence=record.evidence)
-    more = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
-    return Trial(index=record.index, evidence=FrozenMap({**more, **record.evidence}), arrays=stored.trial.arrays)
+    internal = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
+    return Trial(index=record.index, evidence=FrozenMap({**internal, **record.evidence}), arrays=stored.trial.arrays)
 
 
 def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:

@@ -80,8 +80,8 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
     if iterates_reveal_sums(spec.training.options, spec.steps):
         for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():
             pure = pure_epsilon(leakage.phases, direction)
-            room = Interval(pure * (1.0 - _SUM_ROUNDING), pure * (1.0 + _SUM_ROUNDING)).by("sum over steps")
-            bounds.append((certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
+            pure_interval = Interval(pure * (1.0 - _SUM_ROUNDING), pure * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+            bounds.append((certified("epsilon", pure_interval, at={"delta": 0.0}, direction=direction), pure_interval))
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:
             lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
@@ -178,13 +178,14 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     confidence = spec.audit.confidence
     count, successes = len(ranks), sum(rank < candidates.top for rank in ranks)
     method = f"reconstruction of {candidates.count} {_WORDS[candidates.source]}, {spec.threat_model.access}"
-    known = min(kit.recorded_number(trial, "records") for trial in trials) - 1  # the records that the adversary knows
+    # The records that the adversary knows.
+    known_records = min(kit.recorded_number(trial, "records") for trial in trials) - 1
     evidence = dps.Evidence(
         id=f"reconstruction/{candidates.count}/{candidates.top}",
         kind="binomial",
         quantity="gamma",
         statistics=dps.FrozenMap({"trials": count, "successes": successes}),
-        scope=kit.executed_scope(spec, adversary="record", records=known),
+        scope=kit.executed_scope(spec, adversary="record", records=known_records),
         at=dps.FrozenMap({"kappa": candidates.kappa}),
         method=method,
         source=SOURCE,
@@ -226,9 +227,9 @@ def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) ->
 
 def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
     runs: list[AttackedRun] = []
-    for number, one in enumerate(evidence, start=1):
+    for number, trial_evidence in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"
-        run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
+        run = read(AttackedRun, {key: value for key, value in trial_evidence.items() if value is not None}, where)
         if run.included is not None and len(run.included) != len(spec.phases):
             raise ValueError(f"{where}.included must be of {len(spec.phases)} phases, got {len(run.included)}")
         if runs and run.noise.degrees + run.noise.hidden != runs[0].noise.degrees + runs[0].noise.hidden:

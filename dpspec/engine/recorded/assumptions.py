@@ -33,7 +33,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 
 def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int) -> Iterator[Assumption]:
-    header, own = run.header, run.header.source == "own-loop"
+    header, own_loop = run.header, run.header.source == "own-loop"
     yield _constants(run, adjacency, public)
     sampled = header.is_poisson or np.isfinite(run["rate"]).any()
     if sampled:
@@ -44,13 +44,14 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
     if run.sums_type:
         text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
         yield stated("precision", text, "unchecked")
-    yield stated("noise-law", "" if own else "; it comes from torch's generator, not a cryptographic one, by default")
+    by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
+    yield stated("noise-law", "" if own_loop else by_torch)
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
-    if own:
-        why = why_noise_unconfirmed(run)
-        text = f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
-        yield stated("loop-reports", text, "unchecked" if why else "declared")
+    if own_loop:
+        doubt = why_noise_unconfirmed(run)
+        text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
+        yield stated("loop-reports", text, "unchecked" if doubt else "declared")
     if header.world:
         yield _joined_ranks(run)
     if header.shards and run.end is not None and run.end.noise is None:
@@ -66,16 +67,16 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
 
 
 def computed_from_records(run: RecordedRun) -> str:
-    seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
-    sizes = run["rows"][seen]
-    if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][seen], np.maximum(sizes, 1.0), rtol=1e-5):
+    observed = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
+    sizes = run["rows"][observed]
+    if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][observed], np.maximum(sizes, 1.0), rtol=1e-5):
         return "the divisor is the number of records in each batch"
     rates = np.nan_to_num(run["rate"])
     for name in ("divisor", "learning_rate", "clip_norm", "noise_multiplier"):
-        seen = np.isfinite(run[name]) & np.isfinite(run["rows"])
-        for rate in np.unique(rates[seen]):
-            at = seen & (rates == rate)
-            if _follows(run[name][at], run["rows"][at]):
+        observed = np.isfinite(run[name]) & np.isfinite(run["rows"])
+        for rate in np.unique(rates[observed]):
+            with_rate = observed & (rates == rate)
+            if _follows(run[name][with_rate], run["rows"][with_rate]):
                 return f"the {name.replace('_', ' ')} follows the number of records in each batch"
     return ""
 
@@ -103,16 +104,16 @@ def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     rate = header.rate if header.source == "opacus" else float(rates[0]) if len(rates) == 1 else None
     if header.records is None or rate is None or rate <= 0.0:
         return ""
-    found = []
+    computed_constants = []
     batches = round(1.0 / rate)
     if header.source == "opacus" and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
-        found.append(f"the rate {rate:.4g} may be 1 over the number of batches")
+        computed_constants.append(f"the rate {rate:.4g} may be 1 over the number of batches")
     floor = float(int(header.records * rate))
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     counted = (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public
     if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
-        found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
-    return ", ".join(found)
+        computed_constants.append(f"the divisor {floor:g} may be the floor of the records times the rate")
+    return ", ".join(computed_constants)
 
 
 def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
@@ -145,9 +146,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun) -> Assumption:
     internal = run.internal
-    seen = internal is not None and internal.sampling is not None
+    sampling_observed = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
-    return stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
+    return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
 
 
 def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
@@ -155,8 +156,8 @@ def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
         return
     unused = run.end.drawn_batches - int(np.nansum(run["batches"]))
     if unused > 0:
-        words = "one batch was" if unused == 1 else f"{unused} batches were"
-        text = f"{words} drawn and not used: {TEXTS['unused-batches']}"
+        unused_text = "one batch was" if unused == 1 else f"{unused} batches were"
+        text = f"{unused_text} drawn and not used: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         often = (run.end.passed_over or 0) > max(3, run.steps // 4)
         text += ", but batches were skipped so often that it may be a selection" if often else ""
@@ -164,11 +165,11 @@ def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
 
 
 def _joined_ranks(run: RecordedRun) -> Assumption:
-    found = run.folder.comparison or Comparison()
-    compared, doubts = found.compared if run.internal is not None else 0, ""
+    comparison = run.folder.comparison or Comparison()
+    compared, doubts = comparison.compared if run.internal is not None else 0, ""
     if compared < run.steps:
         doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
-    if found.other_data:
+    if comparison.other_data:
         doubts += (
             ", but their datasets hold different records at the same places, so that a record may be in the shares of "
             "two ranks: load and order the data in the same way on all ranks"
@@ -270,11 +271,11 @@ def _released_model(run: RecordedRun) -> Assumption:
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield stated("one-record")
     text, end = "", run.end
-    found = None if end is None else end.probe
+    probe = None if end is None else end.probe
     if end is not None and end.probe_failure:
         text = f"; the sensitivity probe failed: {end.probe_failure}"
-    elif found is not None and found[0] >= 1.0:
-        probed, removed, _, _, confirmed, _ = found
+    elif probe is not None and probe[0] >= 1.0:
+        probed, removed, _, _, confirmed, _ = probe
         text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps, and its loss gives the "
         text += f"gradients of the training at {confirmed:.0f} of these steps"
     if end is not None and end.replays is not None and end.replays[1] >= 1.0:
@@ -284,9 +285,9 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield stated("unmixed-batches", text)
     repeats = run.header.repeats
     if repeats > 1:
-        known = group_size >= repeats
-        text = f"; a record occurs {repeats} times" + ("" if known else f": use --group-size {repeats}")
-        yield stated("repeated-records", text, "reported" if known else "false")
+        covered = group_size >= repeats
+        text = f"; a record occurs {repeats} times" + ("" if covered else f": use --group-size {repeats}")
+        yield stated("repeated-records", text, "reported" if covered else "false")
     reduction = loss_reduction(run)
     if reduction is not None:
         yield reduction

@@ -49,13 +49,13 @@ _SMALLEST, _LARGEST = 1e-100, 1e9
 def phases_of(run: RecordedRun) -> list[RecordedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
     keys = zip(noise_multipliers(run), clip_norms, run.rates, strict=True)
-    found: list[RecordedPhase] = []
+    phases: list[RecordedPhase] = []
     first = 1
     for (multiplier, clip, rate), same in groupby(keys):
         steps = sum(1 for _ in same)
-        found.append(RecordedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        phases.append(RecordedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
         first += steps
-    return found
+    return phases
 
 
 def noise_multipliers(run: RecordedRun) -> list[float | None]:
@@ -105,11 +105,12 @@ class ScheduleEpsilon:
 def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
     """Epsilon of the executed schedule at ``delta`` for groups of ``size`` records."""
     noise = noise_multipliers(run)
-    known = [sigma for sigma in noise if sigma is not None]
-    if len(known) < len(noise):
-        why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
-        return ScheduleEpsilon(None, why)
-    bound = _bounded(run, known, adjacency, delta, size)
+    multipliers = [sigma for sigma in noise if sigma is not None]
+    unknown = len(noise) - len(multipliers)
+    if unknown:
+        reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
+        return ScheduleEpsilon(None, reason)
+    bound = _bounded(run, multipliers, adjacency, delta, size)
     if supported_share(run) < 1.0:  # a conservative noise multiplier gives no lower bound
         bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
     return bound
@@ -124,16 +125,16 @@ def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, 
     longest = max([1.0, *filter(math.isfinite, norms)])
     noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
     scaled, configured = run.scaled_squares, configured_multipliers(run)
-    known = [sigma for sigma in configured if sigma is not None]
+    multipliers = [sigma for sigma in configured if sigma is not None]
     count = run.header.parameters
     longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
-    if not (noise_off or longer) or scaled is None or len(known) < len(configured) or not count:
+    if not (noise_off or longer) or scaled is None or len(multipliers) < len(configured) or not count:
         return None
     sizes = [math.sqrt(float(squares) / count) for squares in scaled]
-    likely = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
-    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(known, likely, strict=True)]
-    found = _bounded(run, noise, adjacency, delta, 1)
-    return None if found.interval is None else found.interval.upper
+    relative_stds = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
+    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(multipliers, relative_stds, strict=True)]
+    epsilon = _bounded(run, noise, adjacency, delta, 1)
+    return None if epsilon.interval is None else epsilon.interval.upper
 
 
 def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
@@ -143,8 +144,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
             None, "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
         )
     if bare := sum(sigma < _SMALLEST for sigma in noise):
-        why = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
-        return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=why, tight=False)
+        reason = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
+        return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=reason, tight=False)
     sized = zip(run.header.layers, run.quietest, strict=True)
     quiet = [] if run.scaled_squares is None else [name for (name, size), least in sized if size and least == 0.0]
     if quiet:
@@ -156,9 +157,9 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
     if not run.header.in_epochs:
-        why = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
-        why = "were not observed at every step" if run.header.is_poisson else why
-        return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {why}")
+        reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
+        reason = "were not observed at every step" if run.header.is_poisson else reason
+        return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {reason}")
     if adjacency == ADD_REMOVE:
         return ScheduleEpsilon(None, f"{scheme} batches all change when a record is added: nothing bounds that")
     internal = run.internal
@@ -195,12 +196,15 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     if not drops and not keeps:
         return None
     count = batches[0] if drops else batches[1]
-    epochs, rest = divmod(run.steps, count)
+    epochs, last_steps = divmod(run.steps, count)
     drawn = min(count * size, records)
     losses: list[PrivacyLoss] = []
     if adjacency == ZERO_OUT:
         full = (largest_sum_pair(count, sigma, 2.0, 1.0, drawn / records), epochs)
-        part = (largest_sum_pair(max(1, rest), sigma, 2.0, 1.0, max(1, rest) * size / records), min(rest, 1))
+        part = (
+            largest_sum_pair(max(1, last_steps), sigma, 2.0, 1.0, max(1, last_steps) * size / records),
+            min(last_steps, 1),
+        )
         losses.append(PrivacyLoss(tuple((pair, times) for pair, times in (full, part) if times), "present-first"))
     elif not epochs:
         return None
@@ -230,8 +234,8 @@ def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: in
         unit = 10.0**exponent
         rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
     counts = Counter(zip(rounded, rates, strict=True))
-    parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
-    return PrivacyLoss(tuple(parts)), exact
+    components = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
+    return PrivacyLoss(tuple(components)), exact
 
 
 def _ranked_epsilon(
@@ -247,8 +251,8 @@ def _ranked_epsilon(
     loose = poisson_epsilon(noise, rates, 0.5 * delta, size).interval
     charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
     if not charge <= 0.5 * delta:
-        why = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
-        return ScheduleEpsilon(None, f"{why}, too much for delta: use larger batches")
+        reason = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
+        return ScheduleEpsilon(None, f"{reason}, too much for delta: use larger batches")
     above = poisson_epsilon(noise, rates, delta - charge, size)
     below = poisson_epsilon(noise, rates, delta + charge, size)
     if above.interval is None or below.interval is None:
@@ -386,16 +390,19 @@ def canary_bound(run: RecordedRun, delta: float) -> CanaryBound | None:
     guesses, correct = guess_counts.counts([outcomes], guess_counts.blind(number))
 
     def bounds(deltas: Sequence[float]) -> list[tuple[float, float]]:
-        found = [(epsilon_of(run, ZERO_OUT, at, run.header.copies).interval, at) for at in deltas]
-        return [(interval.upper, at) for interval, at in found if interval is not None]
+        intervals = [
+            (epsilon_of(run, ZERO_OUT, tested_delta, run.header.copies).interval, tested_delta)
+            for tested_delta in deltas
+        ]
+        return [(interval.upper, tested_delta) for interval, tested_delta in intervals if interval is not None]
 
     first = bounds([delta])
-    points = [(upper, at) for upper, at in first if upper < math.inf]
+    points = [(upper, tested_delta) for upper, tested_delta in first if upper < math.inf]
     further: list[tuple[float, float]] = []
     # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
     smallest = [(upper, _DELTAS[-1]) for upper, _ in points]
     if points and guess_counts.p_value(number, guesses, correct, smallest) <= CONTRADICTED:
-        further = bounds([at for at in _DELTAS if at < delta])
+        further = bounds([tested_delta for tested_delta in _DELTAS if tested_delta < delta])
     return CanaryBound(
         delta=delta,
         canaries=number,
@@ -405,13 +412,13 @@ def canary_bound(run: RecordedRun, delta: float) -> CanaryBound | None:
         upper=first[0][0] if first else None,
         p_value=guess_counts.p_value(number, guesses, correct, [*points, *further]),
         final=run.scored is not None and run.scored.final,
-        further=tuple(at for _, at in further),
+        further=tuple(tested_delta for _, tested_delta in further),
         constant=bool((scores == scores[0]).all()),
         assumptions=tuple(_assumptions(run)),
     )
 
 
-def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT) -> Evidence:
+def evidence_of(run: RecordedRun, bound: CanaryBound, adjacency: str = ZERO_OUT) -> Evidence:
     """The guesses as evidence on the executed pipeline; against all iterates if the canaries are gradients.
 
     ``adjacency`` is zero-out, or add-remove if no constant follows from the number of records.
@@ -421,7 +428,7 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
         id="canaries" if adjacency == ZERO_OUT else f"canaries/{adjacency}",
         kind="one-run-ladder",
         statistics=FrozenMap(
-            {"canaries": found.canaries, "guesses": list(found.guesses), "correct": list(found.correct)}
+            {"canaries": bound.canaries, "guesses": list(bound.guesses), "correct": list(bound.correct)}
         ),
         scope=Scope(
             adjacency=adjacency,
@@ -431,12 +438,12 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
             pipeline="executed",
             min_records=max(0, (header.records or 0) - header.canaries * header.copies),
         ),
-        at=FrozenMap({"delta": found.delta, "group_size": header.copies}),
-        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries"
+        at=FrozenMap({"delta": bound.delta, "group_size": header.copies}),
+        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {bound.canaries} canaries"
         f"{f' of {header.copies} equal records' if header.copies > 1 else ''} of a recorded script",
         source=guess_counts.SOURCE,
-        power=guess_counts.largest(found.canaries, found.guesses, found.delta, CONFIDENCE),
-        assumptions=found.assumptions,
+        power=guess_counts.largest(bound.canaries, bound.guesses, bound.delta, CONFIDENCE),
+        assumptions=bound.assumptions,
     )
 
 

@@ -129,9 +129,9 @@ TEXTS: Mapping[str, str] = {
 }
 
 
-def stated(name: str, more: str = "", status: AssumptionStatus = "declared") -> Assumption:
+def stated(name: str, detail: str = "", status: AssumptionStatus = "declared") -> Assumption:
     """The assumption of :data:`TEXTS`, with a sentence on the run."""
-    return Assumption(name=name, status=status, text=f"{TEXTS[name]}{more}")
+    return Assumption(name=name, status=status, text=f"{TEXTS[name]}{detail}")
 
 
 #: The names of the channels, in the order of the table.
@@ -164,8 +164,8 @@ def channel_of(name: str) -> str | None:
 def require_known(option: str, names: Collection[str], valid: Collection[str]) -> None:
     wrong = next((name for name in names if name not in valid), None)
     if wrong is not None:
-        near = did_you_mean(closest(wrong, valid))
-        raise UsageError(f"{option}: {wrong!r} is unknown{near} (valid: {listed(valid)})")
+        suggestion = did_you_mean(closest(wrong, valid))
+        raise UsageError(f"{option}: {wrong!r} is unknown{suggestion} (valid: {listed(valid)})")
 
 
 def complete(
@@ -176,62 +176,67 @@ def complete(
     assumed: names of channels and assumptions that the user assumes. An unchecked assumption with such a name, or of
     such a channel, becomes a declared one. One that is false stays false.
     """
-    known = {channel_of(one.assumption) for one in checks} | {channel_of(one.name) for one in assumptions}
-    found = list(assumptions)
+    covered = {channel_of(check.assumption) for check in checks} | {
+        channel_of(assumption.name) for assumption in assumptions
+    }
+    completed = list(assumptions)
     for name, kind in KINDS.items():
-        if name not in known:
+        if name not in covered:
             status: AssumptionStatus = "declared" if name in _ASSUMED_IF_MISSING else "unchecked"
-            found.append(Assumption(name=name, status=status, text=kind.missing))
-    for number, one in enumerate(found):
-        if one.status == "unchecked" and {one.name, channel_of(one.name)} & {*assumed}:
-            found[number] = replace(one, status="declared", text=f"{one.text}; the user assumes it")
-    return tuple(found)
+            completed.append(Assumption(name=name, status=status, text=kind.missing))
+    for number, assumption in enumerate(completed):
+        if assumption.status == "unchecked" and {assumption.name, channel_of(assumption.name)} & {*assumed}:
+            completed[number] = replace(assumption, status="declared", text=f"{assumption.text}; the user assumes it")
+    return tuple(completed)
 
 
 def channels(checks: Sequence[Check], assumptions: Sequence[Assumption]) -> tuple[Channel, ...]:
-    found = []
+    run_channels = []
     for name in CHANNELS:
-        made = [one for one in checks if channel_of(one.assumption) == name]
-        needed = [one for one in assumptions if channel_of(one.name) == name]
-        found.append(_channel(name, made, needed, max(1, len(checks))))
-    return tuple(found)
+        channel_checks = [check for check in checks if channel_of(check.assumption) == name]
+        needed = [assumption for assumption in assumptions if channel_of(assumption.name) == name]
+        run_channels.append(_channel(name, channel_checks, needed, max(1, len(checks))))
+    return tuple(run_channels)
 
 
-def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
-    return _once([*(name for channel in found for name in channel.assumes), HONEST_SCRIPT])
+def assumes(run_channels: Sequence[Channel]) -> tuple[str, ...]:
+    return _once([*(name for channel in run_channels for name in channel.assumes), HONEST_SCRIPT])
 
 
 def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumption], family: int) -> Channel:
     text = KINDS[name].text
-    bad = [one for one in checks if rejected(one, family)]
-    false = [one for one in assumptions if one.status == "false"]
-    doubted = [one for one in assumptions if one.status == "unchecked"]
+    bad = [check for check in checks if rejected(check, family)]
+    false = [assumption for assumption in assumptions if assumption.status == "false"]
+    doubted = [assumption for assumption in assumptions if assumption.status == "unchecked"]
     set_aside = _SUPPORTED if checks else set()
-    declared = [one for one in assumptions if one.status == "declared" and one.name not in set_aside]
+    declared = [
+        assumption for assumption in assumptions if assumption.status == "declared" and assumption.name not in set_aside
+    ]
     if bad or false:
-        sources = (*(one.assumption for one in bad), *(one.name for one in false))
-        notes = [one.test.removesuffix(", exact") + (f" ({one.note})" if one.note else "") for one in bad]
-        why = [*notes, *(one.text for one in false)]
-        return Channel(name=name, status="violated", text=f"{text}: {why[0]}", sources=_once(sources))
+        sources = (*(check.assumption for check in bad), *(assumption.name for assumption in false))
+        notes = [check.test.removesuffix(", exact") + (f" ({check.note})" if check.note else "") for check in bad]
+        reasons = [*notes, *(assumption.text for assumption in false)]
+        return Channel(name=name, status="violated", text=f"{text}: {reasons[0]}", sources=_once(sources))
     if doubted or not (checks or assumptions):
-        why = [one.text for one in doubted] or [KINDS[name].missing]
-        return Channel(name=name, status="open", text=f"{text}: {why[0]}", sources=_names(doubted))
-    tests = [one.detectable for one in checks if one.detectable is not None and 0.0 < one.detectable < math.inf]
+        reasons = [assumption.text for assumption in doubted] or [KINDS[name].missing]
+        return Channel(name=name, status="open", text=f"{text}: {reasons[0]}", sources=_names(doubted))
+    tests = [check.detectable for check in checks if check.detectable is not None and 0.0 < check.detectable < math.inf]
     sharpest = min(tests) if tests else 0.0 if checks else None
-    seen = f"; the sharpest detects {upper(100.0 * min(tests), digits=2)}%" if tests else ""
-    text += f" ({len(checks)} check{'' if len(checks) == 1 else 's'}{seen})" if checks else ""
+    sharpest_text = f"; the sharpest detects {upper(100.0 * min(tests), digits=2)}%" if tests else ""
+    text += f" ({len(checks)} check{'' if len(checks) == 1 else 's'}{sharpest_text})" if checks else ""
     status: ChannelStatus = "assumed"
     if declared:
         assumed = sources = _names(declared)
         text += f": assumes {', '.join(assumed)}"
     else:
-        status = "verified" if all(one.test.endswith(", exact") for one in checks) else "tested"
-        assumed, sources = (), _once(one.assumption for one in checks) + _once(one.name for one in assumptions)
+        status = "verified" if all(check.test.endswith(", exact") for check in checks) else "tested"
+        sources = _once(check.assumption for check in checks) + _once(assumption.name for assumption in assumptions)
+        assumed = ()
     return Channel(name=name, status=status, text=text, detectable=sharpest, sources=_once(sources), assumes=assumed)
 
 
 def _names(assumptions: Sequence[Assumption]) -> tuple[str, ...]:
-    return _once(one.name.removesuffix(UNKNOWN) for one in assumptions)
+    return _once(assumption.name.removesuffix(UNKNOWN) for assumption in assumptions)
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

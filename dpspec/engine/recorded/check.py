@@ -63,7 +63,7 @@ class CheckedRun:
         """Whether the claim is proved and the run conforms, whether or not a rule fired."""
         (audit,) = self.result.audits
         conforms = audit.conformance.status == "no-deviation-found"
-        return conforms and bool(audit.verdicts) and all(one.verdict == "proved" for one in audit.verdicts)
+        return conforms and bool(audit.verdicts) and all(verdict.verdict == "proved" for verdict in audit.verdicts)
 
     @property
     def passed(self) -> bool:
@@ -76,11 +76,13 @@ class CheckedRun:
         (audit,) = self.result.audits
         mechanism, claims = audit.document["mechanism"], audit.document["claims"]
         size = claims[0]["group_size"] if claims else 1
-        at = {"delta": mechanism["delta"], "group_size": size}
+        delta_and_size = {"delta": mechanism["delta"], "group_size": size}
         if audit.conformance.status != "no-deviation-found":
             return None
         bounds = [
-            f.value for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon" and dict(f.at) == at
+            f.value
+            for f in audit.findings
+            if f.bound == "upper" and f.quantity == "epsilon" and dict(f.at) == delta_and_size
         ]
         return next((value for value in bounds if math.isfinite(value)), None)
 
@@ -131,7 +133,7 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
         "training": {
             "backend": KIND,
             "run": run.as_posix(),
-            **{key: given for key, given in names.items() if given},
+            **{key: option_names for key, option_names in names.items() if option_names},
         },
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
         "claims": claims,
@@ -148,7 +150,7 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
     spec = from_document(document_of(run, claim), catalog)
     with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
         result = runner.run([spec], catalog, store=Store(folder))
-    given: dict[str, Sequence[object]] = {
+    option_values: dict[str, Sequence[object]] = {
         "--delta": [claim.delta],
         "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
         "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
@@ -160,7 +162,7 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
         "--ignore": claim.ignore,
     }
     command = ["dpspec", "check", os.fspath(run)]
-    command += [word for option, values in given.items() for value in values for word in (option, str(value))]
+    command += [word for option, values in option_values.items() for value in values for word in (option, str(value))]
     return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
 
 

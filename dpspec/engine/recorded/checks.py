@@ -108,11 +108,11 @@ _LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES, noise_checks.EARLIER)
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
 
 
-def advice(found: Check, rejected: Collection[Check] = ()) -> str:
+def advice(check: Check, rejected: Collection[Check] = ()) -> str:
     """A likely cause of a rejected check and its fix; empty if the name suffices.
 
     Args:
-        found: The rejected check.
+        check: The rejected check.
         rejected: All rejected checks of the run. If all layers have noise of the same wrong scale, only the check of
             the scale gets advice, because the other checks of the noise follow from it.
     """
@@ -122,18 +122,18 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
             c.measured for c in rejected if c.test.startswith(_LAYER) and c.note.startswith("in each layer, least")
         ]
         if all(measured is None or measured >= 0.9 * scale.measured for measured in layers):
-            if found is scale:
+            if check is scale:
                 return (
                     f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check "
                     "the noise multiplier, and that the clip norm multiplies it once."
                 )
-            if found.test.startswith(_SCALED) or (scale.measured > 1.0 and found.test.startswith(_LARGER)):
+            if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
-    if found.test.startswith("variance of batch sizes") and found.measured == 0:
+    if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
-    if found.test.startswith("variance of inclusions per record") and found.measured == 0:
+    if check.test.startswith("variance of inclusions per record") and check.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
-    return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
+    return next((advice_text for name, advice_text in _ADVICE.items() if check.test.startswith(name)), "")
 
 
 def own_checks(run: RecordedRun) -> Iterator[Check]:
@@ -160,21 +160,21 @@ def own_checks(run: RecordedRun) -> Iterator[Check]:
 
 def _noise(run: RecordedRun) -> Iterator[Check]:
     squares = run["noise_squares"]
-    seen = np.isfinite(squares)
-    if seen.any():
+    observed = np.isfinite(squares)
+    if observed.any():
         noisy = run["noise_multiplier"] > 0.0
-        without = seen & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
+        without = observed & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
         count = int(without.sum())
         note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
         yield none_found("noise-scale", _WITHOUT, "reported", count, note)
-    parts = {
+    layer_squares = {
         name: (float(total), size * run.steps)
         for (name, size), total in zip(run.header.layers, run.layers, strict=True)
         if size
     }
-    if run.scaled_squares is None or not parts:
+    if run.scaled_squares is None or not layer_squares:
         return
-    name, quiet = noise_tests.quietest(parts)
+    name, quiet = noise_tests.quietest(layer_squares)
     yield quiet.check("per-layer-noise", "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
@@ -206,9 +206,9 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         right, note = end.meddled == 0, f"at {_audited(end)}"
         yield _sampled("update", MEDDLED, right, 0.0, end.meddled, note, None, whole=_all_audited(end))
     yield from noise_checks.reported_noise_checks(run)
-    seen = np.isfinite(internal.moved) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
-    if seen.any():
-        still = int((internal.moved[seen] == 0.0).sum())
+    comparable = np.isfinite(internal.moved) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
+    if comparable.any():
+        still = int((internal.moved[comparable] == 0.0).sum())
         test = "noisy updates without a parameter change"
         yield none_found("update", test, "measured", still, "effect of noisy updates", None)
     if end is not None:
@@ -274,17 +274,19 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
         most = LARGEST_MOVE * (1.0 + MOVE_ROUNDING)
         yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
-        others = max(of_outputs, of_gradients)
-        yield _sampled("unmixed-batches", OTHERS_MOVED, others <= ROWS_ROUNDING, 0.0, others, note, ROWS_ROUNDING)
+        other_move = max(of_outputs, of_gradients)
+        yield _sampled(
+            "unmixed-batches", OTHERS_MOVED, other_move <= ROWS_ROUNDING, 0.0, other_move, note, ROWS_ROUNDING
+        )
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
         yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)
     if end.passes is not None and end.passes[0]:
-        seen, other, steps, without, compared = end.passes
-        note = f"{seen} passes, at {steps - without} of {steps} steps"
-        whole, note = compared == seen, note if compared == seen else f"values at {compared} of {note}"
-        yield _sampled("gradient-parameters", OTHER_PARAMETERS, other == 0, 0.0, other, note, None, whole=whole)
+        passes, wrong, steps, without, compared = end.passes
+        note = f"{passes} passes, at {steps - without} of {steps} steps"
+        whole, note = compared == passes, note if compared == passes else f"values at {compared} of {note}"
+        yield _sampled("gradient-parameters", OTHER_PARAMETERS, wrong == 0, 0.0, wrong, note, None, whole=whole)
     if end.updates is not None and end.updates[1]:
         steps, recomputed_steps, wrong, _ = end.updates
         note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
@@ -305,7 +307,7 @@ def _sampled(
     test: str,
     right: bool,
     declared: float,
-    seen: float,
+    measured: float,
     note: str,
     detectable: float | None,
     *,
@@ -313,10 +315,10 @@ def _sampled(
 ) -> Check:
     """A property computed at some steps: it verifies the ``whole`` run, or tests its other steps."""
     if whole:
-        return exactly(test, right, declared, seen, detectable).check(assumption, "measured", note)
+        return exactly(test, right, declared, measured, detectable).check(assumption, "measured", note)
     p_value = 1.0 if right else 0.0
-    found = Measurement(test=test, declared=declared, measured=seen, p_value=p_value, detectable=detectable)
-    return found.check(assumption, "measured", note)
+    measurement = Measurement(test=test, declared=declared, measured=measured, p_value=p_value, detectable=detectable)
+    return measurement.check(assumption, "measured", note)
 
 
 def _batches(run: RecordedRun) -> Iterator[Check]:
@@ -351,9 +353,9 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
 
 
 def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
-    at = int(np.argmax(wrong)) if wrong.any() else 0
-    declared, seen = (float(np.nan_to_num(values[at], nan=0.0)) for values in (executed, reported))
-    return exactly(test, not wrong.any(), declared, seen).check("accounting", "reported", note)
+    first_wrong = int(np.argmax(wrong)) if wrong.any() else 0
+    declared, reported_value = (float(np.nan_to_num(values[first_wrong], nan=0.0)) for values in (executed, reported))
+    return exactly(test, not wrong.any(), declared, reported_value).check("accounting", "reported", note)
 
 
 def _divided(run: RecordedRun) -> Iterator[Check]:
@@ -361,8 +363,9 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
     both = np.isfinite(declared) & np.isfinite(measured)
     if both.any():
         difference = np.abs(measured[both] / declared[both] - 1.0)
-        at = int(np.argmax(difference))
+        most_different = int(np.argmax(difference))
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
-        right, values = bool(difference[at] <= precision), (float(declared[both][at]), float(measured[both][at]))
+        right = bool(difference[most_different] <= precision)
+        values = float(declared[both][most_different]), float(measured[both][most_different])
         name, test, note = "data-independent-hyperparameters", DIVISOR, "the configured divisor"
         yield exactly(test, right, *values, precision).check(name, "reported", note)

@@ -86,8 +86,8 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
     run = read_run(path)
     if run.steps == 0:
         reason = run.folder.fault
-        why = f"the recorder stopped: {reason}" if reason else "the optimizer never stepped"
-        raise NothingToRunError(f"{path}: no step was recorded: {why}")
+        cause = f"the recorder stopped: {reason}" if reason else "the optimizer never stepped"
+        raise NothingToRunError(f"{path}: no step was recorded: {cause}")
     return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
 
 
@@ -125,10 +125,10 @@ class RecordedRuns:
                     "data.records_per_user records",
                 )
             if not phase.sampling.is_poisson:
-                own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
+                phase_sampling = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
                 yield unsupported(
                     f"a recorded run is compared with Poisson samples, not {phase.sampling.scheme} batches",
-                    ("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
+                    ("mechanism", "phases", i, "sampling") if phase_sampling else ("mechanism", "sampling"),
                     "write mechanism: {kind: recorded} to bound the recorded schedule",
                 )
 
@@ -143,12 +143,12 @@ class RecordedRuns:
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
-        own = tuple(f for f in audit.findings if f.source.startswith(SOURCE) or f.scope.pipeline == "executed")
-        bound = next((f for f in audit.findings if f.bound == "upper" and f not in own), None)
+        run_findings = tuple(f for f in audit.findings if f.source.startswith(SOURCE) or f.scope.pipeline == "executed")
+        bound = next((f for f in audit.findings if f.bound == "upper" and f not in run_findings), None)
         return ExecutedRun(
             checks=audit.checks,
             assumptions=bound.assumptions if bound is not None else (),
-            findings=own,
+            findings=run_findings,
             evidence=audit.evidence,
             section=audit.recording or Recording(steps=0, ended=False, setup=()),
             series=tuple(series for series in audit.series if series.name == PROFILE),
@@ -174,8 +174,8 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         checks = (*checks, exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        known = assumptions(run, adjacency, public=public, group_size=size)
-        return complete(tested, (*known, *_doubts(canaries)), assumed)
+        run_assumptions = assumptions(run, adjacency, public=public, group_size=size)
+        return complete(tested, (*run_assumptions, *_doubts(canaries)), assumed)
 
     deviating = {check.assumption for check in checks if rejected(check, len(checks))}
     findings: list[Finding] = []
@@ -195,9 +195,10 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     measured = measured_epsilon(run, checks, strictest, deltas[-1])
     if measured is not None:
         scope = Scope(adjacency=strictest, access="all-iterates", adversary="gradient", pipeline="executed")
-        at, method = FrozenMap({"delta": deltas[-1], "group_size": 1}), "the measured noise and norms of the run"
+        delta_and_size = FrozenMap({"delta": deltas[-1], "group_size": 1})
+        method = "the measured noise and norms of the run"
         kind: dict[str, Any] = {"quantity": "epsilon", "bound": "estimate", "rigor": "approximate"}
-        findings.append(Finding(**kind, value=measured, at=at, scope=scope, method=method, source=_SOURCE))
+        findings.append(Finding(**kind, value=measured, at=delta_and_size, scope=scope, method=method, source=_SOURCE))
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
@@ -205,7 +206,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     accept, select, ignore = _rule_names(spec)
     rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
-    found = channels(checks, needed)
+    run_channels = channels(checks, needed)
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
@@ -221,9 +222,9 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             phases=tuple(phases[:_MOST_PHASES]),
             more_phases=max(0, len(phases) - _MOST_PHASES),
             accountant=accountant_report(run, deltas[-1], epsilon_of(run, strictest, deltas[-1], 1)),
-            advice=tuple(dict.fromkeys(words for check in bad if (words := advice(check, bad)))),
-            channels=found,
-            assumes=assumes(found),
+            advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
+            channels=run_channels,
+            assumes=assumes(run_channels),
             assumed=assumed,
             public=public,
             rules=rules,
@@ -239,13 +240,13 @@ def _declared_phases(spec: Spec) -> tuple[Phase, ...]:
 
 
 def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    given = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
+    names = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
     for key, valid in (("assume", ASSUMABLE), ("public", HYPERPARAMETERS)):
         try:
-            require_known(key, given[key], valid)
+            require_known(key, names[key], valid)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
-    return given["assume"], given["public"]
+    return names["assume"], names["public"]
 
 
 def _rule_names(spec: Spec) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
@@ -265,12 +266,12 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
     """A doubt if canaries exceed the certified bound, of another model or without contradicting the schedule."""
     if canaries is None or not (canaries.above or canaries.contradicts):
         return
-    found = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
+    canary_text = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
     if not canaries.final:
-        yield stated("scored-model", f"; its parameters differ, and {found}", "unchecked")
+        yield stated("scored-model", f"; its parameters differ, and {canary_text}", "unchecked")
     elif not canaries.contradicts:
         text = (
-            f"{found}, above the certified bound; one in twenty sound runs shows that: train again with other "
+            f"{canary_text}, above the certified bound; one in twenty sound runs shows that: train again with other "
             "inclusion bits and more canaries"
         )
         yield Assumption(name="canaries", status="unchecked", text=text)
@@ -279,22 +280,28 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
 def _bounds(
     run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
 ) -> Iterator[Finding]:
-    found = epsilon_of(run, adjacency, delta, size)
-    at = {"delta": delta, "group_size": size}
+    epsilon = epsilon_of(run, adjacency, delta, size)
+    delta_and_size = {"delta": delta, "group_size": size}
     scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
-    if found.interval is None or math.isinf(found.interval.upper):
+    if epsilon.interval is None or math.isinf(epsilon.interval.upper):
         nothing = Interval(0.0, math.inf)
-        yield certified_upper("epsilon", nothing, at=at, scope=scope, source=_SOURCE, method=found.method)
+        yield certified_upper("epsilon", nothing, at=delta_and_size, scope=scope, source=_SOURCE, method=epsilon.method)
         return
     bound = certified_upper(
-        "epsilon", found.interval, at=at, scope=scope, source=_SOURCE, assumptions=needed, method=found.method
+        "epsilon",
+        epsilon.interval,
+        at=delta_and_size,
+        scope=scope,
+        source=_SOURCE,
+        assumptions=needed,
+        method=epsilon.method,
     )
-    if not found.tight:
+    if not epsilon.tight:
         yield replace(bound, lower=None)
         return
     yield bound
     if _reveals_sums(run):
-        attained = certified_lower(bound, found.interval, source=f"{_SOURCE}; attained: section 3.3")
+        attained = certified_lower(bound, epsilon.interval, source=f"{_SOURCE}; attained: section 3.3")
         if attained is not None:
             yield attained
 
@@ -308,14 +315,14 @@ def _of_shuffled_loader(
     run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
 ) -> Iterator[Finding]:
     """The lower bound of a shuffled loader, as executed, also if the accountant assumed Poisson samples."""
-    found = shuffled_epsilon(run, adjacency, delta) if _reveals_sums(run) else None
-    if found is None:
+    shuffled = shuffled_epsilon(run, adjacency, delta) if _reveals_sums(run) else None
+    if shuffled is None:
         return
     scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed")
-    at = {"delta": delta, "group_size": size}
-    bound = certified_upper("epsilon", found[0], at=at, scope=scope, source=_SOURCE, assumptions=needed)
+    delta_and_size = {"delta": delta, "group_size": size}
+    bound = certified_upper("epsilon", shuffled[0], at=delta_and_size, scope=scope, source=_SOURCE, assumptions=needed)
     source = f"{_SOURCE}; attained: proofs/shuffle.md"
-    attained = certified_lower(bound, found[0], source=source, min_records=found[1])
+    attained = certified_lower(bound, shuffled[0], source=source, min_records=shuffled[1])
     if attained is not None:
         yield attained
 
@@ -330,8 +337,8 @@ def digest_of(folder: Path) -> str:
     """SHA-256 over names, lengths and contents of the folder's existing files, in order, also of ranks and parts."""
     whole = hashlib.sha256()
     further = (sorted(folder.glob(pattern)) for pattern in ("rank-*", "part-*", "part-*/rank-*"))
-    for place in (folder, *itertools.chain(*further)):
-        for path in (place / name for name in FILES):
+    for recorded_folder in (folder, *itertools.chain(*further)):
+        for path in (recorded_folder / name for name in FILES):
             if not path.exists():
                 continue
             whole.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
@@ -356,23 +363,25 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     yield _same("sampling", "sampling rate that the spec declares", declared, rates)
     declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
     yield _same("clipping", "clip norm that the spec declares", declared, run["clip_norm"])
-    seen = run.header.records
-    if seen is not None:
+    loader_records = run.header.records
+    if loader_records is not None:
         test = "records that the spec declares"
-        yield exactly(test, seen == records, records, seen).check("sampling", "reported", "of the loader's data")
+        yield exactly(test, loader_records == records, records, loader_records).check(
+            "sampling", "reported", "of the loader's data"
+        )
 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
     """The value of each phase at each of the first ``steps`` steps."""
-    each = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
-    return np.fromiter(itertools.islice(itertools.chain.from_iterable(each), steps), dtype=np.float64)
+    phase_values = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
+    return np.fromiter(itertools.islice(itertools.chain.from_iterable(phase_values), steps), dtype=np.float64)
 
 
 def _same(assumption: str, test: str, declared: Array, executed: Array) -> Check:
     """Compare at the first step with a difference; another check counts steps that the spec does not declare."""
     executed = executed[: len(declared)]
     wrong = ~np.isclose(executed, declared, rtol=_SAME, atol=0.0)
-    at = int(np.argmax(wrong)) if wrong.any() else 0
-    values = (float(declared[at]), float(np.nan_to_num(executed[at], nan=0.0)))
-    note = f"first at step {at + 1}" if wrong.any() else "recorded"
+    first_wrong = int(np.argmax(wrong)) if wrong.any() else 0
+    values = (float(declared[first_wrong]), float(np.nan_to_num(executed[first_wrong], nan=0.0)))
+    note = f"first at step {first_wrong + 1}" if wrong.any() else "recorded"
     return exactly(test, not wrong.any(), *values).check(assumption, "reported", note)

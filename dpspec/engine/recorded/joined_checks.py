@@ -58,55 +58,68 @@ def none_found(
 
 
 def rank_checks(run: RecordedRun) -> Iterator[Check]:
-    found, world = run.folder.comparison, run.header.world
-    if found is None:
+    comparison, world = run.folder.comparison, run.header.world
+    if comparison is None:
         return
-    short = [f"rank {rank}: {n} of {found.longest}" for rank, n in enumerate(found.lengths) if n < found.longest]
+    short = [
+        f"rank {rank}: {n} of {comparison.longest}"
+        for rank, n in enumerate(comparison.lengths)
+        if n < comparison.longest
+    ]
     yield none_found("steps", SHORTER, "reported", len(short), ", ".join(short[:5]) or f"{world} ranks")
-    names = ", ".join(list(found.other)[:5]) or "equal on all ranks"
-    yield none_found("update", OTHER_SETUP, "reported", len(found.other), names, None)
+    names = ", ".join(list(comparison.other)[:5]) or "equal on all ranks"
+    yield none_found("update", OTHER_SETUP, "reported", len(comparison.other), names, None)
     sharded = bool(run.header.shards)
     test = EACH_NOISE if sharded else ONE_NOISE
-    yield none_found("noise-scale", test, "reported", found.noise, f"of {run.steps} steps", None)
-    if not found.compared:
+    yield none_found("noise-scale", test, "reported", comparison.noise, f"of {run.steps} steps", None)
+    if not comparison.compared:
         return
-    yield none_found("update", UNEQUAL, "measured", found.unequal, f"of {found.compared} steps, by digests", None)
-    if found.squares[1]:
-        count, expected = found.squares
+    yield none_found(
+        "update", UNEQUAL, "measured", comparison.unequal, f"of {comparison.compared} steps, by digests", None
+    )
+    if comparison.squares[1]:
+        count, expected = comparison.squares
         p_value = math.exp(min(0.0, gaussian_noise.log_repeats(count, expected)))
         same = Measurement(
             test=SAME_SQUARES, declared=expected, measured=float(count), p_value=p_value, detectable=None
         )
         yield same.check("independent-noise", "reported", "of successive ranks, in all layers and steps")
-    if found.parallel[1]:
-        measured = gaussian_noise.spread(*found.parallel, ALIKE)
-        yield measured.check("independent-noise", "reported", f"at {found.compared} steps, along common directions")
-    steps, total, largest = found.along
+    if comparison.parallel[1]:
+        measured = gaussian_noise.spread(*comparison.parallel, ALIKE)
+        yield measured.check(
+            "independent-noise", "reported", f"at {comparison.compared} steps, along common directions"
+        )
+    steps, total, largest = comparison.along
     if steps:
-        made = [gaussian_noise.spread(total, steps, CANCELED), gaussian_noise.spread(largest, 1, CANCELED, steps)]
-        yield worst("independent-noise", made, "reported", f"at each of {steps} steps, along common directions")
-    note = f"of {found.compared} steps, along random directions"
-    yield none_found("update", NO_SUM, "measured", found.summed, note, SUMMED)
-    yield none_found("sampling", SHARED, "reported", found.shared, "in total", None)
+        measurements = [
+            gaussian_noise.spread(total, steps, CANCELED),
+            gaussian_noise.spread(largest, 1, CANCELED, steps),
+        ]
+        yield worst("independent-noise", measurements, "reported", f"at each of {steps} steps, along common directions")
+    note = f"of {comparison.compared} steps, along random directions"
+    yield none_found("update", NO_SUM, "measured", comparison.summed, note, SUMMED)
+    yield none_found("sampling", SHARED, "reported", comparison.shared, "in total", None)
     if run.header.is_poisson:
-        yield none_found("sampling", SEEDS, "reported", found.seeds, note, None)
-        yield none_found("sampling", FOREIGN, "reported", found.foreign, note, None)
-        yield from _places(found)
+        yield none_found("sampling", SEEDS, "reported", comparison.seeds, note, None)
+        yield none_found("sampling", FOREIGN, "reported", comparison.foreign, note, None)
+        yield from _places(comparison)
 
 
-def _places(found: Comparison) -> Iterator[Check]:
+def _places(comparison: Comparison) -> Iterator[Check]:
     """Whether ranks draw places of their shares together more often than independent draws do."""
-    if not found.overlaps or not found.equal:
+    if not comparison.overlaps or not comparison.equal:
         return
-    pairs, steps = len(found.overlaps), found.compared
-    worst = max(found.overlaps, key=lambda one: one[1] / one[0])
-    total = min(gaussian_noise.log_repeats(common, expected) for expected, common, _ in found.overlaps)
-    single = min(least for _, _, least in found.overlaps)
+    pairs, steps = len(comparison.overlaps), comparison.compared
+    worst = max(comparison.overlaps, key=lambda overlap: overlap[1] / overlap[0])
+    total = min(gaussian_noise.log_repeats(common, expected) for expected, common, _ in comparison.overlaps)
+    single = min(least for _, _, least in comparison.overlaps)
     p_value = math.exp(min(0.0, math.log(2.0 * pairs) + min(total, single + math.log(steps))))
-    detectable = 7.1 * math.sqrt(worst[0]) / max(found.equal - worst[0], 1e-9)
+    detectable = 7.1 * math.sqrt(worst[0]) / max(comparison.equal - worst[0], 1e-9)
     limit = detectable if detectable < 1.0 else None
-    made = Measurement(test=PLACES, declared=worst[0], measured=float(worst[1]), p_value=p_value, detectable=limit)
-    yield made.check("sampling", "reported", f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks")
+    measurement = Measurement(
+        test=PLACES, declared=worst[0], measured=float(worst[1]), p_value=p_value, detectable=limit
+    )
+    yield measurement.check("sampling", "reported", f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks")
 
 
 def resume_checks(run: RecordedRun) -> Iterator[Check]:
@@ -132,8 +145,8 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
 def seam_notes(run: RecordedRun) -> Iterator[str]:
     for number, seam in () if run.resumed is None else run.resumed.joints:
         if seam.source is not None and run.resumed is not None:
-            place, step = seam.source
-            part, after = run.resumed.numbers[place], run.resumed.lengths[place] - step
+            part_index, step = seam.source
+            part, after = run.resumed.numbers[part_index], run.resumed.lengths[part_index] - step
             steps = f"{after} steps" if after > 1 else "step"
             charged = (
                 f"; the {steps} of part {part} after it {'are' if after > 1 else 'is'} charged too" if after else ""

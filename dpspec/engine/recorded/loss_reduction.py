@@ -48,8 +48,8 @@ def loss_reduction(run: RecordedRun) -> Assumption | None:
 
 
 def _wrong(declared: str, power: float, observed: str) -> Assumption:
-    given = {-1: "mean", 0: "sum"}.get(round(power))
-    kind = f"a {given} over the batch" if given else "neither a mean nor a sum"
-    fix = f', or make_private loss_reduction="{given}"' if given else ""
+    reduction = {-1: "mean", 0: "sum"}.get(round(power))
+    kind = f"a {reduction} over the batch" if reduction else "neither a mean nor a sum"
+    fix = f', or make_private loss_reduction="{reduction}"' if reduction else ""
     text = f', but {observed}, as if the loss were {kind}, and loss_reduction is "{declared}": give the loss the '
     return stated("loss-reduction", f'{text}reduction "{declared}"{fix}', "unchecked")

@@ -68,92 +68,99 @@ Layers: TypeAlias = Sequence[tuple[str, int]]
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    given = None if run.end is None else run.end.noise
-    every = given if isinstance(given, list) else [given]
-    layers: Sequence[Layers] = [run.header.layers] * len(every)
+    noise_facts = None if run.end is None else run.end.noise
+    rank_facts = noise_facts if isinstance(noise_facts, list) else [noise_facts]
+    layers: Sequence[Layers] = [run.header.layers] * len(rank_facts)
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
-        layers = [one.header.layers for one in run.folder.ranks]
-    parts = [(found, own) for found, own in zip(every, layers, strict=False) if isinstance(found, Mapping)]
+        layers = [rank.header.layers for rank in run.folder.ranks]
+    rank_noise = [
+        (facts, rank_layers)
+        for facts, rank_layers in zip(rank_facts, layers, strict=False)
+        if isinstance(facts, Mapping)
+    ]
     results: dict[str, list[Check]] = {}
-    for found, own in parts:
-        for name, one in (*_independence(found, own), *_distribution(found, own)):
-            results.setdefault(name, []).append(one)
+    for facts, rank_layers in rank_noise:
+        for name, check in (*_independence(facts, rank_layers), *_distribution(facts, rank_layers)):
+            results.setdefault(name, []).append(check)
     for same in results.values():
-        least = min(same, key=lambda one: one.p_value)
+        least = min(same, key=lambda check: check.p_value)
         yield replace(least, p_value=min(1.0, len(same) * least.p_value))
-    if parts:
+    if rank_noise:
         yield from _directions(run)
 
 
-def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
+def _independence(facts: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
     """By statistic, whether the values of a step, its layers and the steps are independent."""
-    sampled, shifts = (_count(found.get(name)) for name in ("sampled", "shifts"))
-    given = numbers(found.get("repeats"), 3)
-    if given is not None and given[0] <= given[2] and given[2] >= 1.0:
-        measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), 1, REPEATED)
-        note = f"among {int(given[2]):,} of {sampled} sampled steps"
+    sampled, shifts = (_count(facts.get(name)) for name in ("sampled", "shifts"))
+    repeats = numbers(facts.get("repeats"), 3)
+    if repeats is not None and repeats[0] <= repeats[2] and repeats[2] >= 1.0:
+        measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED)
+        note = f"among {int(repeats[2]):,} of {sampled} sampled steps"
         yield "repeats", measured.check("independent-noise", "reported", note)
-    made: list[Measurement] = []
+    measurements: list[Measurement] = []
     for name, number in (("shift", shifts * sampled), ("pooled_shift", shifts)):
-        given = numbers(found.get(name), 2, least=-1e18)
-        if given is not None and given[1] >= 1.0 and number:
-            made.append(gaussian_noise.shifts(given[0], int(given[1]), number, SHIFTED))
-    if made:
-        yield "shifts", worst("per-layer-noise", made, "reported", f"at {sampled} sampled steps, and in total")
-    block, blocks = numbers(found.get("block"), 3), numbers(found.get("blocks"), 3)
+        shift_sums = numbers(facts.get(name), 2, least=-1e18)
+        if shift_sums is not None and shift_sums[1] >= 1.0 and number:
+            measurements.append(gaussian_noise.shifts(shift_sums[0], int(shift_sums[1]), number, SHIFTED))
+    if measurements:
+        yield "shifts", worst("per-layer-noise", measurements, "reported", f"at {sampled} sampled steps, and in total")
+    block, blocks = numbers(facts.get("block"), 3), numbers(facts.get("blocks"), 3)
     if block and blocks and block[0] < len(layers) and min(blocks[0], block[2], blocks[2]) >= 1.0:
-        made = [
+        measurements = [
             gaussian_noise.spread(block[1], int(block[2]), ROWS, int(blocks[0])),
             gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
         ]
         note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
-        yield "blocks", worst("per-layer-noise", made, "reported", note)
-    given = numbers(found.get("steps"), 2)
-    if given is not None and given[1] >= 1.0:
-        measured = gaussian_noise.spread(given[0], int(given[1]), STEPS)
+        yield "blocks", worst("per-layer-noise", measurements, "reported", note)
+    step_sums = numbers(facts.get("steps"), 2)
+    if step_sums is not None and step_sums[1] >= 1.0:
+        measured = gaussian_noise.spread(step_sums[0], int(step_sums[1]), STEPS)
         yield "steps", measured.check("independent-noise", "reported", "pairs of steps")
 
 
-def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
+def _distribution(facts: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
     """By statistic, whether values are Gaussian, of one size, and not in the sum that they are added to."""
-    given = numbers(found.get("quietest"), 4)
-    if given is not None and min(given[1:3]) >= 1.0 and given[3] <= 1.0:
-        least, steps, count, rounding = given
+    quietest = numbers(facts.get("quietest"), 4)
+    if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
+        least, steps, count, rounding = quietest
         # Rounding can bring each value of a coordinate closer to 0.
         least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
         measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
         yield "quietest", measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
-    room, counted = numbers([found.get("room")], 1), _count(found.get("counted"))
-    made: list[Measurement] = []
+    edge_error, counted = numbers([facts.get("room")], 1), _count(facts.get("counted"))
+    measurements: list[Measurement] = []
     for name, tried in (("counts", 1), ("worst_counts", counted)):
-        counts = numbers(found.get(name), gaussian_noise.INTERVALS)
-        if room is not None and counts is not None and tried and sum(counts) >= 1.0:
-            made.append(gaussian_noise.shares([int(count) for count in counts], room[0], tried, SHAPE))
-    if made:
-        yield "counts", worst("noise-law", made, "reported", f"at each of {counted} steps, and in total")
+        counts = numbers(facts.get(name), gaussian_noise.INTERVALS)
+        if edge_error is not None and counts is not None and tried and sum(counts) >= 1.0:
+            measurements.append(gaussian_noise.shares([int(count) for count in counts], edge_error[0], tried, SHAPE))
+    if measurements:
+        yield "counts", worst("noise-law", measurements, "reported", f"at each of {counted} steps, and in total")
     filled = sum(size > 0 for _, size in layers)
     for name, test in (("sums", SUMS), ("norms", NORMS)):
-        given = numbers(found.get(name), 3)
-        if given is None or given[0] < 1.0:
+        norm_sums = numbers(facts.get(name), 3)
+        if norm_sums is None or norm_sums[0] < 1.0:
             continue
-        made = [gaussian_noise.spread(given[2], int(given[0]), test)]
+        measurements = [gaussian_noise.spread(norm_sums[2], int(norm_sums[0]), test)]
         if filled > 1:
-            made.append(gaussian_noise.spread(given[1], int(given[0]) * filled, test))
-        successive = numbers(found.get("successive"), 2, least=-1e18)
-        if name == "norms" and successive is not None and 1.0 <= successive[0] < int(given[0]):
-            made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
-        yield name, worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
-    given = numbers(found.get("coarse"), 2)
-    if given is not None and given[0] <= given[1] and given[1] >= 1.0:
-        measured = gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE)
+            measurements.append(gaussian_noise.spread(norm_sums[1], int(norm_sums[0]) * filled, test))
+        successive = numbers(facts.get("successive"), 2, least=-1e18)
+        if name == "norms" and successive is not None and 1.0 <= successive[0] < int(norm_sums[0]):
+            measurements.append(
+                gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps")
+            )
+        yield name, worst("noise-law", measurements, "reported", "of each layer and of all coordinates, over all steps")
+    coarse_counts = numbers(facts.get("coarse"), 2)
+    if coarse_counts is not None and coarse_counts[0] <= coarse_counts[1] and coarse_counts[1] >= 1.0:
+        measured = gaussian_noise.coarse(int(coarse_counts[0]), int(coarse_counts[1]), COARSE)
         yield "coarse", measured.check("noise-law", "reported", "sampled values")
-    given = numbers(found.get("along_sums"), 3)
-    if given is not None and given[0] >= 1.0 and given[2] <= given[1]:
-        made = [
-            gaussian_noise.spread(given[1], int(given[0]), ALONG),
-            gaussian_noise.spread(given[2], 1, ALONG, int(given[0])),
+    along_sums = numbers(facts.get("along_sums"), 3)
+    if along_sums is not None and along_sums[0] >= 1.0 and along_sums[2] <= along_sums[1]:
+        measurements = [
+            gaussian_noise.spread(along_sums[1], int(along_sums[0]), ALONG),
+            gaussian_noise.spread(along_sums[2], 1, ALONG, int(along_sums[0])),
         ]
-        yield "along", worst("independent-noise", made, "reported", f"at each of {int(given[0])} steps, and in total")
+        note = f"at each of {int(along_sums[0])} steps, and in total"
+        yield "along", worst("independent-noise", measurements, "reported", note)
 
 
 def _directions(run: RecordedRun) -> Iterator[Check]:
@@ -163,13 +170,15 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
         if degrees:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
             yield measured.check("independent-noise", "reported", "along the recorder's directions")
-        made = [
+        measurements = [
             gaussian_noise.pair_correlation(rows, PAIRS),
             gaussian_noise.lag_correlation(rows, DISTANCES),
             *gaussian_noise.earlier_sums(rows, EARLIER),
             *gaussian_noise.window_sums(rows, WINDOWS),
         ]
-        yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
+        yield worst(
+            "independent-noise", measurements, "reported", f"of {len(rows)} steps, along the recorder's directions"
+        )
 
 
 def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:
@@ -209,8 +218,8 @@ class ComparedGradients:
             moved = divisors * product - self.of_noise
             variance = divisors**2 * self.of_got - 2.0 * divisors * product + self.of_noise
             variance = np.maximum(variance, 0.0) + self.fixed
-            found: Array = 0.5 * np.log(variance / self.fixed) - moved**2 / (2.0 * variance)
-        return np.where(np.isfinite(found) & (moved < 0.0), np.minimum(found, 0.0), 0.0)
+            log_p_values: Array = 0.5 * np.log(variance / self.fixed) - moved**2 / (2.0 * variance)
+        return np.where(np.isfinite(log_p_values) & (moved < 0.0), np.minimum(log_p_values, 0.0), 0.0)
 
     @property
     def divisors(self) -> Array:
@@ -228,8 +237,8 @@ class ComparedGradients:
         For a sum S of the observed length, V = |S|^2 + f^2 |n|^2 if the fraction f is missing.
         """
         if len(self.divisors) > 1:
-            seen = float(self.log_p(self.divisors, 0.0).max()) <= math.log(_SEEN)
-            return 1.0 if seen else None
+            whole_detected = float(self.log_p(self.divisors, 0.0).max()) <= math.log(_SEEN)
+            return 1.0 if whole_detected else None
         summed = max(0.0, self.of_got - 2.0 * self.product + self.of_noise)
         missing = np.arange(1, _SHARES + 1) / _SHARES
         variance = summed + missing**2 * self.of_noise + self.fixed
@@ -239,30 +248,31 @@ class ComparedGradients:
 
 
 def compared(run: RecordedRun) -> ComparedGradients | None:
-    found = None if run.end is None else numbers(run.end.gradients, 8, least=-1e100, most=1e100)
-    if found is None:
+    gradient_sums = None if run.end is None else numbers(run.end.gradients, 8, least=-1e100, most=1e100)
+    if gradient_sums is None:
         return None
-    steps, _, of_got, of_noise, most, summed, apart, _ = found
-    if not (1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps and min(of_got, of_noise, most) > 0.0):
+    steps, _, of_got, of_noise, most, summed, differing, _ = gradient_sums
+    if not (1.0 <= steps <= run.steps and 0.0 <= differing <= summed <= steps and min(of_got, of_noise, most) > 0.0):
         return None
-    return ComparedGradients(*found, fixed=max(1.0, steps * run.header.width))
+    return ComparedGradients(*gradient_sums, fixed=max(1.0, steps * run.header.width))
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
-    found = compared(run)
-    if found is None:
+    comparison = compared(run)
+    if comparison is None:
         return
-    if found.summed:
-        note = f"sum and noise over a divisor, at {found.summed:.0f} steps"
-        yield none_found("update", OTHERS, "measured", found.apart, note)
-    if found.apart == 0 and found.summed in (0, found.steps):
+    if comparison.summed:
+        note = f"sum and noise over a divisor, at {comparison.summed:.0f} steps"
+        yield none_found("update", OTHERS, "measured", comparison.apart, note)
+    if comparison.apart == 0 and comparison.summed in (0, comparison.steps):
         yield Check(
             assumption="update",
             test=f"{NOT_GOT}, correlation",
-            p_value=found.p_value(),
+            p_value=comparison.p_value(),
             observed="measured",
-            detectable=found.detectable(),
-            note=f"at {found.steps:.0f} steps, " + ("with the reported sum" if found.summed else "for every divisor"),
+            detectable=comparison.detectable(),
+            note=f"at {comparison.steps:.0f} steps, "
+            + ("with the reported sum" if comparison.summed else "for every divisor"),
         )
 
 
@@ -274,24 +284,26 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     """
     if not run.header.optimizer:
         return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
-    found = compared(run)
+    comparison = compared(run)
     zero = run["noise_squares"] == 0.0
     if zero.any():
         return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
-    if found is None:
+    if comparison is None:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
             "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
-    if found.summed < found.steps:
+    if comparison.summed < comparison.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if found.steps < steps:
-        return f"only {found.steps:.0f} of {steps} steps could be compared with their gradients"
-    if found.apart:
-        return f"gradients of {found.apart:.0f} steps are not the reported sum and noise"
+    if comparison.steps < steps:
+        return f"only {comparison.steps:.0f} of {steps} steps could be compared with their gradients"
+    if comparison.apart:
+        return f"gradients of {comparison.apart:.0f} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
-    if found.room > _HIDDEN * math.sqrt(smallest):
+    if comparison.room > _HIDDEN * math.sqrt(smallest):
         return "gradients are rounded so coarsely that noise could be missing in a layer"
-    return "" if found.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"
+    return (
+        "" if comparison.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"
+    )

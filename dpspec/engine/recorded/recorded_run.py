@@ -72,9 +72,9 @@ class OptionHistory:
         for name, change in changes.items():
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
-            words = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
-            if words:
-                self.unread.setdefault(name, words[0].removeprefix(UNREAD))
+            unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
+            if unread_values:
+                self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
             if step == 1 and change.by:
                 self.first[name] = change
             elif change.by:
@@ -96,12 +96,12 @@ class OptionHistory:
             if (name in PRIVATE) is private and public_name(name) not in public:
                 yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
         for name, (step, changed, steps) in self.unexplained.items():
-            own = public_name(name)
-            if (name in PRIVATE) is not private or own in public:
+            option = public_name(name)
+            if (name in PRIVATE) is not private or option in public:
                 continue
             groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
             times = f" (the first of {steps} such steps)" if steps > 1 else ""
-            advice = f"set it by a scheduler of torch or Opacus, or declare it by --public {own}"
+            advice = f"set it by a scheduler of torch or Opacus, or declare it by --public {option}"
             yield f"{name}{groups} changed before step {step}{times}, and no known scheduler set it: {advice}"
 
 
@@ -180,18 +180,18 @@ class RecordedRun:
     def rates(self) -> list[float | None]:
         """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
         poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")
-        seen = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
-        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in seen]
+        rates_and_sizes = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
+        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
 
     @cached_property
     def phases(self) -> list[Phase]:
         """Phases of equal sampling rate. Noise and norms are 1, because checks use the units of each step."""
-        found: list[Phase] = []
+        phases: list[Phase] = []
         for rate, same in groupby(self.rates):
             sampling = {"scheme": "full"} if rate is None else {"scheme": "poisson", "rate": rate}
             steps = sum(1 for _ in same)
-            found.append(Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}))
-        return found
+            phases.append(Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}))
+        return phases
 
     @cached_property
     def scaled_squares(self) -> Array | None:
@@ -200,8 +200,8 @@ class RecordedRun:
         if not self.steps or not np.all(deviation > 0.0) or np.isnan(squares).any() or not np.isfinite(deviation).all():
             return None
         with np.errstate(over="ignore"):
-            found: Array = np.clip(squares / deviation / deviation, 0.0, _HUGE_SUM / self.steps)
-        return found
+            scaled: Array = np.clip(squares / deviation / deviation, 0.0, _HUGE_SUM / self.steps)
+        return scaled
 
     @cached_property
     def internal(self) -> InternalSums | None:
@@ -217,8 +217,8 @@ class RecordedRun:
     def contribution_gaps(self) -> tuple[int | None, int | None]:
         """The number of drawn records without a contribution, and of steps with another number of contributions."""
         both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
-        apart = (self["drawn"] - self["rows"])[both]
-        return (int(apart.sum()), int((apart != 0).sum())) if both.any() else (None, None)
+        missing = (self["drawn"] - self["rows"])[both]
+        return (int(missing.sum()), int((missing != 0).sum())) if both.any() else (None, None)
 
     @property
     def norm_excess(self) -> float:
@@ -237,7 +237,7 @@ class RecordedRun:
 def read_run(path: Path) -> RecordedRun:
     folder = open_run(path)
     header = folder.header
-    kept = {name: array("d") for name in COLUMNS}
+    column_values = {name: array("d") for name in COLUMNS}
     layers = np.zeros(len(header.layers))
     quietest = np.full(len(header.layers), np.inf)
     first: list[Array] = []
@@ -255,7 +255,7 @@ def read_run(path: Path) -> RecordedRun:
             end = step
             continue
         options.add(step.step, step.options)
-        for name, column in kept.items():
+        for name, column in column_values.items():
             column.append(float(getattr(step, name)))
         if step.deviation > 0.0:
             squares = np.zeros(len(layers))
@@ -272,7 +272,7 @@ def read_run(path: Path) -> RecordedRun:
         if header.width and not (resumed is not None and resumed.is_lost(step.step)):
             row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
             (first if len(first) < KEPT or (begun and step.step <= begun + head) else last).append(row)
-    columns = {name: np.array(column) for name, column in kept.items()}
+    columns = {name: np.array(column) for name, column in column_values.items()}
     for name in ("drawn", "batches", "rows", "virtual", "updates", "told_steps"):
         columns[name][columns[name] == UNSEEN] = np.nan
     rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
@@ -314,14 +314,16 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
             raise RecordingError(f"{where}: lists {len(step.members)} records, and the step counts another number")
         lost = run.resumed is not None and run.resumed.is_lost(step.step)
         logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=lost)
-    found, most = None, None
+    sampling, most = None, None
     if members_seen and logs:
         for log in logs:  # without lost steps a phase ends early
             log.end()
         batches = tuple(log.sums() for log in logs)
-        found = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
+        sampling = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
         most = sum(log.most_often or 0 for log in logs) if counted else None
-    return InternalSums(**{name: np.array(column) for name, column in columns.items()}, sampling=found, most_often=most)
+    return InternalSums(
+        **{name: np.array(column) for name, column in columns.items()}, sampling=sampling, most_often=most
+    )
 
 
 def _summed_norms(step: InternalStep, rows: float) -> float:
@@ -339,7 +341,7 @@ def _summed_norms(step: InternalStep, rows: float) -> float:
 def evidence(run: RecordedRun) -> RunEvidence:
     """The conformance evidence of a run, as of a backend's trial."""
     internal, scaled, count = run.internal, run.scaled_squares, run.header.parameters
-    seen = {
+    observed_steps = {
         "batches": int(np.isfinite(run["drawn"]).sum()),
         "noise": int((run["noise_squares"] > 0.0).sum()),
         "norms": int(np.isfinite(run["rows"]).sum()),
@@ -351,7 +353,7 @@ def evidence(run: RecordedRun) -> RunEvidence:
         longest = float(np.clip(largest, 0.0, _HUGE_SUM)) / (1.0 + run.norm_excess)
         norms = NormSums(largest=longest, missing=missing, astray=astray)
     return RunEvidence(
-        told=ReportedSteps(**{name: count for name, count in seen.items() if count}),
+        told=ReportedSteps(**{name: count for name, count in observed_steps.items() if count}),
         sampling_log=internal.sampling if internal is not None and None not in run.rates else None,
         noise_log=NoiseSums.of(scaled, run.rows, count) if scaled is not None and count and run.header.width else None,
         norm_log=norms,

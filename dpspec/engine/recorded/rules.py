@@ -50,12 +50,14 @@ def fired_rules(
     return tuple(fired)
 
 
-def _caution(rule: Rule, parts: Sequence[Mapping[str, object]], run: RuleRun) -> str:
+def _caution(rule: Rule, part_facts: Sequence[Mapping[str, object]], run: RuleRun) -> str:
     """The first caution over the parts and ranks of a run; without facts of the rule, over the run alone."""
     try:
         with foreign_code():
             code = code_of(rule)
-            observed = [part[rule.name] for part in parts if rule.name in part] or ([{}] if not code().facts() else [])
+            observed = [part[rule.name] for part in part_facts if rule.name in part] or (
+                [{}] if not code().facts() else []
+            )
             usable = [facts for facts in observed if isinstance(facts, Mapping) and "error" not in facts]
             return next(filter(None, (str(code.caution(facts, run)) for facts in usable)), "")
     except Failed as error:
@@ -63,8 +65,8 @@ def _caution(rule: Rule, parts: Sequence[Mapping[str, object]], run: RuleRun) ->
 
 
 def _facts(rules: object) -> list[Mapping[str, object]]:
-    parts = rules if isinstance(rules, list | tuple) else [rules]
-    return [part for part in parts if isinstance(part, Mapping)]
+    part_facts = rules if isinstance(rules, list | tuple) else [rules]
+    return [part for part in part_facts if isinstance(part, Mapping)]
 
 
 def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:

@@ -31,8 +31,10 @@ def cautions(run: RecordedRun, delta: float, canaries: CanaryBound | None, *, in
     if run.end is None:
         yield f"The recording has no end: the result covers its first {run.steps} steps only."
     if header.canaries and not (run.scored is not None and run.folder.has_canaries):
-        why = "scored, but the folder lacks their scores" if run.scored is not None else "not scored by run.score"
-        yield f"{header.canaries} canaries were inserted and {why}: the model's leakage was not measured."
+        score_state = (
+            "scored, but the folder lacks their scores" if run.scored is not None else "not scored by run.score"
+        )
+        yield f"{header.canaries} canaries were inserted and {score_state}: the model's leakage was not measured."
     if run.scored is not None and not run.scored.final:
         yield "The scored model is not the recorded one: the results for the recorded steps do not apply to it."
     if not header.accountant:
@@ -77,8 +79,8 @@ def setup(run: RecordedRun) -> Iterator[str]:
     ahead = f", loaded by {header.workers} processes" if header.workers else ""
     yield f"{batches}{records}{ahead}"
     if header.canaries:
-        each = f" of {header.copies} equal records each" if header.copies > 1 else ""
-        yield f"{header.canaries} canaries ({header.canary_kind}){each}, {header.left_out // header.copies} excluded"
+        copies = f" of {header.copies} equal records each" if header.copies > 1 else ""
+        yield f"{header.canaries} canaries ({header.canary_kind}){copies}, {header.left_out // header.copies} excluded"
     if header.canary_kind == NEW_TOKENS:
         yield "each included canary adds a record that ends in a token id that no other record has; " + (
             f"the canaries extend the model's vocabulary by {header.new_ids} ids"
@@ -155,8 +157,8 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
 
 def _history(run: RecordedRun) -> History | None:
     if run.end is not None and run.end.history is not None:
-        found = run.end.history
-        return found if all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and n < 2**40 for s, q, n in found) else None
-    seen = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
-    counts = Counter(entry for entry in seen if not any(map(math.isnan, entry)))
+        history = run.end.history
+        return history if all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and n < 2**40 for s, q, n in history) else None
+    reported_entries = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
+    counts = Counter(entry for entry in reported_entries if not any(map(math.isnan, entry)))
     return [(sigma, rate, steps) for (sigma, rate), steps in counts.items()]

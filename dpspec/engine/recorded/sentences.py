@@ -43,10 +43,16 @@ def confirmations(run: RecordedRun, delta: float, group_size: int, public: Colle
 
 def _no_copies(run: RecordedRun) -> str:
     """The fact that no two records are equal, if the rule on copies read the dataset and no part has any."""
-    parts = [] if run.end is None else run.end.rules
-    every = [part.get("duplicate-records") for part in (parts if isinstance(parts, list | tuple) else [parts]) if part]
-    read = [facts for facts in every if isinstance(facts, dict) and facts.get("rows")]
-    return " (no two are equal)" if read and len(read) == len(every) and all(f.get("most") == 1 for f in read) else ""
+    part_facts = [] if run.end is None else run.end.rules
+    copy_facts = [
+        part.get("duplicate-records")
+        for part in (part_facts if isinstance(part_facts, list | tuple) else [part_facts])
+        if part
+    ]
+    read = [facts for facts in copy_facts if isinstance(facts, dict) and facts.get("rows")]
+    return (
+        " (no two are equal)" if read and len(read) == len(copy_facts) and all(f.get("most") == 1 for f in read) else ""
+    )
 
 
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
@@ -57,10 +63,10 @@ def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
 
 
 def _range(values: Array) -> str:
-    seen = values[np.isfinite(values)]
-    if not len(seen):
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return ""
-    low, high = float(seen.min()), float(seen.max())
+    low, high = float(finite.min()), float(finite.max())
     return nearest(low) if low == high else f"{nearest(low)} to {nearest(high)}"
 
 
@@ -71,12 +77,14 @@ def executed_sentence(run: RecordedRun) -> str:
     rates = np.array([np.nan if rate is None else rate for rate in run.rates])
     quantities = [("rate", rates), ("noise multiplier", noise), ("clip norm", run["clip_norm"])]
     quantities.append(("learning rate", run["learning_rate"]))
-    parts = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
-    parts += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
+    phrases = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
+    phrases += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
     optimizer = header.inner or header.optimizer or "no optimizer"
     batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
-    of = f" of {header.records:,} records" if header.records else ""
-    return f"{', '.join(parts)}; {optimizer} on {header.parameters:,} parameters; {batches}{of}{_audits(run)}"
+    records_text = f" of {header.records:,} records" if header.records else ""
+    return (
+        f"{', '.join(phrases)}; {optimizer} on {header.parameters:,} parameters; {batches}{records_text}{_audits(run)}"
+    )
 
 
 def _audits(run: RecordedRun) -> str:
@@ -98,6 +106,6 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
         yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
-    for words in dict.fromkeys(advice(check, rejected) for check in rejected):
-        if words:
-            yield words
+    for sentence in dict.fromkeys(advice(check, rejected) for check in rejected):
+        if sentence:
+            yield sentence

@@ -83,8 +83,8 @@ class StoredTrials:
 
     def missing(self) -> Iterator[list[int]]:
         for chunk in self.state.plan.chunks:
-            if rest := [index for index in chunk if index not in self.available]:
-                yield rest
+            if missing_indices := [index for index in chunk if index not in self.available]:
+                yield missing_indices
 
     @property
     def whole_chunks(self) -> int:

@@ -159,8 +159,8 @@ class Store:
             return stored
         except _UNREADABLE as error:
             if isinstance(error, OSError) and error.errno not in _BROKEN:
-                why = error.strerror or str(error)
-                raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {why}") from error
+                reason = error.strerror or str(error)
+                raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {reason}") from error
             if not self._storage.holds(key):  # another process took it away meanwhile
                 return None
             self.damaged.add(key)
@@ -191,8 +191,8 @@ class Store:
                 if (stored := self.get(key, index=trial.index)) is not None:
                     return stored
             except OSError as error:
-                why = error.strerror or str(error)
-                raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: {why}") from error
+                reason = error.strerror or str(error)
+                raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: {reason}") from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
                 folder = self._storage.unfinished(key)
@@ -318,12 +318,12 @@ def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.n
     with stream:
         try:
             np.lib.format.read_magic(stream)
-            found, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
+            read_shape, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
         except Exception:  # numpy parses the header as Python and raises many kinds
             raise DamageError(f"{file.name} has no header of an array") from None
-        if kind.kind not in KINDS or str(kind) != dtype or list(found) != shape:
+        if kind.kind not in KINDS or str(kind) != dtype or list(read_shape) != shape:
             raise DamageError(
-                f"{file.name} is {kind} of shape {list(found)}, and its record says {dtype!s:.20} of {shape!s:.60}"
+                f"{file.name} is {kind} of shape {list(read_shape)}, and its record says {dtype!s:.20} of {shape!s:.60}"
             )
         start, size = stream.tell(), math.prod(shape) * kind.itemsize
         if os.fstat(stream.fileno()).st_size != start + size:
@@ -333,9 +333,9 @@ def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.n
             raise DamageError(f"{file.name} does not match its digest")
         order: Any = "F" if fortran else "C"
         if size > _MAPPED:
-            return np.memmap(stream, kind, "r", start, found, order)
+            return np.memmap(stream, kind, "r", start, read_shape, order)
         stream.seek(start)
-        array = np.frombuffer(stream.read(), kind).reshape(found, order=order)
+        array = np.frombuffer(stream.read(), kind).reshape(read_shape, order=order)
         array.flags.writeable = False
         return array
 

@@ -95,17 +95,21 @@ def sized_step(
         leaves, spec = tree_flatten((operation.args, dict(operation.kwargs)))
         if any(isinstance(leaf, torch.UntypedStorage) for leaf in leaves):
             raise AbstainError("it copies memory without shapes")
-        kept = [slots.get(id(leaf)) or _outside(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        calls.append((operation.function, kept, spec))
-        for place, (tensor, shape) in enumerate(zip(tensors_in(operation.results), operation.shapes, strict=True)):
-            slots[id(tensor)] = _Slot(count, place, shape)
-    wanted = [slots.get(id(tensor)) for tensor in (*gradients, *sums)]
-    known = [slot for slot in wanted if slot is not None]
-    if len(known) < len(wanted):
+        arguments = [slots.get(id(leaf)) or _outside(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        calls.append((operation.function, arguments, spec))
+        for result, (tensor, shape) in enumerate(zip(tensors_in(operation.results), operation.shapes, strict=True)):
+            slots[id(tensor)] = _Slot(count, result, shape)
+    targets = [slots.get(id(tensor)) for tensor in (*gradients, *sums)]
+    target_slots = [slot for slot in targets if slot is not None]
+    if len(target_slots) < len(targets):
         raise AbstainError("a gradient at an output is not a result of the operations that the replay saw")
-    last = max(slot.operation for slot in known)
+    last = max(slot.operation for slot in target_slots)
     return SizedStep(
-        records, start, tuple(calls[: last + 1]), tuple(known[: len(gradients)]), tuple(known[len(gradients) :])
+        records,
+        start,
+        tuple(calls[: last + 1]),
+        tuple(target_slots[: len(gradients)]),
+        tuple(target_slots[len(gradients) :]),
     )
 
 
@@ -138,7 +142,7 @@ def size_effect(
         sizes.repeat(call, operation)
     if not all(torch.equal(sizes.executed(s), g) for s, g in zip(current._gradients, gradients, strict=True)):
         raise AbstainError("the replay gives other gradients at the outputs: it did not see the whole step")
-    product = square = rest = 0.0
+    product = square = residual = 0.0
     for first, second in zip(earlier._gradients, current._gradients, strict=True):
         resized, executed = sizes.pair(first, second)
         product += float((resized * executed).sum())
@@ -146,9 +150,9 @@ def size_effect(
     factor = product / square if square > 0.0 else 0.0
     for first, second in zip(earlier._gradients, current._gradients, strict=True):
         resized, executed = sizes.pair(first, second)
-        rest += float((resized - factor * executed).square().sum())
+        residual += float((resized - factor * executed).square().sum())
     log_ratio = math.log(earlier.records / current.records)
-    error = math.sqrt(rest / square) / factor if factor > 0.0 else math.inf
+    error = math.sqrt(residual / square) / factor if factor > 0.0 else math.inf
     if not error <= min(_ROUNDING, abs(log_ratio) / 100.0):
         raise AbstainError("the batch size changes gradients by more than a factor")
     pairs = [sizes.values(first, second) for first, second in zip(earlier._sums, current._sums, strict=True)]
@@ -183,8 +187,8 @@ class _Sizes:
         if same != spec:
             raise AbstainError(f"{function} gets other arguments")
         numbers = _numbers(operation)
-        given = [self._argument(*pair) for pair in zip(leaves, current, numbers, strict=True)]
-        args, kwargs = tree_unflatten(given, spec)
+        resized_arguments = [self._argument(*pair) for pair in zip(leaves, current, numbers, strict=True)]
+        args, kwargs = tree_unflatten(resized_arguments, spec)
         executed = self._executed.repeat(operation)
         saved = [(generator, generator.get_state()) for generator, _ in operation.states]
         for generator, state in operation.states:

@@ -47,9 +47,9 @@ class ReplayedLoop:
     #: No step is replayed at another batch size.
     sizes = None
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
-        """known: the parameters and buffers of the model."""
-        self._known = {id(tensor) for tensor in known}
+    def __init__(self, model_tensors: Sequence[Tensor]) -> None:
+        """model_tensors: the parameters and buffers of the model."""
+        self._known = {id(tensor) for tensor in model_tensors}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -136,7 +136,7 @@ class ReplayedLoop:
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
             results = [first, *(replayed(values) for values in self._values(batch, row))]
-            moved = max(moved, *(float((a - b).norm()) for at, a in enumerate(results) for b in results[:at]))
+            moved = max(moved, *(float((a - b).norm()) for index, a in enumerate(results) for b in results[:index]))
             self._replacements += len(results) - 1
         if not moved:
             raise AbstainError("no replaced record moves the sum")
@@ -153,21 +153,21 @@ class ReplayedLoop:
 
     def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
         """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""
-        others = [other for other in range(len(batch[0])) if other != row]
+        other_rows = [donor for donor in range(len(batch[0])) if donor != row]
         labels = [tensor for tensor in batch if tensor.numel() == len(tensor)]
-        differing = [other for other in others if any(bool((t[other] != t[row]).any()) for t in labels)]
-        other = self._random.choice(differing or others)
-        found = []
+        differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
+        donor = self._random.choice(differing or other_rows)
+        variants = []
         for scale in _SCALES:
-            for label in {row, other} if labels and scale == 0.0 else {other}:
+            for label in {row, donor} if labels and scale == 0.0 else {donor}:
                 values = [tensor.detach().clone() for tensor in batch]
                 for value, tensor in zip(values, batch, strict=True):
                     is_label = tensor.numel() == len(tensor)
-                    value[row] = tensor.detach()[label if is_label else other]
+                    value[row] = tensor.detach()[label if is_label else donor]
                     if tensor.is_floating_point() and not is_label:
                         value[row] *= scale
-                found.append(values)
-        return found
+                variants.append(values)
+        return variants
 
     def _batch(self, trace: StepTrace, records: int) -> list[Tensor]:
         """The tensors of the step with a row for each record that it picks from data of before."""
@@ -190,11 +190,11 @@ class ReplayedLoop:
             return id(tensor) in data
 
         for operation in trace.operations:
-            given = tensors_in((operation.args, dict(operation.kwargs)))
-            sources = tensors_in(operation.args[0]) if operation.function in _INDEXING else given
-            every = [is_data(tensor) for tensor in sources]
+            arguments = tensors_in((operation.args, dict(operation.kwargs)))
+            sources = tensors_in(operation.args[0]) if operation.function in _INDEXING else arguments
+            from_data = [is_data(tensor) for tensor in sources]
             results = tensors_in(operation.results)
-            if (operation.function in _INDEXING or operation.function in _JOINING) and every and all(every):
+            if (operation.function in _INDEXING or operation.function in _JOINING) and from_data and all(from_data):
                 from_rows = any(data[id(tensor)] for tensor in sources)
                 for tensor in results:
                     rows = bool(tensor.dim()) and len(tensor) == records
@@ -209,19 +209,19 @@ def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Te
     """The indices of the records, if they are one tensor of the step."""
     if len(drawn) != 1 or drawn[0].shape != (records,):
         return []
-    seen = {
+    step_tensors = {
         id(tensor)
         for operation in trace.operations
         for tensor in tensors_in((operation.args, dict(operation.kwargs), operation.results))
     }
-    return [drawn[0]] if id(drawn[0]) in seen else []
+    return [drawn[0]] if id(drawn[0]) in step_tensors else []
 
 
 def _rolled(batch: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
     """The batch with the values of the next record in some rows. rows: (b,), whether it is one."""
-    found = []
+    rolled = []
     for tensor in batch:
-        value, at = tensor.detach().clone(), rows.to(tensor.device)
-        value[at] = tensor.detach().roll(-1, 0)[at]
-        found.append(value)
-    return found
+        value, selected = tensor.detach().clone(), rows.to(tensor.device)
+        value[selected] = tensor.detach().roll(-1, 0)[selected]
+        rolled.append(value)
+    return rolled

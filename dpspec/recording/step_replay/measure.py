@@ -118,24 +118,24 @@ def _moves(
     if not batch or len(batch[0]) < 2:
         raise AbstainError("its batch has fewer than two records")
     size = len(batch[0])
-    wanted = [*sums, *outputs, *gradients]
-    same = trace.replay([], wanted)
+    targets = [*sums, *outputs, *gradients]
+    same = trace.replay([], targets)
     if not all(trace.produces(tensor) for tensor in sums):
         raise AbstainError("the sum is not a result of the operations that the replay saw")
-    executed = [tensor.detach() for tensor in wanted]
+    executed = [tensor.detach() for tensor in targets]
     for repeated, original in zip(same[: len(sums)], executed, strict=False):
         if not torch.equal(repeated, original):
             raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
     largest = [0.0, 0.0, 0.0]
     chosen = _replacements(batch, size, randomness)
     for row, replaced in chosen:
-        moved = trace.replay(list(zip(batch, replaced, strict=True)), wanted)
+        moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
         first, second = len(sums), len(sums) + len(outputs)
         squares = sum(
             float((new.double() - old.double()).square().sum()) for new, old in zip(moved[:first], same, strict=False)
         )
         largest[0] = max(largest[0], squares**0.5 / clip_norm)
-        for kind, (begin, end) in enumerate(((first, second), (second, len(wanted))), start=1):
+        for kind, (begin, end) in enumerate(((first, second), (second, len(targets))), start=1):
             for new, old in zip(moved[begin:end], same[begin:end], strict=True):
                 largest[kind] = max(largest[kind], _change_of_others(new, old, row, size))
     if not largest[0]:
@@ -153,13 +153,13 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
     chosen: list[tuple[int, list[Tensor]]] = []
     for attempt in range(MOST_REPLACEMENTS):
         row = randomness.randrange(size)
-        others = [other for other in range(size) if other != row]
-        differing = [other for other in others if any(bool((t[other] != t[row]).any()) for t in labels)]
-        other = randomness.choice(differing or others)
+        other_rows = [donor for donor in range(size) if donor != row]
+        differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
+        donor = randomness.choice(differing or other_rows)
         replaced = []
         for tensor in batch:
             value = tensor.detach().clone()
-            value[row] = tensor.detach()[other]
+            value[row] = tensor.detach()[donor]
             if tensor.is_floating_point() and attempt == 1:
                 value[row] *= _SCALE
             elif tensor.is_floating_point() and attempt == 2:
@@ -181,6 +181,6 @@ def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:
     """Return the relative change of all rows except ``row``; 0 for a tensor without a row for each record."""
     if not old.dim() or len(old) != size or not old.is_floating_point():
         return 0.0
-    others = [other for other in range(size) if other != row]
-    difference = (new[others].double() - old[others].double()).norm()
-    return float(difference / old[others].double().norm().clamp_min(1e-30)) if bool(difference > 0.0) else 0.0
+    other_rows = [other_row for other_row in range(size) if other_row != row]
+    difference = (new[other_rows].double() - old[other_rows].double()).norm()
+    return float(difference / old[other_rows].double().norm().clamp_min(1e-30)) if bool(difference > 0.0) else 0.0

@@ -129,8 +129,10 @@ class StepTrace(TorchDispatchMode):
             shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
             # memory that a storage argument names is from before, even if a result is in it, as is a view of it
-            given = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
-            self._note_results(results, given, new=not any(isinstance(item, torch.UntypedStorage) for item in args))
+            argument_addresses = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
+            self._note_results(
+                results, argument_addresses, new=not any(isinstance(item, torch.UntypedStorage) for item in args)
+            )
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
         return results
@@ -149,10 +151,15 @@ class StepTrace(TorchDispatchMode):
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
-    def _note_results(self, results: Any, given: set[int], *, new: bool) -> None:
+    def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
             address = _address(tensor)
-            if new and address not in given and address not in self.before and address not in self._produced:
+            if (
+                new
+                and address not in argument_addresses
+                and address not in self.before
+                and address not in self._produced
+            ):
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > MOST_BYTES:
@@ -177,15 +184,15 @@ class StepTrace(TorchDispatchMode):
         results = (result for operation in self.operations for result in tensors_in(operation.results))
         return _address(tensor) in self.before or any(result is tensor for result in results)
 
-    def replay(self, changed: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> list[Tensor]:
+    def replay(self, changed: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]) -> list[Tensor]:
         """Repeat the operations with other values of some tensors.
 
         Args:
             changed: Pairs of a tensor of the step and its other value, of the same shape.
-            wanted: Tensors of the step.
+            targets: Tensors of the step.
 
         Returns:
-            Copies of the values of ``wanted`` in the replay.
+            Copies of the values of ``targets`` in the replay.
 
         Raises:
             AbstainError: The step cannot be replayed, or another number of Python or shape results.
@@ -196,7 +203,7 @@ class StepTrace(TorchDispatchMode):
             replay = Replay(self, changed)
             for operation in self.operations:
                 replay.repeat(operation)
-            return [replay.value(tensor).detach().clone() for tensor in wanted]
+            return [replay.value(tensor).detach().clone() for tensor in targets]
 
 
 class Replay:
@@ -284,10 +291,10 @@ def _generator_states(
     func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[tuple[torch.Generator, Tensor], ...]:
     """Return the generators that ``func`` may use, with their states."""
-    given = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Generator)]
-    if not given and torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
+    passed_generators = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Generator)]
+    if not passed_generators and torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
         return ()
-    generators = given or [torch.default_generator]
-    if not given and any(tensor.is_cuda for tensor in tensors_in((args, named))):
+    generators = passed_generators or [torch.default_generator]
+    if not passed_generators and any(tensor.is_cuda for tensor in tensors_in((args, named))):
         generators += [torch.cuda.default_generators[torch.cuda.current_device()]]
     return tuple((generator, generator.get_state()) for generator in generators)

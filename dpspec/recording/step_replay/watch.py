@@ -101,11 +101,11 @@ class ReplayedSteps:
         if self._trace is not None:
             self._trace.paused = self._pauses > 0
 
-    def _begin(self, given: Any) -> None:
+    def _begin(self, arguments: Any) -> None:
         if self._trace is not None and self._ghost:
             self._trace.give_up("ghost clipping sums several passes")
         if self._trace is not None and self._segments:
-            inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
+            inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
             self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
         if self._trace is not None or self._given_up or self._chosen is False:
             return
@@ -114,7 +114,7 @@ class ReplayedSteps:
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
-        inputs = [tensor for tensor in tensors_in(given) if tensor.dim() and id(tensor) not in self._known]
+        inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
         if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
             return
         self._trace = StepTrace()
@@ -176,9 +176,9 @@ class ReplayedSteps:
     def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
         """Replay the step at the batch size of an earlier one, or its last physical batch at the size of the first."""
         if len(self._segments) > 1:
-            (start, records, gradients), *_, (last, fewer, others) = self._segments
+            (start, records, gradients), *_, (last, fewer, last_gradients) = self._segments
             first, sums = sized_step(trace, records, gradients, start=start), ()
-            current, gradients = sized_step(trace, fewer, others, start=last), others
+            current, gradients = sized_step(trace, fewer, last_gradients, start=last), last_gradients
             earlier: SizedStep | None = first
         else:
             _, records, gradients = self._segments[0]
@@ -214,15 +214,15 @@ class ReplayedSteps:
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record, such as labels."""
         size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
-        found: list[Tensor] = []
+        labels: list[Tensor] = []
         for operation in trace.operations:
             for tensor in tensors_in((operation.args, dict(operation.kwargs))):
                 integers = not tensor.is_floating_point() and not tensor.is_complex()
                 if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
-                    found.append(tensor)
+                    labels.append(tensor)
                 produced.add(id(tensor))
             produced |= {id(tensor) for tensor in tensors_in(operation.results)}
-        return found
+        return labels
 
     def _add(self, replay: StepReplay) -> None:
         if replay.abstained:

@@ -126,32 +126,32 @@ class RecomputedSums:
             factors = clip_factors(optimizer, self._clipping, rounded)
             for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
                 total = torch.mv(g.to(norm.dtype).t(), factor.to(norm.dtype))
-                room = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
+                tolerance = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
                 before = p.summed_grad
                 if before is not None:
-                    room = room + 4.0 * unit_of(g, p) * torch.linalg.vector_norm(before.detach().to(total))
+                    tolerance = tolerance + 4.0 * unit_of(g, p) * torch.linalg.vector_norm(before.detach().to(total))
                     total = total + before.detach().reshape(-1).to(total)
-                self._expected.append((total, room))
+                self._expected.append((total, tolerance))
         device = norms[0].device
-        every = torch.stack([norm.to(device).double() for norm in norms])
-        factor = torch.stack([one.to(device).double() for one in factors])
-        self.norms, self.clipped = every.square().sum(0).sqrt(), (factor * every).square().sum(0).sqrt()
+        layer_norms = torch.stack([norm.to(device).double() for norm in norms])
+        factor = torch.stack([sample_factors.to(device).double() for sample_factors in factors])
+        self.norms, self.clipped = layer_norms.square().sum(0).sqrt(), (factor * layer_norms).square().sum(0).sqrt()
 
     def compare(self) -> None:
         expected, self._expected = self._expected, []
         if not expected:
             return
-        different, lengths, rooms = False, [], []
+        different, lengths, tolerances = False, [], []
         with torch.no_grad():
-            for p, (total, room) in zip(self._parameters, expected, strict=True):
+            for p, (total, tolerance) in zip(self._parameters, expected, strict=True):
                 distance = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
                 lengths.append(float(torch.linalg.vector_norm(total)))
-                rooms.append(float(room))
-                different |= distance > rooms[-1]
+                tolerances.append(float(tolerance))
+                different |= distance > tolerances[-1]
         self._recomputed += 1
         self._different += different
         if math.hypot(*lengths) > 0.0:
-            self._limit = max(self._limit, math.hypot(*rooms) / math.hypot(*lengths))
+            self._limit = max(self._limit, math.hypot(*tolerances) / math.hypot(*lengths))
 
 
 def rows_of(parameter: Any) -> list[Tensor]:
@@ -230,7 +230,8 @@ class SizeScaling:
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for (size, first, _), median in zip(waiting, together([one for *_, one in waiting]), strict=True):
+        medians = together([device_median for *_, device_median in waiting])
+        for (size, first, _), median in zip(waiting, medians, strict=True):
             if first:
                 for sums, now, before in zip(self._sums, self._step, self._before, strict=False):
                     (x, y, _), variance = now - before, now[2] + before[2]
@@ -239,5 +240,5 @@ class SizeScaling:
                 self._before, self._step = self._step, []
             batch = np.array([math.log(size), math.log(median) if 0.0 < median < math.inf else math.nan, 1.0 / size])
             self._step = [self._step[0], batch - self._step[0] * (1, 1, -1)] if self._step else [batch]
-        found = self._found()
-        self.decided = found is not None and found[2] < _DECIDED
+        regression = self._found()
+        self.decided = regression is not None and regression[2] < _DECIDED

@@ -52,11 +52,14 @@ class GhostSums:
     def __init__(self, model: Any, optimizer: Any, audits: AuditedSteps) -> None:
         self._model, self._optimizer, self._audits = model, optimizer, audits
         numbers = {id(p): number for number, p in enumerate(optimizer.params)}
-        kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in inner_module(model).modules())
-        tables = [one for one, kind in kinds if kind is nn.Embedding and one.padding_idx is not None]
+        kinds = (
+            (module, type(module).__bases__[1] if is_fsdp2(module) else type(module))
+            for module in inner_module(model).modules()
+        )
+        tables = [table for table, kind in kinds if kind is nn.Embedding and table.padding_idx is not None]
         # Opacus' norm of an embedding counts the padding, whose gradient is 0, so that records are clipped to less.
         counted = model.use_ghost_clipping or not model.force_functorch
-        self._padded = [numbers[id(one.weight)] for one in tables if id(one.weight) in numbers and counted]
+        self._padded = [numbers[id(table.weight)] for table in tables if id(table.weight) in numbers and counted]
         self._parameters: dict[int, Tensor] = dict(enumerate(optimizer.params))
         self._of_padding = 0.0
         self._random = random.SystemRandom()
@@ -90,11 +93,11 @@ class GhostSums:
         original, watch = Losses.backward, self
 
         def backward(this: Any) -> Any:
-            own = this.optimizer is watch._optimizer
-            if own:
+            observed = this.optimizer is watch._optimizer
+            if observed:
                 guarded(lambda: watch._begin(this.loss_per_sample))
             result = original(this)
-            if own:
+            if observed:
                 guarded(watch._end)
             return result
 
@@ -131,7 +134,7 @@ class GhostSums:
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         grads = [local(p.grad) for p in self._optimizer.params if p.grad is not None]
         # zero_grad precedes the second pass
-        ends = [end.to(grads[0].device) for one in grads if one.numel() for end in one.aminmax()]
+        ends = [end.to(grads[0].device) for grad in grads if grad.numel() for end in grad.aminmax()]
         self._changed.add(bool(ends) and torch.stack(ends).any())
 
     def _passes(self, records: int | None) -> int | None:
@@ -146,7 +149,7 @@ class GhostSums:
         copies = (node for node in _nodes(losses) if node.name() == "ToCopyBackward0")
         cast = next((kind for node in copies if (kind := node._input_metadata[0].dtype) in HALVES), None)
         self.norm_type = self.norm_type if cast is None else HALVES[cast]  # as under autocast
-        room = (ROUNDING + 5.0 * torch.finfo(cast or self._norms.dtype).eps) * limit
+        tolerance = (ROUNDING + 5.0 * torch.finfo(cast or self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled, self._own = self._model.hooks_enabled, False, True
         try:
             with torch.enable_grad(), warnings.catch_warnings(), ExitStack() as undo:
@@ -155,42 +158,42 @@ class GhostSums:
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
                 weighted = coefficients.to(losses) * losses
                 total, _ = self._gradient(weighted.sum())
-                places = self._random.sample(range(len(losses)), len(losses))
-                chosen, half = places[:passes], (len(places) + passes) // 2
-                rest = [one.clone() for one in total]
+                record_order = self._random.sample(range(len(losses)), len(losses))
+                chosen, half = record_order[:passes], (len(record_order) + passes) // 2
+                remainders = [gradient.clone() for gradient in total]
                 for record in chosen:
                     self._of_padding = 0.0
-                    found, squares = self._gradient(losses[record])
+                    gradient, squares = self._gradient(losses[record])
                     used, norm = float(coefficients[record]), math.sqrt(squares)
-                    apart = abs(used - min(1.0, limit / (math.sqrt(squares + self._of_padding) + 1e-6)))
-                    self._wrong_norms += not apart * norm <= room
-                    _subtract(rest, found, used)
+                    factor_error = abs(used - min(1.0, limit / (math.sqrt(squares + self._of_padding) + 1e-6)))
+                    self._wrong_norms += not factor_error * norm <= tolerance
+                    _subtract(remainders, gradient, used)
                 for _ in range(passes - len(chosen)):  # of other ranks
                     self._gradient(losses.sum())
-                for part in (places[passes:half], places[half:]):
-                    _subtract(rest, self._gradient(weighted[part].sum())[0])
+                for part in (record_order[passes:half], record_order[half:]):
+                    _subtract(remainders, self._gradient(weighted[part].sum())[0])
                 self._records += len(chosen)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
         length = float((coefficients * self._norms).sum())
         allowed = room_of(len(losses), 2.0**-8 if cast else self._unit(), length)
-        self._expected = total, length, length_of(rest) <= allowed
+        self._expected = total, length, length_of(remainders) <= allowed
 
     def _hooks(self, losses: Tensor) -> Iterator[Any]:
         """Observe the gradients of padding that the passes compute."""
         nodes: list[Any] = list(_nodes(losses)) if self._padded else []
         weights = {id(self._parameters.get(number)) for number in self._padded}
-        tables = [one for one in nodes if type(one) is _EMBEDDING]
-        found = [one for one in tables if id(getattr(one.next_functions[0][0], "variable", 0)) in weights]
-        if len(found) < len(self._padded) and any(node.name().startswith("CompiledFunction") for node in nodes):
+        tables = [node for node in nodes if type(node) is _EMBEDDING]
+        padded_tables = [node for node in tables if id(getattr(node.next_functions[0][0], "variable", 0)) in weights]
+        if len(padded_tables) < len(self._padded) and any(node.name().startswith("CompiledFunction") for node in nodes):
             raise RuntimeError("compiled code hides the gradient of padding: compile the model without its embeddings")
-        for node in found:
+        for node in padded_tables:
             yield node.register_prehook(partial(self._pad, node._saved_indices == node._saved_padding_idx))
 
-    def _pad(self, places: Tensor, gradients: Sequence[Tensor | None]) -> None:
-        """Add the squared length of the gradient of padding at these places."""
+    def _pad(self, positions: Tensor, gradients: Sequence[Tensor | None]) -> None:
+        """Add the squared length of the gradient of padding at these positions."""
         if (gradient := gradients[0]) is not None:
-            self._of_padding += float(gradient[places].sum(0).double().square().sum())
+            self._of_padding += float(gradient[positions].sum(0).double().square().sum())
 
     def _unit(self) -> float:
         self.sum_type = product_type() or self.sum_type
@@ -198,9 +201,9 @@ class GhostSums:
 
     def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
         """The gradient of a value, and its squared length."""
-        found = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
-        pairs = zip(found, self._optimizer.params, strict=True)
-        gradient = [torch.zeros_like(p) if one is None else one for one, p in pairs]
+        derivatives = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
+        pairs = zip(derivatives, self._optimizer.params, strict=True)
+        gradient = [torch.zeros_like(p) if derivative is None else derivative for derivative, p in pairs]
         return gradient, length_of(gradient) ** 2
 
     def _end(self) -> None:
@@ -211,10 +214,10 @@ class GhostSums:
         if coefficients is None or len(weights) != 2:
             self._unweighted.add(True)
         elif self._audits.audited:
-            first, used = (one.reshape(-1) for one in weights)
+            first, used = (pass_weights.reshape(-1) for pass_weights in weights)
             equal = 1.0 / max(1, len(first)) if self._model.loss_reduction == "mean" else 1.0
-            near = max(_SAME, torch.finfo(first.dtype).eps)
-            self._unweighted.add(((first - equal).abs() > near * equal).any())
+            tolerance = max(_SAME, torch.finfo(first.dtype).eps)
+            self._unweighted.add(((first - equal).abs() > tolerance * equal).any())
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
         self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
@@ -234,31 +237,34 @@ class GhostSums:
         if self._expected is not None:
             total, length, consistent = self._expected
             sums = [p.summed_grad for p in self._optimizer.params]
-            before = [None if one is None else one.detach() for one in sums]
-            total = [one if kept is None else one + kept for one, kept in zip(total, before, strict=True)]
-            length += length_of(kept for kept in before if kept is not None)
+            before = [None if summed is None else summed.detach() for summed in sums]
+            total = [
+                gradient if earlier is None else gradient + earlier
+                for gradient, earlier in zip(total, before, strict=True)
+            ]
+            length += length_of(earlier for earlier in before if earlier is not None)
             self._expected = total, length, consistent
 
-    def _judge(self, expected: tuple[list[Tensor], float, bool], found: Iterable[Tensor]) -> None:
-        """Compare the gradients that were found with the recomputed ones."""
+    def _judge(self, expected: tuple[list[Tensor], float, bool], observed: Iterable[Tensor]) -> None:
+        """Compare the observed gradients with the recomputed ones."""
         total, length, consistent = expected
-        room = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit(), length)
-        apart = length_of(one - other for one, other in zip(found, total, strict=True))
+        tolerance = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit(), length)
+        distance = length_of(gradient - recomputed for gradient, recomputed in zip(observed, total, strict=True))
         self._recomputed += 1
-        self._different += not (consistent and apart <= room)
+        self._different += not (consistent and distance <= tolerance)
         long = length_of(total)
-        self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
+        self._limit = max(self._limit, tolerance / long) if long > 0.0 else self._limit
 
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
         """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
-        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._ended
+        coefficients, norms, expected, ended = self._coefficients, self._norms, self._expected, self._ended
         if expected is not None:
             self._judge(expected, (p.summed_grad.detach() for p in self._optimizer.params))
         self._forget()
         if coefficients is None or norms is None:
             return None
-        return len(coefficients), (coefficients.double() * norms.double()) if seen else None
+        return len(coefficients), (coefficients.double() * norms.double()) if ended else None
 
     def _forget(self) -> None:
         self._losses = self._coefficients = self._norms = self._expected = None
@@ -289,10 +295,10 @@ class WholeGradients:
         self._guarded, self._undo = guarded, undo
         numbers = {id(p): number for number, p in enumerate(self._parameters)}
         for module in self._model.modules():  # frozen parameters have the numbers after the last one
-            found = [(name, p) for name, p in module._parameters.items() if p is not None]
-            own = {name: numbers.setdefault(id(p), len(numbers)) for name, p in found}
-            if own:
-                undo.callback(module.register_forward_pre_hook(partial(self._gather, own)).remove)
+            named_parameters = [(name, p) for name, p in module._parameters.items() if p is not None]
+            parameter_numbers = {name: numbers.setdefault(id(p), len(numbers)) for name, p in named_parameters}
+            if parameter_numbers:
+                undo.callback(module.register_forward_pre_hook(partial(self._gather, parameter_numbers)).remove)
 
     def observe(self, observer: Observer | None) -> None:
         """Give the gradients of the training's passes to an observer from now on; None ends it."""
@@ -309,8 +315,8 @@ class WholeGradients:
         finally:
             self._observer, self._discarding = before, False
 
-    def _gather(self, own: dict[str, int], module: nn.Module, _: Any) -> None:
-        for name, number in own.items():
+    def _gather(self, parameter_numbers: dict[str, int], module: nn.Module, _: Any) -> None:
+        for name, number in parameter_numbers.items():
             p: Any = module._parameters[name]
             if p is None or local(p) is not p:
                 continue
@@ -365,9 +371,9 @@ class ShardedGhostSums(GhostSums):
         self._batch += 1
         if not self._agreeing or self._chosen.random() * self._batch >= FIRST:
             return None
-        given = self._rank.group.agree(f"batch {self._batch}", -1 if records is None else records)
-        self._agreeing = given is not None
-        return None if given is None or min(given) < 0 else min(RECORDS, max(given))
+        rank_records = self._rank.group.agree(f"batch {self._batch}", -1 if records is None else records)
+        self._agreeing = rank_records is not None
+        return None if rank_records is None or min(rank_records) < 0 else min(RECORDS, max(rank_records))
 
     def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
         """The gradient of a value along the common directions, and its squared length."""
@@ -389,10 +395,10 @@ class ShardedGhostSums(GhostSums):
         block, self._folded = self._folded, None
         if block is None:
             return
-        own = self._rank.sketch.along(block)[0]
-        self._rank.add(own)
+        rank_sums = self._rank.sketch.along(block)[0]
+        self._rank.add(rank_sums)
         if expected is not None:
-            self._judge(expected, [own])
+            self._judge(expected, [rank_sums])
 
 
 def room_of(records: int, unit: float, length: float) -> float:
@@ -401,20 +407,20 @@ def room_of(records: int, unit: float, length: float) -> float:
 
 
 def length_of(tensors: Iterable[Tensor]) -> float:
-    return math.sqrt(sum(float(one.double().square().sum()) for one in tensors))
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
-def _subtract(rest: list[Tensor], gradients: list[Tensor], factor: float = 1.0) -> None:
-    for one, gradient in zip(rest, gradients, strict=True):
-        one.sub_(gradient, alpha=factor)
+def _subtract(remainders: list[Tensor], gradients: list[Tensor], factor: float = 1.0) -> None:
+    for remainder, gradient in zip(remainders, gradients, strict=True):
+        remainder.sub_(gradient, alpha=factor)
 
 
 def _nodes(losses: Tensor) -> Iterator[Any]:
     """The nodes of the graph of the losses."""
-    seen, waiting = set[Any](), [losses.grad_fn]
+    visited, waiting = set[Any](), [losses.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
             waiting += [following for following, _ in node.next_functions]

@@ -75,8 +75,8 @@ class ReportedGradients:
     def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
         """Compare a reported step that made one update with its noise and sum, all coordinates in a row."""
         got, self._got = self._got, None
-        known = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
-        if got is None or noise is None or step.sketch is None or not known or got.shape != noise.shape:
+        comparable = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
+        if got is None or noise is None or step.sketch is None or not comparable or got.shape != noise.shape:
             return
         layers, longest = len(self._sizes), torch.stack([norms.sum().cpu() for norms in step.norms]).sum()
         sketch = self._sketch.of(torch.split(got, self._sizes))
@@ -89,8 +89,8 @@ class ReportedGradients:
         length, noisy = math.sqrt(float(sketch[:layers].sum())), math.sqrt(float(step.sketch[:layers].sum()))
         if not (math.isfinite(a) and math.isfinite(float(longest)) and length > 0.0):
             return
-        more = (divisor * a, divisor**2 * of_got, of_noise)
-        self._sums = [one + another for one, another in zip(self._sums, more, strict=True)]
+        increments = (divisor * a, divisor**2 * of_got, of_noise)
+        self._sums = [partial_sum + increment for partial_sum, increment in zip(self._sums, increments, strict=True)]
         self._most.append((float(longest) + noisy) / (divisor * length))
         self._summed += total is not None
 
@@ -100,21 +100,21 @@ class ReportedGradients:
         for g, n, s in _chunks(got, noise, total):
             products += torch.stack([g @ (s + n), g @ g, n @ n, s @ s])
         product, of_got, of_noise, of_sum = products.tolist()
-        found = product / of_got if of_got > 0.0 else math.nan
-        if not (math.isfinite(found) and found > 0.0):
+        divisor = product / of_got if of_got > 0.0 else math.nan
+        if not (math.isfinite(divisor) and divisor > 0.0):
             self._apart += 1
             return 1.0
         left = torch.zeros((), dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, total):
-            left += (found * g - s - n).square_().sum()
-        room = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + found * math.sqrt(of_got))
-        apart = not math.sqrt(float(left)) <= room
-        self._apart += apart
-        self._room = max(self._room, room / step.deviation)
-        step.divisor = math.nan if apart else float(f"{found:.6g}")  # as exact as rounding leaves it
-        return 1.0 if apart else found
+            left += (divisor * g - s - n).square_().sum()
+        rounding = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + divisor * math.sqrt(of_got))
+        differs = not math.sqrt(float(left)) <= rounding
+        self._apart += differs
+        self._room = max(self._room, rounding / step.deviation)
+        step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
+        return 1.0 if differs else divisor
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:
     for part in zip(*(torch.split(row.detach(), _CHUNK) for row in rows), strict=True):
-        yield [one.double() for one in part]
+        yield [row.double() for row in part]

@@ -81,35 +81,37 @@ class SensitivityProbe:
     def _probe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
         numbers = sum(p.numel() for p in self._optimizer.params)
         count = max(2, min(len(drawn), _RECORDS, _MOST_NUMBERS // max(1, numbers)))
-        places = sorted(self._random.sample(range(len(drawn)), count))
-        items = [self._dataset[int(drawn[place])] for place in places]
-        known = [p for p in inner_module(self._model).parameters() if id(p) in self._versions and not p.requires_grad]
-        shared = [p for p in known if self._versions[id(p)] == p._version]
-        made = _Copy(self._model, self._optimizer, self._loss, self._collate, shared)
-        whole = made.gradients(items)
+        positions = sorted(self._random.sample(range(len(drawn)), count))
+        items = [self._dataset[int(drawn[position])] for position in positions]
+        frozen = [p for p in inner_module(self._model).parameters() if id(p) in self._versions and not p.requires_grad]
+        shared = [p for p in frozen if self._versions[id(p)] == p._version]
+        model_copy = _Copy(self._model, self._optimizer, self._loss, self._collate, shared)
+        whole = model_copy.gradients(items)
         for removed in self._random.sample(range(count), min(_REMOVED, count)):
-            self._remove(made, items, whole, removed)
+            self._remove(model_copy, items, whole, removed)
         self._probed += 1
         if gradients is None:
-            self._compare_sum(made, drawn)
+            self._compare_sum(model_copy, drawn)
         else:
-            self._compare(whole, [g.detach()[places].flatten(1) for g in gradients], gradients)
+            self._compare(whole, [g.detach()[positions].flatten(1) for g in gradients], gradients)
 
-    def _remove(self, made: "_Copy", items: list[Any], whole: list[Tensor], removed: int) -> None:
-        rest = [item for place, item in enumerate(items) if place != removed]
-        kept = torch.tensor([place for place in range(len(items)) if place != removed])
+    def _remove(self, model_copy: "_Copy", items: list[Any], whole: list[Tensor], removed: int) -> None:
+        remaining = [item for position, item in enumerate(items) if position != removed]
+        remaining_rows = torch.tensor([position for position in range(len(items)) if position != removed])
         full = self._clipped(whole)
-        without = self._clipped(made.gradients(rest))
-        influence = self._length([(a[kept] - b).sum(0) for a, b in zip(full, without, strict=True)])
+        without = self._clipped(model_copy.gradients(remaining))
+        influence = self._length([(a[remaining_rows] - b).sum(0) for a, b in zip(full, without, strict=True)])
         change = self._length([a.sum(0) - b.sum(0) for a, b in zip(full, without, strict=True)])
-        if influence > ROUNDING and made.is_random(items, whole):
-            first, *others = rest
-            other = [*items[:removed], others[0] if others else first, *items[removed + 1 :]]
-            with same_randomness(made.device, made.seed):
-                full = self._clipped(made.gradients(items))
-            with same_randomness(made.device, made.seed):
-                replaced = self._clipped(made.gradients(other))
-            influence = self._length([(a[kept] - b[kept]).sum(0) for a, b in zip(full, replaced, strict=True)])
+        if influence > ROUNDING and model_copy.is_random(items, whole):
+            first, *later = remaining
+            replaced_items = [*items[:removed], later[0] if later else first, *items[removed + 1 :]]
+            with same_randomness(model_copy.device, model_copy.seed):
+                full = self._clipped(model_copy.gradients(items))
+            with same_randomness(model_copy.device, model_copy.seed):
+                replaced = self._clipped(model_copy.gradients(replaced_items))
+            influence = self._length(
+                [(a[remaining_rows] - b[remaining_rows]).sum(0) for a, b in zip(full, replaced, strict=True)]
+            )
             change = self._length([a[removed] for a in full]) + influence
         self._removed += 1
         self._influence, self._change = max(self._influence, influence), max(self._change, change)
@@ -125,15 +127,15 @@ class SensitivityProbe:
             differences = [
                 (t.double() - factor * m.double()).square().sum(1) for t, m in zip(theirs, mine, strict=True)
             ]
-            apart = torch.stack(differences).sum(0).sqrt() / (factor * scales)
-            if bool((apart <= _AGREE).all()):
+            relative_differences = torch.stack(differences).sum(0).sqrt() / (factor * scales)
+            if bool((relative_differences <= _AGREE).all()):
                 self._confirmed += factor == 1.0
                 self._scaled += factor != 1.0
                 if factor != 1.0:
                     self._change = max(self._change, self._scaled_change(gradients, ratio < 1.0))
                 return
-        near = [abs(math.log(ratio * by)) < math.log(_RATIO) for by in (1.0, float(size), 1.0 / size)]
-        self._scaled += not near[0] and any(near[1:]) and size >= 8
+        explained = [abs(math.log(ratio * by)) < math.log(_RATIO) for by in (1.0, float(size), 1.0 / size)]
+        self._scaled += not explained[0] and any(explained[1:]) and size >= 8
 
     def _scaled_change(self, gradients: Sequence[Tensor], mean: bool) -> float:
         """The largest change in clip norms if a record is removed and gradients are scaled by 1/b (``mean``) or b."""
@@ -145,25 +147,25 @@ class SensitivityProbe:
         squares = [(m[None, :] + b).double().square().sum(1) for m, b in zip(moved, scaled, strict=True)]
         return float(torch.stack(squares).sum(0).max().sqrt()) / float(self._optimizer.max_grad_norm)
 
-    def _compare_sum(self, made: "_Copy", drawn: Indices) -> None:
+    def _compare_sum(self, model_copy: "_Copy", drawn: Indices) -> None:
         if len(drawn) > _MOST_RECORDS:
             return
         items = [self._dataset[int(index)] for index in drawn]
         totals: list[Tensor] = []
         chunk = max(1, min(_RECORDS, _MOST_NUMBERS // max(1, sum(p.numel() for p in self._optimizer.params))))
         for start in range(0, len(items), chunk):
-            clipped = [c.sum(0) for c in self._clipped(made.gradients(items[start : start + chunk]))]
+            clipped = [c.sum(0) for c in self._clipped(model_copy.gradients(items[start : start + chunk]))]
             totals = clipped if not totals else [a + b for a, b in zip(totals, clipped, strict=True)]
         pairs = zip(self._optimizer.params, totals, strict=True)
-        apart = self._length([p.grad.detach().reshape(-1) - total for p, total in pairs])
-        self._confirmed += apart <= ROUNDING
+        distance = self._length([p.grad.detach().reshape(-1) - total for p, total in pairs])
+        self._confirmed += distance <= ROUNDING
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
         factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
         return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
 
-    def _length(self, parts: list[Tensor]) -> float:
-        squares = sum(float(part.double().square().sum()) for part in parts)
+    def _length(self, tensors: list[Tensor]) -> float:
+        squares = sum(float(tensor.double().square().sum()) for tensor in tensors)
         return math.sqrt(squares) / float(self._optimizer.max_grad_norm)
 
 
@@ -176,16 +178,23 @@ class _Copy:
         inner = inner_module(model)
         names = {id(p): name for name, p in inner.named_parameters()}
         # torch's wrapper for several processes cannot be copied, and the hooks that refer to it are removed
-        wrappers = [one for one in (model, getattr(model, "_module", None)) if one is not None and one is not inner]
-        kept: list[Any] = [*shared, *(wrappers if len(wrappers) > 1 else [])]
-        plain = copy.deepcopy(inner, {id(one): one for one in kept})
-        for one in plain.modules():
-            for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
+        wrappers = [
+            module for module in (model, getattr(model, "_module", None)) if module is not None and module is not inner
+        ]
+        originals: list[Any] = [*shared, *(wrappers if len(wrappers) > 1 else [])]
+        plain = copy.deepcopy(inner, {id(original): original for original in originals})
+        for module in plain.modules():
+            for hooks in (
+                module._forward_hooks,
+                module._backward_hooks,
+                module._forward_pre_hooks,
+                module._backward_pre_hooks,
+            ):
                 for key, hook in list(hooks.items()):
                     if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus."):
                         del hooks[key]
             for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
-                vars(one).pop(name, None)
+                vars(module).pop(name, None)
         self._model = GradSampleModule(
             plain,
             batch_first=getattr(model, "batch_first", True),
@@ -208,10 +217,10 @@ class _Copy:
         losses = losses_of(self._loss, self._model, collate(list(items)), len(items))
         reduced: Any = losses.mean() if self._mean else losses.sum()
         reduced.backward()
-        found = [p.grad_sample.detach().reshape(len(items), -1) for p in self._parameters]
+        per_sample_gradients = [p.grad_sample.detach().reshape(len(items), -1) for p in self._parameters]
         for p in self._model.parameters():
             p.grad = p.grad_sample = None
-        return found
+        return per_sample_gradients
 
     def is_random(self, items: list[Any], whole: list[Tensor]) -> bool:
         again = self.gradients(items)

@@ -34,9 +34,9 @@ def tensor_of(array: Any) -> Tensor:
     return torch.from_numpy(copy)
 
 
-def tensors_of(given: Any) -> Tensor | list[Tensor]:
+def tensors_of(arrays: Any) -> Tensor | list[Tensor]:
     """The tensor of one array, or the tensors of several arrays."""
-    return tensor_of(given) if hasattr(given, "__array__") else [tensor_of(one) for one in given]
+    return tensor_of(arrays) if hasattr(arrays, "__array__") else [tensor_of(array) for array in arrays]
 
 
 class ArrayModel(nn.Module):
@@ -45,9 +45,9 @@ class ArrayModel(nn.Module):
     def __init__(self, arrays: Sequence[Any]) -> None:
         super().__init__()
         copies = [tensor_of(array).detach().clone() for array in arrays]
-        other = next((copy.dtype for copy in copies if copy.dtype not in (torch.float32, torch.float64)), None)
-        if other is not None:
-            raise UsageError(f"arrays of the model must be float32 or float64, got {other}")
+        unsupported = next((copy.dtype for copy in copies if copy.dtype not in (torch.float32, torch.float64)), None)
+        if unsupported is not None:
+            raise UsageError(f"arrays of the model must be float32 or float64, got {unsupported}")
         self.arrays = nn.ParameterList([nn.Parameter(copy) for copy in copies])
 
 
@@ -81,8 +81,8 @@ class ReportedUpdates(torch.optim.Optimizer):
         """Keep the arrays after a step, and the gradients that the script's optimizer got. Then call :meth:`step`."""
         self._reported = self._fitting("parameters", parameters)
         self._gradients = [] if gradients is None else self._fitting("gradients", gradients)
-        for place, p in enumerate(self._parameters):
-            p.grad = self._gradients[place].to(p.dtype) if self._gradients else None
+        for number, p in enumerate(self._parameters):
+            p.grad = self._gradients[number].to(p.dtype) if self._gradients else None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -103,7 +103,7 @@ class ReportedUpdates(torch.optim.Optimizer):
             self._failed += 1
             return
         pairs = zip(before, expected, self._reported, strict=True)
-        self._different += not all(_close(p, wanted, new.numpy()) for p, wanted, new in pairs)
+        self._different += not all(_close(p, expected_array, new.numpy()) for p, expected_array, new in pairs)
 
     @property
     def restated(self) -> int:
@@ -116,30 +116,30 @@ class ReportedUpdates(torch.optim.Optimizer):
     def _arrays(self) -> list[Any]:
         return [p.detach().numpy().copy() for p in self._parameters]
 
-    def _fitting(self, what: str, arrays: Iterable[Any]) -> list[Tensor]:
-        found = [tensor_of(array) for array in arrays]
-        shapes = [tuple(one.shape) for one in found]
+    def _fitting(self, label: str, arrays: Iterable[Any]) -> list[Tensor]:
+        tensors = [tensor_of(array) for array in arrays]
+        shapes = [tuple(tensor.shape) for tensor in tensors]
         if shapes != [tuple(p.shape) for p in self._parameters]:
-            raise UsageError(f"{what} must be arrays of the shapes of the model, in its order, got {shapes}")
-        return found
+            raise UsageError(f"{label} must be arrays of the shapes of the model, in its order, got {shapes}")
+        return tensors
 
 
-def _close(before: Any, expected: Any, found: Any) -> bool:
+def _close(before: Any, expected: Any, reported: Any) -> bool:
     """Equal up to roundings of the parameter, and of the update relative to its largest coordinate."""
     unit = float(np.finfo(before.dtype).eps)
     largest = float(np.abs(expected - before).max(initial=0.0))
-    room = 2.0 * unit * np.maximum(np.abs(before), np.abs(expected)) + _ROUNDINGS * unit * largest
-    return math.isfinite(largest) and bool((np.abs(found - expected) <= room).all())
+    tolerance = 2.0 * unit * np.maximum(np.abs(before), np.abs(expected)) + _ROUNDINGS * unit * largest
+    return math.isfinite(largest) and bool((np.abs(reported - expected) <= tolerance).all())
 
 
 def _kind(rule: Any) -> str:
     """The class of a rule with functions of the script, whose updates are not repeated; otherwise empty."""
-    waiting, seen = [rule.init, rule.update], set[int]()
+    waiting, visited = [rule.init, rule.update], set[int]()
     while waiting:
         part = waiting.pop()
-        if id(part) in seen or not (callable(part) or isinstance(part, tuple)):
+        if id(part) in visited or not (callable(part) or isinstance(part, tuple)):
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         if isinstance(part, tuple):
             waiting += part
         elif isinstance(part, partial):

@@ -35,14 +35,14 @@ def continued_state(generator: torch.Generator) -> Tensor:
 
 
 def _follows_on_host(end: Tensor, state: Tensor) -> bool:
-    words, copy = state[_BLOCK], torch.Generator()
+    block, copy = state[_BLOCK], torch.Generator()
     copy.set_state(end)
-    if torch.equal(end[_BLOCK], words):
+    if torch.equal(end[_BLOCK], block):
         return _number(end[_POSITION]) <= _number(state[_POSITION])
     drawn = torch.empty(_WORDS, dtype=torch.int32)
     for _ in range(_MOST_DRAWS // _WORDS):
         drawn.random_(generator=copy)
-        if torch.equal(copy.get_state()[_BLOCK], words):
+        if torch.equal(copy.get_state()[_BLOCK], block):
             return True
     return False
 

@@ -38,7 +38,7 @@ class ModelState:
         self._model, self._trained = model, {id(p) for p in trained}
         self._random = random.SystemRandom()
         self._digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
-        self._places = {name: place for name, place, _ in self._named_tensors()}
+        self._places = {name: holder for name, holder, _ in self._named_tensors()}
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._attributes = dict(self._held_attributes())
         self._versions: dict[str, tuple[Any, ...]] = {}
@@ -80,7 +80,9 @@ class ModelState:
             "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
         }
-        return {kind: sorted(name[:100] for name in every)[:_MOST_NAMES] for kind, every in names.items()}
+        return {
+            kind: sorted(name[:100] for name in changed_names)[:_MOST_NAMES] for kind, changed_names in names.items()
+        }
 
     def _compare_names(self) -> None:
         """Compare the parameter of each name: the order of equal layers may depend on a record."""
@@ -90,12 +92,12 @@ class ModelState:
 
     def _named_tensors(self) -> Iterator[tuple[str, tuple[dict[str, Any], str], Tensor]]:
         """Buffers, and parameters that are not trained: the name, where the module holds it, and the tensor."""
-        seen = set(self._trained)
+        visited = set(self._trained)
         for prefix, module in self._model.named_modules():
             for holder in (module._parameters, module._buffers):
                 for key, tensor in holder.items():
-                    if tensor is not None and id(tensor) not in seen:
-                        seen.add(id(tensor))
+                    if tensor is not None and id(tensor) not in visited:
+                        visited.add(id(tensor))
                         yield f"{prefix}.{key}" if prefix else key, (holder, key), tensor
 
     def _unsaved_buffers(self) -> Iterator[str]:

@@ -53,7 +53,9 @@ class MeasuredNoise:
 
     def whole_sums(self) -> Tensor | None:
         """(k, coordinates), None if they are unknown."""
-        return torch.cat([one.to(self.noise) for one in self.sums], dim=1).mul_(self.scale) if self.sums else None
+        if not self.sums:
+            return None
+        return torch.cat([layer_sums.to(self.noise) for layer_sums in self.sums], dim=1).mul_(self.scale)
 
 
 class NoiseSketch:
@@ -86,7 +88,7 @@ class NoiseSketch:
     @torch.no_grad()
     def measure(
         self,
-        given: Sequence[Tensor],
+        layer_noise: Sequence[Tensor],
         sums: Sequence[Tensor] = (),
         *,
         starts: Iterable[int] = repeat(0),
@@ -95,30 +97,30 @@ class NoiseSketch:
     ) -> MeasuredNoise:
         """Measure the noise of k steps in one pass over its coordinates.
 
-        given: (k, size) of each layer, the noise, or with ``noisy`` its sum with ``sums``, times 1 / ``scale``. starts:
-        the place of the first coordinate in each layer.
+        layer_noise: (k, size) of each layer, the noise, or with ``noisy`` its sum with ``sums``, times 1 / ``scale``.
+        starts: the place of the first coordinate in each layer.
         """
-        double = torch.float64 in {part.dtype for part in (*given, *sums)}
-        kind, device = torch.float64 if double else torch.float32, given[0].device
-        steps, width = len(given[0]), sum(part.shape[1] for part in given)
+        double = torch.float64 in {part.dtype for part in (*layer_noise, *sums)}
+        kind, device = torch.float64 if double else torch.float32, layer_noise[0].device
+        steps, width = len(layer_noise[0]), sum(part.shape[1] for part in layer_noise)
         noise, end = torch.empty(steps, width, dtype=kind, device=device), 0
         none, block = noise.new_zeros(steps), noise.new_zeros(steps, self._whole)
-        found, layers, ends = [torch.stack([none] * 4)], [0], [none]
-        for layer, (part, start) in enumerate(zip(given, starts, strict=False)):
+        piece_sums, layers, ends = [torch.stack([none] * 4)], [0], [none]
+        for layer, (part, start) in enumerate(zip(layer_noise, starts, strict=False)):
             for low in range(0, part.shape[1], _PIECE):
-                one, *total = (rows[:, low : low + _PIECE].to(noise) for rows in (part, *sums[layer : layer + 1]))
+                chunk, *total = (rows[:, low : low + _PIECE].to(noise) for rows in (part, *sums[layer : layer + 1]))
                 if scale != 1.0:
-                    one, total = scale * one, [scale * rows for rows in total]
-                piece, end = noise[:, end : end + one.shape[1]], end + one.shape[1]
-                torch.sub(one, *total, out=piece) if noisy else piece.copy_(one)
+                    chunk, total = scale * chunk, [scale * rows for rows in total]
+                piece, end = noise[:, end : end + chunk.shape[1]], end + chunk.shape[1]
+                torch.sub(chunk, *total, out=piece) if noisy else piece.copy_(chunk)
                 self.fold([piece], [start + low], block)
-                both = [torch.linalg.vecdot(other, rows) for rows in total for other in (piece, rows)]
-                found.append(torch.stack([piece.sum(1), torch.linalg.vecdot(piece, piece), *(both or [none] * 2)]))
+                both = [torch.linalg.vecdot(factor, rows) for rows in total for factor in (piece, rows)]
+                piece_sums.append(torch.stack([piece.sum(1), torch.linalg.vecdot(piece, piece), *(both or [none] * 2)]))
                 ends += [end for rows in (*total, piece)[:1] for end in (rows.amax(1), -rows.amin(1))]
                 layers.append(layer)
-        each = torch.zeros(len(given), 4, steps, dtype=torch.float64, device=device)
-        each.index_add_(0, torch.tensor(layers, device=device), torch.stack(found).double())
-        totals, squares, along_sums, of_sums = each.unbind(1)
+        layer_moments = torch.zeros(len(layer_noise), 4, steps, dtype=torch.float64, device=device)
+        layer_moments.index_add_(0, torch.tensor(layers, device=device), torch.stack(piece_sums).double())
+        totals, squares, along_sums, of_sums = layer_moments.unbind(1)
         lengths, products, largest = of_sums.sum(0).sqrt(), along_sums.sum(0), torch.stack(ends).amax(0)
         along = self.along(block).double()
         return MeasuredNoise(noise, sums, scale, squares.T, totals.T, along, lengths, products, largest)

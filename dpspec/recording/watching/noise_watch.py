@@ -95,8 +95,8 @@ class Coordinates:
             return [slice(0, self.count)]
         start, half = int(self._random.integers(self.count // 8)), self.count // 2
         quarter = self.count // 4
-        other = quarter + int(self._random.integers(max(1, quarter - 4 * _BLOCK)))
-        stretches = [(start, _BLOCK), (other, min(4 * _BLOCK, half - other)), (half + start, _BLOCK)]
+        second_start = quarter + int(self._random.integers(max(1, quarter - 4 * _BLOCK)))
+        stretches = [(start, _BLOCK), (second_start, min(4 * _BLOCK, half - second_start)), (half + start, _BLOCK)]
         ends = [(low, low + size) for low, size in stretches]
         assert all(before[1] <= after[0] for before, after in pairwise(ends))
         return [slice(low, high) for low, high in ends]
@@ -116,14 +116,14 @@ class Coordinates:
             rows = [sides[int(self._random.integers(len(sides)))]]
         columns = [n for n in sides if n not in rows]
         strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
-        parts = []
+        axes = []
         for dimensions in (rows, columns):
             lengths = [shape[n] for n in dimensions]
-            parts.append((int(np.prod(lengths)), lengths, strides[dimensions]))
-        if parts[0][0] > parts[1][0]:
-            parts.reverse()
+            axes.append((int(np.prod(lengths)), lengths, strides[dimensions]))
+        if axes[0][0] > axes[1][0]:
+            axes.reverse()
         offsets = []
-        for (size, lengths, steps), most in zip(parts, (_ROWS, _COLUMNS), strict=True):
+        for (size, lengths, steps), most in zip(axes, (_ROWS, _COLUMNS), strict=True):
             picked = self._random.choice(size, min(size, most), replace=False, shuffle=False)
             offsets.append(np.stack(np.unravel_index(picked, lengths), axis=-1) @ steps)
         return torch.from_numpy(self._starts[layer] + offsets[0][:, None] + offsets[1][None, :])
@@ -162,7 +162,7 @@ class NoiseWatch:
     @np.errstate(all="ignore")
     def add(self, measured: MeasuredNoise, stds: Sequence[float]) -> None:
         """Add the noise of k steps with its declared standard deviations."""
-        every = [self._steps.next() for _ in stds]
+        sampled = [self._steps.next() for _ in stds]
         if self._coordinates.count == 0:
             return
         std, unit, noise = np.array(stds), self._unit, measured.noise
@@ -170,58 +170,62 @@ class NoiseWatch:
         read = _array(torch.cat([of_sums, measured.totals, measured.squares], dim=1))  # one transfer from the device
         lengths, products, largest = read[:, :3].T
         totals, squares = (part[:, self._filled] for part in np.split(read[:, 3:], 2, axis=1))
-        known = (std > 0.0) & np.isfinite(std) & np.isfinite(largest)
-        known &= np.isfinite(totals).all(axis=1) & np.isfinite(squares).all(axis=1)
-        if not known.any():
+        observed = (std > 0.0) & np.isfinite(std) & np.isfinite(largest)
+        observed &= np.isfinite(totals).all(axis=1) & np.isfinite(squares).all(axis=1)
+        if not observed.any():
             return
-        std = np.where(known, std, np.inf)
-        largest = np.where(known, largest / std, 0.0)
-        precise = known & (unit * (largest + 8.0) <= _ROUNDING)
-        self._seen += int(known.sum())
+        std = np.where(observed, std, np.inf)
+        largest = np.where(observed, largest / std, 0.0)
+        precise = observed & (unit * (largest + 8.0) <= _ROUNDING)
+        self._seen += int(observed.sum())
         small = bool(largest.max() <= _SUM)
-        total = None if small and not any(every) else measured.whole_sums()
+        total = None if small and not any(sampled) else measured.whole_sums()
         self._add_values(noise, None if small else total, std, _ERROR * unit)
         if not precise.any():
             return
         self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
-        some = precise & (lengths > 0.0)
-        if some.any():  # the noise along the sum, which is fixed before: a normal value of variance 1
-            along = (products[some] / lengths[some] / std[some]) ** 2
+        with_sum = precise & (lengths > 0.0)
+        if with_sum.any():  # the noise along the sum, which is fixed before: a normal value of variance 1
+            along = (products[with_sum] / lengths[with_sum] / std[with_sum]) ** 2
             steps, summed, longest = self._along
             self._along = [steps + len(along), summed + float(along.sum()), max(longest, float(along.max()))]
         self._add_norms(totals[precise], squares[precise], std[precise, None])
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise).tolist():
-            if every[row] or len(self._rows) < _KEPT:
+            if sampled[row] or len(self._rows) < _KEPT:
                 _keep(self._rows, (_array(noise[row, self._kept]) / std[row]).astype(np.float32))
-            if every[row]:
+            if sampled[row]:
                 self._add_sampled(noise[row], None if total is None else total[row], float(std[row]), unit)
 
     def _add_squares(self, noise: Tensor, weights: Array) -> None:
-        parts = torch.split(noise, self._lengths, dim=1)
-        every = [noise] if noise.shape[1] <= _SQUARES else [part[:, : _SQUARES // len(parts)] for part in parts]
-        self._squares = self._squares or [torch.zeros_like(part[0]) for part in every]
-        for squares, part in zip(self._squares, every, strict=True):
+        layer_noise = torch.split(noise, self._lengths, dim=1)
+        tracked = (
+            [noise] if noise.shape[1] <= _SQUARES else [part[:, : _SQUARES // len(layer_noise)] for part in layer_noise]
+        )
+        self._squares = self._squares or [torch.zeros_like(part[0]) for part in tracked]
+        for squares, part in zip(self._squares, tracked, strict=True):
             if len(part) == 1:
                 squares.addcmul_(part[0], part[0], value=float(weights[0]))
             else:
                 squares += torch.mv(part.square().t(), torch.as_tensor(weights).to(part))
 
-    def _add_values(self, noise: Tensor, total: Tensor | None, std: Array, room: float) -> None:
+    def _add_values(self, noise: Tensor, total: Tensor | None, std: Array, edge_error: float) -> None:
         """Test some values of each step with finite ``std``."""
         steps, where = np.flatnonzero(np.isfinite(std)), self._coordinates.every(_VALUES)
-        values, sums = (None if of is None else of[:, where][torch.from_numpy(steps)] for of in (noise, total))
+        values, sums = (
+            None if source is None else source[:, where][torch.from_numpy(steps)] for source in (noise, total)
+        )
         assert values is not None
-        self._waiting.append((values, sums, std[steps], room))
+        self._waiting.append((values, sums, std[steps], edge_error))
         if noise.is_cpu or len(self._waiting) >= _BATCH:  # reads from other devices wait for each other
             self._read_steps()
 
     def _read_steps(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for values, sums, std, room in waiting:
-            self._count(values.cpu(), None if sums is None else _array(sums), std, room)
+        for values, sums, std, edge_error in waiting:
+            self._count(values.cpu(), None if sums is None else _array(sums), std, edge_error)
 
-    def _count(self, values: Tensor, sums: Array | None, std: Array, room: float) -> None:
+    def _count(self, values: Tensor, sums: Array | None, std: Array, edge_error: float) -> None:
         """Count the values between the edges, (k, n) of k steps, where the sum is small."""
         if sums is not None:
             values = values.masked_fill(torch.from_numpy(np.abs(sums) > _SUM * std[:, None]), torch.inf)
@@ -231,8 +235,8 @@ class NoiseWatch:
         counts = np.diff([row.searchsorted(ends, side="right") for row in scaled], axis=1, prepend=0)
         self._counts += counts.sum(axis=0)
         self._tested += len(counts)
-        self._room = max(self._room, room)
-        log_p, _ = gaussian_noise.log_shares(counts, room)
+        self._room = max(self._room, edge_error)
+        log_p, _ = gaussian_noise.log_shares(counts, edge_error)
         worst = int(np.argmin(log_p))
         if log_p[worst] < self._worst[0]:
             self._worst = float(log_p[worst]), counts[worst].tolist()
@@ -243,11 +247,11 @@ class NoiseWatch:
         if len(sizes) > sums.shape[1]:
             sums, squares = (np.c_[part, part.sum(axis=1)] for part in (sums, squares))
         sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
-        for kept, values in ((self._sums, sums), (self._norms, scores)):
+        for running_sums, values in ((self._sums, sums), (self._norms, scores)):
             # The last one belongs to all coordinates, and depends on the layers.
-            kept[0] += len(values)
-            kept[1] += float((values[:, :-1] ** 2).sum())
-            kept[2] += float((values[:, -1] ** 2).sum())
+            running_sums[0] += len(values)
+            running_sums[1] += float((values[:, :-1] ** 2).sum())
+            running_sums[2] += float((values[:, -1] ** 2).sum())
         whole = scores[:, -1] if self._score is None else np.concatenate([[self._score], scores[:, -1]])
         self._successive[0] += len(whole) - 1
         self._successive[1] += float(whole[1:] @ whole[:-1])
@@ -257,12 +261,14 @@ class NoiseWatch:
         self._sampled += 1
         if total is not None:
             small = total.abs() <= _SUM * std
-            found = torch.where(small, noise.abs(), -1.0).topk(min(_LARGEST, len(noise))).values
-            largest = _array(found) / std
+            largest_small = torch.where(small, noise.abs(), -1.0).topk(min(_LARGEST, len(noise))).values
+            largest = _array(largest_small) / std
             largest = largest[largest >= 0.0]
             count, expected = gaussian_noise.small_gaps(largest, _APART * unit, (_APART + 2.0 * _ERROR) * unit)
-            more = count, expected, max(0, len(largest) - 1)
-            self._repeats = [one + another for one, another in zip(self._repeats, more, strict=True)]
+            increments = count, expected, max(0, len(largest) - 1)
+            self._repeats = [
+                partial_sum + increment for partial_sum, increment in zip(self._repeats, increments, strict=True)
+            ]
             where = self._coordinates.every(_VALUES)
             self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
@@ -343,5 +349,5 @@ def _keep(rows: list[Array], row: Array) -> None:
 
 
 def _array(values: Tensor) -> Array:
-    found: Array = values.cpu().double().numpy()
-    return found
+    doubles: Array = values.cpu().double().numpy()
+    return doubles

@@ -33,10 +33,10 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
     if not isinstance(optimizer, torch.optim.Adagrad):
         return not optimizer.state
     first = {p: group["initial_accumulator_value"] for group in optimizer.param_groups for p in group["params"]}
-    for p, kept in optimizer.state.items():
-        if p not in first or set(kept) != {"step", "sum"} or float(kept["step"]):
+    for p, state in optimizer.state.items():
+        if p not in first or set(state) != {"step", "sum"} or float(state["step"]):
             return False
-        total = local(kept["sum"])
+        total = local(state["sum"])
         total = torch.view_as_real(total.resolve_conj()) if total.is_complex() else total
         if not bool((total == first[p]).all()):
             return False
@@ -150,16 +150,16 @@ class AuditedUpdates:
                 q = _parameter(p)
                 copies.append(q)
                 self._pairs.append((p, q))
-                kept = self._optimizer.state.get(p)
-                if kept:
-                    state[q] = {name: _plain(value) for name, value in kept.items()}
+                entries = self._optimizer.state.get(p)
+                if entries:
+                    state[q] = {name: _plain(value) for name, value in entries.items()}
             options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
             groups.append({"params": copies, **options})
         again: torch.optim.Optimizer = kind(groups)
         again.state.clear()  # Adagrad makes it at once
         again.state.update(state)
-        known = {id(p) for p, _ in self._pairs}
-        self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in known]
+        copied = {id(p) for p, _ in self._pairs}
+        self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in copied]
         self._before = [q.detach().clone() for _, q in self._pairs]
         return again
 
@@ -168,13 +168,13 @@ class AuditedUpdates:
         for (p, q), before in zip(self._pairs, self._before, strict=True):
             if not _close(local(p).detach(), q.detach(), before, fused=fused):
                 return False
-            kept = self._optimizer.state.get(p) or {}
+            entries = self._optimizer.state.get(p) or {}
             for name, expected in (again.state.get(q) or {}).items():
-                found = local(kept.get(name))
+                executed = local(entries.get(name))
                 if not isinstance(expected, Tensor):
-                    if found != expected:
+                    if executed != expected:
                         return False
-                elif not (isinstance(found, Tensor) and _close(found.detach(), expected, expected, fused=fused)):
+                elif not (isinstance(executed, Tensor) and _close(executed.detach(), expected, expected, fused=fused)):
                     return False
         return True
 
@@ -198,24 +198,24 @@ def adds_in_place(optimizer: torch.optim.Optimizer | None) -> bool:
     )
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return bool(torch.equal(one, other)) or bool(torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True))
+def _equal(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(torch.equal(left, right)) or bool(torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))
 
 
-def _close(found: Tensor | None, expected: Tensor | None, before: Any, *, fused: bool) -> bool:
+def _close(executed: Tensor | None, expected: Tensor | None, before: Any, *, fused: bool) -> bool:
     """Equal up to two units in the last place of the longer end of the update; ``fused``: of the largest coordinate."""
-    if found is None or expected is None:
-        return found is expected
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    if executed is None or expected is None:
+        return executed is expected
+    if executed.shape != expected.shape or executed.dtype != expected.dtype:
         return False
-    if _equal(found, expected):
+    if _equal(executed, expected):
         return True
-    if found.dtype not in (torch.float32, torch.float64):
+    if executed.dtype not in (torch.float32, torch.float64):
         return False
-    room = 2.0 * torch.finfo(found.dtype).eps * torch.maximum(before.abs(), expected.abs())
-    if fused and room.numel():
-        room = 2.0 * room.max()
-    apart = (found - expected).abs()
-    return bool(((apart <= room) | (found == expected) | (found.isnan() & expected.isnan())).all())
+    tolerance = 2.0 * torch.finfo(executed.dtype).eps * torch.maximum(before.abs(), expected.abs())
+    if fused and tolerance.numel():
+        tolerance = 2.0 * tolerance.max()
+    distance = (executed - expected).abs()
+    return bool(((distance <= tolerance) | (executed == expected) | (executed.isnan() & expected.isnan())).all())

@@ -64,14 +64,14 @@ class StepRows:
 
     def keep(self, step: PendingStep, gradients: Sequence[Any], sums: Sequence[Any]) -> bool:
         """Keep the copies of a step; False if they are of other types or sizes than the parameters."""
-        every = (*gradients, *sums)
-        if self.count == 1 or any(one is None or one.dtype != torch.float32 for one in every):
+        tensors = (*gradients, *sums)
+        if self.count == 1 or any(tensor is None or tensor.dtype != torch.float32 for tensor in tensors):
             return False
-        if not [one.numel() for one in gradients] == self.sizes == [one.numel() for one in sums]:
+        if not [tensor.numel() for tensor in gradients] == self.sizes == [tensor.numel() for tensor in sums]:
             return False
         self._steps.append(step)
-        self._gradients.append(torch.cat([one.reshape(-1) for one in gradients]))
-        self._sums.append(torch.cat([one.reshape(-1) for one in sums]))
+        self._gradients.append(torch.cat([tensor.reshape(-1) for tensor in gradients]))
+        self._sums.append(torch.cat([tensor.reshape(-1) for tensor in sums]))
         return True
 
     @property
@@ -114,18 +114,18 @@ class SteppedGradients:
             self.changed.add(True)
             return
         products = torch.zeros(2, dtype=torch.float64, device=noisy[0].device)
-        rest = products.new_zeros(())
+        residual = products.new_zeros(())
         rows = [(local(g).detach(), n) for g, n in zip(gradients, noisy, strict=True)]
-        for got, wanted in rows:
-            products += torch.stack([(got.double() * wanted).sum(), got.double().square().sum()]).to(products)
+        for got, expected in rows:
+            products += torch.stack([(got.double() * expected).sum(), got.double().square().sum()]).to(products)
         fitted = products[0] / products[1]
         measured = torch.nan_to_num(fitted, nan=1.0, posinf=1.0)
-        for got, wanted in rows:
-            rest += (measured.to(got.device) * got.double() - wanted).square().sum().to(rest)
-        room = max(_DIVIDED, *(8.0 * torch.finfo(got.dtype).eps for got, _ in rows))
-        other = rest > (room * measured).square() * products[1]
-        self.changed.add(other)
-        step.divided = torch.where(other, torch.nan, fitted), 1.0
+        for got, expected in rows:
+            residual += (measured.to(got.device) * got.double() - expected).square().sum().to(residual)
+        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(got.dtype).eps for got, _ in rows))
+        differs = residual > (tolerance * measured).square() * products[1]
+        self.changed.add(differs)
+        step.divided = torch.where(differs, torch.nan, fitted), 1.0
         self.keep_divided()
 
     def keep_divided(self) -> None:
@@ -209,16 +209,16 @@ class OpacusWatch:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         attach_step_hooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after), undo)
 
-    def _wrap(self, thing: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
-        original, guarded = getattr(thing, name), self._guarded
+    def _wrap(self, holder: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
+        original, guarded = getattr(holder, name), self._guarded
 
-        def replaced(_: Any, *given: Any, **named: Any) -> Any:
+        def replaced(_: Any, *args: Any, **named: Any) -> Any:
             guarded(before)
-            result = original(*given, **named)
+            result = original(*args, **named)
             guarded(partial(after, result))
             return result
 
-        self._undo.callback(put_method(thing, name, MethodType(replaced, thing)))
+        self._undo.callback(put_method(holder, name, MethodType(replaced, holder)))
 
     def _require_same_parameters(self) -> None:
         params, parameters = self._optimizer.params, self._parameters
@@ -304,7 +304,11 @@ class OpacusWatch:
     def _read_noise(self, step: PendingStep) -> None:
         optimizer, rank, sharded = self._optimizer, self._rank, self._sharded
         gradients = [local(p.grad).detach().reshape(1, -1) for p in self._parameters]
-        sums = [one.detach().reshape(1, -1) for one in summed_gradients(optimizer, self._parameters) if one is not None]
+        sums = [
+            total.detach().reshape(1, -1)
+            for total in summed_gradients(optimizer, self._parameters)
+            if total is not None
+        ]
         # FSDP2 divides the sum by the number of ranks, and Opacus the noise
         divided = sharded and rank is not None and optimizer.loss_reduction == "mean"
         scale = rank.group.world if divided and rank is not None else 1.0
@@ -362,6 +366,6 @@ def expected_multiplier(optimizer: Any, clipping: str) -> float:
     """
     multiplier = float(optimizer.noise_multiplier)
     if clipping == "adaptive" and multiplier > 0.0:
-        rest = multiplier**-2 - (2.0 * float(optimizer.unclipped_num_std)) ** -2
-        return rest**-0.5 if rest > 0.0 else math.inf
+        inverse_variance = multiplier**-2 - (2.0 * float(optimizer.unclipped_num_std)) ** -2
+        return inverse_variance**-0.5 if inverse_variance > 0.0 else math.inf
     return float(getattr(optimizer, "_adjusted_noise_multiplier", multiplier)) if clipping == "ghost" else multiplier

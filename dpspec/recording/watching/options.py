@@ -95,8 +95,8 @@ class OptionWatch:
         last = self._last or {}
         for name in now.keys() | last.keys():
             if repr(now.get(name)) != repr(last.get(name)):
-                known = name in sets and self._changed.get(name, by) != UNKNOWN
-                self._changed[name] = self._changed.get(name, by) if known else UNKNOWN
+                explained = name in sets and self._changed.get(name, by) != UNKNOWN
+                self._changed[name] = self._changed.get(name, by) if explained else UNKNOWN
 
     def _groups(self) -> list[dict[str, Any]]:
         return [] if self._optimizer is None else self._optimizer.param_groups
@@ -114,16 +114,16 @@ class OptionWatch:
     def _read(self) -> dict[str, tuple[Value, ...]]:
         read = [dict(_flat({k: v for k, v in group.items() if k not in _NO_OPTIONS})) for group in self._groups()]
         names = dict.fromkeys(name for group in read for name in group)
-        found = {name: tuple(group.get(name) for group in read) for name in names}
-        found["parameters"] = tuple(float(len(group["params"])) for group in self._groups())
+        options = {name: tuple(group.get(name) for group in read) for name in names}
+        options["parameters"] = tuple(float(len(group["params"])) for group in self._groups())
         private = {name: tuple(value for _, value in _flat({name: value})) for name, value in self._private().items()}
-        return {**found, **private}
+        return {**options, **private}
 
 
 def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     for name, value in options.items():
         if type(value) in (list, tuple):
-            yield from _flat({f"{name}[{i}]": one for i, one in enumerate(value)})
+            yield from _flat({f"{name}[{i}]": element for i, element in enumerate(value)})
         else:
             yield str(name)[:100], _plain(value)
 
@@ -195,8 +195,8 @@ class SchedulerWatch:
         self._undo.append(put_method(kind, name, reported))
 
     def _returned(self, scheduler: Any, epoch: Any) -> None:
-        kind, known = type(scheduler), _is_public(scheduler) and self._counts(scheduler, epoch)
-        self._end(kind.__name__, _SETS.get(kind.__module__, frozenset()) if known else frozenset())
+        kind, recognized = type(scheduler), _is_public(scheduler) and self._counts(scheduler, epoch)
+        self._end(kind.__name__, _SETS.get(kind.__module__, frozenset()) if recognized else frozenset())
 
     def _counts(self, scheduler: Any, epoch: Any) -> bool:
         """Whether the argument of a step cannot be a metric: it is absent, or a number that never falls."""

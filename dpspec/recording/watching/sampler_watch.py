@@ -52,16 +52,18 @@ class SamplerWatch:
 
     def attach(self) -> bool:
         """Replace the sampler's class; False if this is not possible."""
-        watch, of = self, self._class
+        watch, original = self, self._class
 
         def iterate(this: Any) -> Iterator[Any]:
             number = watch._observed(watch.begin)
-            for batch in of.__iter__(this):
+            for batch in original.__iter__(this):
                 watch._observed(partial(watch.add, batch, number))
                 yield batch
 
         try:
-            self._sampler.__class__ = type(of.__name__, (of,), {"__iter__": iterate, "__module__": of.__module__})
+            self._sampler.__class__ = type(
+                original.__name__, (original,), {"__iter__": iterate, "__module__": original.__module__}
+            )
         except TypeError:
             return False
         return True
@@ -142,18 +144,20 @@ class SamplerWatch:
         return np.concatenate(taken), len(taken)
 
     def _latest(self, rows: int | None) -> list[Indices]:
-        every, numbers = [batch for _, batch, _ in self._waiting], [number for number, _, _ in self._waiting]
-        starts = [place for place, number in enumerate(numbers) if place == 0 or number != numbers[place - 1]]
-        spans = list(zip(starts, [*starts[1:], len(every)], strict=True))[::-1]
+        batches, numbers = [batch for _, batch, _ in self._waiting], [number for number, _, _ in self._waiting]
+        starts = [
+            position for position, number in enumerate(numbers) if position == 0 or number != numbers[position - 1]
+        ]
+        spans = list(zip(starts, [*starts[1:], len(batches)], strict=True))[::-1]
         if self._rated:  # later batches may be fetched ahead
             spans += [(start, start + 1) for start in reversed(starts)]
             if self._fetched or len(starts) == 1:
                 spans.insert(0, (0, 1))
-        first, last = next((one for one in spans if sum(map(len, every[slice(*one)])) == rows), (0, len(every)))
+        first, last = next((span for span in spans if sum(map(len, batches[slice(*span)])) == rows), (0, len(batches)))
         self.epoch = self._epochs.get(numbers[first])
         self._waiting = deque([*self._waiting][last:] if self._rated else [])
-        self.passed_over += first > 0 or (last < len(every) and not self._rated)
-        return every[first:last]
+        self.passed_over += first > 0 or (last < len(batches) and not self._rated)
+        return batches[first:last]
 
 
 class SeedWatch:
@@ -180,7 +184,9 @@ class SeedWatch:
         if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
             self.found[0] += noise.device.type == batches.device.type
         if self._public in seeds:
-            self.found[1] += any(one.device.type == "cpu" for one in (noise, batches) if _seed(one) == self._public)
+            self.found[1] += any(
+                generator.device.type == "cpu" for generator in (noise, batches) if _seed(generator) == self._public
+            )
 
 
 def _seed(generator: Any) -> int | None:

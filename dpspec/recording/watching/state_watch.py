@@ -32,16 +32,16 @@ _SECONDS, _SHARE = 2.0, 0.05
 class StateWatch:
     def __init__(
         self,
-        parts: Parts,
+        training_parts: Parts,
         inner: torch.optim.Optimizer | None,
         trained: Iterable[Tensor],
         model_state: ModelState,
         secret: str,
     ) -> None:
         """inner: the optimizer of torch. secret: of the first part."""
-        self._parts, self._inner, self._trained = parts, inner, list(trained)
+        self._parts, self._inner, self._trained = training_parts, inner, list(trained)
         self._frozen, self._secret = model_state.digest(), secret
-        dataset = getattr(parts.planted or parts.loader, "dataset", None)
+        dataset = getattr(training_parts.planted or training_parts.loader, "dataset", None)
         self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
         self._started, self._spent, self._busy = time.monotonic(), 0.0, False
         self._noted: Any = None
@@ -87,14 +87,14 @@ class StateWatch:
         accountant, inner = self._parts.accountant, self._inner
         history = [] if accountant is None else accountant.history()
         groups = [] if inner is None else inner.param_groups
-        kept = [] if inner is None else [inner.state.get(p) for group in groups for p in group["params"]]
+        entries = [] if inner is None else [inner.state.get(p) for group in groups for p in group["params"]]
         noise, batches = (self._generator(drawing, start=start) for drawing in self._drawing())
         return SavedState(
             step=step,
             digests={
                 "parameters": _digest(self._trained),
                 "frozen": self._frozen,
-                "optimizer": _digest(kept),
+                "optimizer": _digest(entries),
                 "accountant": hashlib.sha256(json.dumps(history).encode()).hexdigest(),
                 "data": self._data,
                 "noise_seed": noise[0],
@@ -121,9 +121,9 @@ class StateWatch:
 
     def _generator_of(self, drawing: Any) -> Any:
         """An object's generator, by default torch's of the model's device."""
-        found = getattr(drawing, "generator", None)
-        if found is not None:
-            return found
+        generator = getattr(drawing, "generator", None)
+        if generator is not None:
+            return generator
         device = self._trained[0].device if self._trained else torch.device("cpu")
         on_host = device.type != "cuda" or drawing is not self._parts.optimizer
         return torch.default_generator if on_host else torch.cuda.default_generators[device.index or 0]
@@ -141,8 +141,8 @@ class StateWatch:
 def _digest(values: Iterable[Any]) -> str:
     whole = hashlib.sha256()
     for value in values:
-        for name, one in sorted(value.items()) if isinstance(value, dict) else [("", value)]:
-            found = tensor_digest(one) if isinstance(one, Tensor) else readable_digest(one)
-            whole.update(f"{name} {found} ".encode())
+        for name, entry in sorted(value.items()) if isinstance(value, dict) else [("", value)]:
+            digest = tensor_digest(entry) if isinstance(entry, Tensor) else readable_digest(entry)
+            whole.update(f"{name} {digest} ".encode())
         whole.update(b"\n")
     return whole.hexdigest()

@@ -28,10 +28,10 @@ class ScalerWatch:
         original = torch.amp.GradScaler.step
 
         @wraps(original)
-        def step(scaler: Any, optimizer: Any, *given: Any, **named: Any) -> Any:
-            observed = any(optimizer is known for known in optimizers)
+        def step(scaler: Any, optimizer: Any, *args: Any, **named: Any) -> Any:
+            observed = any(optimizer is watched for watched in optimizers)
             self.used = self.used or (observed and scaler.is_enabled())
-            return original(scaler, optimizer, *given, **named)
+            return original(scaler, optimizer, *args, **named)
 
         undo.callback(put_method(torch.amp.GradScaler, "step", step))
 
@@ -41,14 +41,14 @@ def put_method(holder: Any, name: str, method: Any) -> Callable[[], None]:
 
     Other code then calls this method, so it stays.
     """
-    own, put = vars(holder).get(name), type.__setattr__ if isinstance(holder, type) else object.__setattr__
+    replaced, put = vars(holder).get(name), type.__setattr__ if isinstance(holder, type) else object.__setattr__
     put(holder, name, method)
 
     def undo() -> None:
         if vars(holder).get(name) is method:
-            if own is None:
+            if replaced is None:
                 object.__delattr__(holder, name)
             else:
-                put(holder, name, own)
+                put(holder, name, replaced)
 
     return undo
