@@ -148,29 +148,6 @@ def noise_for_one_layer(training: Ranked, rank: int) -> None:
     opacus_optimizer._generate_noise = lambda **given: original(**given) * (given["reference"].shape == first)
 
 
-class Marked(torch.Tensor):
-    """Set the last bit of each number that the reduction divides."""
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            result = function(*given, **(named or {}))
-            if function is torch.Tensor.__itruediv__:
-                bits = result.as_subclass(torch.Tensor).view(torch.int32)
-                bits.copy_(bits | 1)
-        return result
-
-
-@attack
-def last_bits_in_the_reduction(training: Ranked, rank: int) -> None:
-    def become(kind: type) -> None:
-        for p in training.private.params:
-            p.grad = p.grad.as_subclass(kind)
-
-    after_scaling(training, lambda _: become(Marked))
-    training.private.original_optimizer.register_step_pre_hook(lambda *_: become(torch.Tensor))
-
-
 def one_less_and_one_more(training: Ranked, rank: int) -> None:
     for x, y in training.loader:
         more = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
