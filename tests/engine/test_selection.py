@@ -242,9 +242,8 @@ def test_constants_are_known_as_well_as_in_the_worst_cell(audited: Callable[[str
 def test_an_invalid_cell_is_reported_with_its_number_and_place(
     specs: Callable[..., tuple[Spec, ...]], tmp_path: Path
 ) -> None:
-    text = SPEC.replace("{group_size: 1}", "{adjacency: replace-one}").replace(
-        "rate: 0.01", "rate: 0.01, max_batch: 50"
-    )
+    sampling = "truncated-poisson, max_batch: 50,"
+    text = SPEC.replace("{group_size: 1}", "{adjacency: replace-one}").replace("poisson,", sampling)
     (spec,) = specs(text)
     with pytest.raises(SpecError) as caught:
         run([spec], CATALOG, store=Store(tmp_path / "store"))

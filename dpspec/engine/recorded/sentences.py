@@ -47,7 +47,7 @@ def _no_copies(run: RecordedRun) -> str:
     copy_facts = [
         part.get("duplicate-records")
         for part in (part_facts if isinstance(part_facts, list | tuple) else [part_facts])
-        if part
+        if isinstance(part, dict) and part
     ]
     read = [facts for facts in copy_facts if isinstance(facts, dict) and facts.get("rows")]
     return (
