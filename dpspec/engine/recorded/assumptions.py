@@ -1,5 +1,6 @@
 """Assumptions of a bound on a recorded run, each by name with the status that the recording supports."""
 
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 
@@ -97,8 +98,9 @@ def _follows(values: Array, sizes: Array) -> bool:
 def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     """The constants that equal those that a script computes from the number of records; empty if none does.
 
-    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate,
-    as custom loops may. A user may have chosen the same number: names in ``public`` are not reported.
+    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
+    Custom loops also divide by this product, or round it. A user may have chosen the same number: names in ``public``
+    are not reported.
     """
     header, rates = run.header, np.unique(run["rate"][np.isfinite(run["rate"])])
     rate = header.rate if header.source == "opacus" else float(rates[0]) if len(rates) == 1 else None
@@ -108,11 +110,16 @@ def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     batches = round(1.0 / rate)
     if header.source == "opacus" and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
         computed_constants.append(f"the rate {rate:.4g} may be 1 over the number of batches")
-    floor = float(int(header.records * rate))
+    mean_size = header.records * rate
     divisors = run["divisor"][np.isfinite(run["divisor"])]
-    counted = (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public
-    if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
-        computed_constants.append(f"the divisor {floor:g} may be the floor of the records times the rate")
+    if header.expected_batch_size is not None:
+        divisors = np.append(divisors, header.expected_batch_size)
+    products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))
+    tolerance = 1e-9 if header.source == "opacus" else _FITTED
+    if (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public and len(divisors):
+        product, rounding = min(products, key=lambda pair: float(np.abs(divisors - pair[0]).min()))
+        if float(np.abs(divisors - product).min()) <= tolerance * product:
+            computed_constants.append(f"the divisor {product:g} may be {rounding}the records times the rate")
     return ", ".join(computed_constants)
 
 

@@ -185,6 +185,17 @@ def floored_divisor(folder: Path, mistaken: bool) -> float:
     return loop.epsilon(10)
 
 
+def fractional_divisor(folder: Path, mistaken: bool) -> float:
+    """The divisor is the number of records times the rate, 204.86 for 1,434 records; the twin chose its number."""
+    loop = OwnLoop(records=1434, rate=1 / 7, sigma=2.0)
+    divisor = loop.records * loop.rate if mistaken else 200.0
+    with loop.recorder(folder) as run:
+        for _ in range(10):
+            drawn = loop.poisson()
+            loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise(), divisor)
+    return loop.epsilon(10)
+
+
 def floored_divisor_of_opacus(folder: Path, mistaken: bool) -> float:
     """The same with ``make_private``, which computes the divisor; the twin declares public numbers."""
     training = OpacusTraining(data=dataset(1435), batch=216)
@@ -237,6 +248,13 @@ MISTAKES = (
         words="floor",
         claim={"adjacency": "add-remove"},
         twin_claim={"public": ("divisor",)},
+    ),
+    PublicMistake(
+        script=fractional_divisor,
+        source="meta-pytorch/opacus/issues/819",
+        says="open",
+        words="the records times the rate",
+        claim={"adjacency": "add-remove"},
     ),
     PublicMistake(
         script=floored_divisor_of_opacus,
