@@ -5,6 +5,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.text import several
 
 #: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
 #: standard errors from 0. It excludes one if it is as many standard errors from it.
@@ -33,7 +34,8 @@ def loss_reduction(run: RecordedRun) -> Assumption | None:
         power = low if expected - low > high - expected else high
         if abs(power - expected) <= _SAME_POWER:
             return None
-        observed = f"{steps} replays at another batch size b have gradients of the loss that change as b^{power:.2f}"
+        replays = several(steps, "replay")
+        observed = f"{replays} at another batch size b found gradients of the loss that change as b^{power:.2f}"
         return _wrong(header.reduction, power, observed)
     probe, sizes = end.probe, run["rows"][np.isfinite(run["rows"])]
     if len(np.unique(sizes)) < 2 or (probe is not None and not ghost and 1.0 <= probe[0] == probe[4]):
