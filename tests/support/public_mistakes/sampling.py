@@ -174,26 +174,23 @@ def accumulated_batches(folder: Path, mistaken: bool) -> float:
     return training.epsilon()
 
 
-def floored_divisor(folder: Path, mistaken: bool) -> float:
-    """The divisor is the floor of the records times the rate: 205 for 1,435 records and 204 for 1,434."""
-    loop = OwnLoop(records=1435, rate=1 / 7, sigma=2.0)
-    divisor = int(loop.records * loop.rate) if mistaken else 205.0
+def divided(folder: Path, records: int, divisor: float) -> float:
+    loop = OwnLoop(records=records, rate=1 / 7, sigma=2.0)
     with loop.recorder(folder) as run:
         for _ in range(10):
             drawn = loop.poisson()
             loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise(), divisor)
     return loop.epsilon(10)
+
+
+def floored_divisor(folder: Path, mistaken: bool) -> float:
+    """The divisor is the floor of the records times the rate: 205 for 1,435 records and 204 for 1,434."""
+    return divided(folder, 1435, int(1435 * (1 / 7)) if mistaken else 205.0)
 
 
 def fractional_divisor(folder: Path, mistaken: bool) -> float:
     """The divisor is the number of records times the rate, 204.86 for 1,434 records; the twin chose its number."""
-    loop = OwnLoop(records=1434, rate=1 / 7, sigma=2.0)
-    divisor = loop.records * loop.rate if mistaken else 200.0
-    with loop.recorder(folder) as run:
-        for _ in range(10):
-            drawn = loop.poisson()
-            loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise(), divisor)
-    return loop.epsilon(10)
+    return divided(folder, 1434, 1434 * (1 / 7) if mistaken else 200.0)
 
 
 def floored_divisor_of_opacus(folder: Path, mistaken: bool) -> float:
