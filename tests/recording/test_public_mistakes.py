@@ -54,7 +54,7 @@ def test_a_divisor_that_counts_the_records_differs_in_a_replay():
 
 
 def test_a_claim_for_replaced_records_is_refused():
-    with pytest.raises(UsageError, match="must be zero-out or add-remove, got 'replace-one'"):
+    with pytest.raises(UsageError, match="must be zero-out or add-remove for a recorded run, got 'replace-one'"):
         require_claim(RunClaim(adjacency="replace-one"))
 
 

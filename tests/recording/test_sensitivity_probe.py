@@ -131,7 +131,11 @@ def test_a_loss_that_mixes_records_is_found(tmp_path: Path) -> None:
         losses = record_losses(model, batch)
         return losses * losses.detach() / losses.detach().sum()
 
-    assert INFLUENCE in probed(tmp_path / "run", Training(clip=0.05), loss=weighted).rejected
+    # A training probes a few random steps: about one of seven finds nothing, six of six with probability 1e-5.
+    assert any(
+        INFLUENCE in probed(tmp_path / f"run{number}", Training(clip=0.05), loss=weighted).rejected
+        for number in range(6)
+    )
 
 
 class Noisy(nn.Module):
