@@ -104,7 +104,7 @@ def test_steps_at_which_a_mistake_is_likely_are_audited(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("audit", "words"), [(1.0, "all 20 steps audited"), (1e-12, "steps audited, which finds 20 faul")]
+    ("audit", "words"), [(1.0, "all 20 steps audited"), (1e-12, "steps audited, which finds 20 wrong")]
 )
 def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of the fifth step has 1.5 times its length; it is audited only if all are."""
@@ -124,6 +124,7 @@ def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, m
         training.train()
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=10.0))
     assert words in found.audit.recording.ran
+    assert f"{found.run.end.replays[1]:.0f} replayed" in found.audit.recording.ran
     sums = next(check for check in found.checks if check.test.startswith(CLIPPED_SUMS))
     assert sums.test.endswith("exact") is (audit == 1.0)
     assert "of 20 calls" in sums.note

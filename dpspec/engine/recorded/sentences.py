@@ -88,15 +88,20 @@ def executed_sentence(run: RecordedRun) -> str:
 
 
 def _audits(run: RecordedRun) -> str:
-    """The number of audited steps, and the number of faulty ones that audits find (:func:`found_faults`)."""
+    """The number of audited steps, the number of faulty ones that audits find (:func:`found_faults`), and replays.
+
+    Audits compare sums, gradients and updates. Mixed records show in replayed steps only, which are far fewer.
+    """
     if run.end is None:
         return ""
     steps, audited, share = run.end.audits
+    replayed = 0 if run.end.replays is None else int(run.end.replays[1])
+    replays = f"{replayed:,} replayed"
     if audited == steps:
-        return f"; all {steps:,} steps audited"
+        return f"; all {steps:,} steps audited; {replays}"
     faulty = found_faults(steps, share)
-    power = f"{faulty:,} faulty ones ({nearest(100.0 * faulty / steps, digits=2)}%) with probability {POWER:g}"
-    return f"; {audited:,} of {steps:,} steps audited, which finds {power}"
+    power = f"{faulty:,} wrong sums or updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
+    return f"; {audited:,} of {steps:,} steps audited, which finds {power} with probability {POWER:g}; {replays}"
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
