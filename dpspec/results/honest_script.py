@@ -9,5 +9,5 @@ HONEST_SCRIPT_TEXT = (
     "library's call runs, and does not act on whether it is observed"
 )
 
-#: The advice for readers who doubt it.
-UNTRUSTED = "Who does not trust its author runs the loop as a backend (training.backend in a spec)"
+#: The advice for readers who doubt it: as a backend, dpspec owns the loop.
+UNTRUSTED = "In doubt, run it as a training.backend"
