@@ -137,7 +137,7 @@ def ratios(sums: Floats, sigma: float, vectors: Floats) -> Floats:
 
 def two_members(sigma: float, epsilon: float, direction: Direction, second: float) -> float:
     """delta of two members, of gradients 1 and ``second``, in two steps: the trapezoid rule over both sums."""
-    x = np.linspace(-9.0 * sigma - 2.0, 9.0 * sigma + 2.0, 1601)
+    x = np.linspace(-9.0 * sigma - 2.0, 9.0 * sigma + 2.0, 601)
     grid = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2, 1)
     ratio = ratios(grid, sigma, np.array([[1.0], [second]]))
     density = np.exp(-np.square(grid).sum(axis=(1, 2)) / (2.0 * sigma**2)) / (2.0 * math.pi * sigma**2)

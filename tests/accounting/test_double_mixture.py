@@ -96,7 +96,7 @@ def test_many_steps_contain_the_value_of_a_peer() -> None:
 
 
 def test_no_random_neighbors_leak_more_than_the_pairs() -> None:
-    """50 random settings of vectors in the plane: Poisson, and batches of a fixed size with the displaced record."""
+    """20 random settings of vectors in the plane: Poisson, and batches of a fixed size with the displaced record."""
     rng = np.random.default_rng(7)
     axis = np.linspace(-7.0, 7.0, 201)
     x, y = np.meshgrid(axis, axis)
@@ -104,7 +104,7 @@ def test_no_random_neighbors_leak_more_than_the_pairs() -> None:
     def gauss(mean: np.ndarray, sigma: float) -> np.ndarray:
         return np.asarray(norm.pdf(x, mean[0], sigma) * norm.pdf(y, mean[1], sigma))
 
-    for _ in range(50):
+    for _ in range(20):
         angles, lengths = rng.uniform(0.0, 2.0 * math.pi, 3), rng.choice([0.3, 1.0, 1.0], 3)
         vectors = np.stack((lengths * np.cos(angles), lengths * np.sin(angles)), axis=1)
         rate, sigma, epsilon = rng.uniform(0.05, 0.95), rng.uniform(0.6, 1.5), rng.choice([-0.5, 0.0, 0.3, 1.0])

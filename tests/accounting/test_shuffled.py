@@ -29,10 +29,10 @@ def exact_delta(batches: int, sigma: float, means: tuple[float, float], epsilon:
             )
             return first - mpmath.exp(epsilon) * second
 
-        grid = np.linspace(-6.0 * sigma, 8.0 * sigma + max(means), 300)
+        grid = np.linspace(-6.0 * sigma, 8.0 * sigma + max(means), 120)
         best = int(np.argmax([float(gain(mpmath.mpf(x))) for x in grid]))
-        low, high = mpmath.mpf(grid[max(best - 1, 0)]), mpmath.mpf(grid[min(best + 1, 299)])
-        for _ in range(60):
+        low, high = mpmath.mpf(grid[max(best - 1, 0)]), mpmath.mpf(grid[min(best + 1, 119)])
+        for _ in range(40):
             third = (high - low) / 3
             low, high = (low + third, high) if gain(low + third) < gain(high - third) else (low, high - third)
         return float(gain((low + high) / 2))

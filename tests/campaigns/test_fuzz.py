@@ -123,6 +123,7 @@ LEAVES: list[tuple[tuple[str | int, ...], Any]] = [
 ]
 
 
+@pytest.mark.ci
 def test_leaves_that_reports_failed_at(tmp_path: Path) -> None:
     results = Results()
     results.warm(tmp_path)

@@ -171,9 +171,9 @@ def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> 
         ({}, {"optimizer": {"kind": "momentum"}}, "refuted"),
         ({}, {"learning_rate": 5e-324, "schedule": {"kind": "linear"}}, "open"),  # the last rate rounds to 0
     ]
-    for claim, _ in claims_below(kind):
-        for narrowed, training, expected in cases:
-            assert verdict(kind, dataclasses.replace(claim, **narrowed), training=training).verdict == expected
+    claim, _ = next(claims_below(kind))
+    for narrowed, training, expected in cases:
+        assert verdict(kind, dataclasses.replace(claim, **narrowed), training=training).verdict == expected
 
 
 def test_a_smaller_group_and_a_larger_delta_refute_a_claim() -> None:

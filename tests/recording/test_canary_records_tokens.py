@@ -232,6 +232,7 @@ def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     assert "group_size 4, upper bound" in page
 
 
+@pytest.mark.ci
 def test_the_bound_of_a_group_refutes_no_claim_for_single_records(tmp_path):
     planted = dpspec.plant(next_ids(60), records=repeated(600), copies=4, seed=3)
     train(tmp_path / "run", planted, noise=6.0, size=USED + 600)

@@ -90,7 +90,13 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+#: The recordings that every test run checks.
+QUICK = ("sound", "shuffled, claimed as Poisson", "wrong optimizer", "incomplete")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in RECORDINGS]
+)
 def test_every_way_gives_a_recording_the_same_verdict(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

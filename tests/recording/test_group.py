@@ -47,6 +47,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch.distributed.run") is None, reason="torch without torchrun")
+@pytest.mark.ci
 def test_a_script_of_torchrun_is_proved(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

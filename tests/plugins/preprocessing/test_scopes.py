@@ -288,7 +288,7 @@ _SLOW = [pytest.param(*given, marks=pytest.mark.slow) for given in ((1112, 0), (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("examples", "rounds"), [(36, 0), (3, 3), *_SLOW])
+@pytest.mark.parametrize(("examples", "rounds"), [(18, 0), (2, 3), *_SLOW])
 def test_executed_neighbours_keep_every_bound_whose_scope_they_lie_in(kind: str, examples: int, rounds: int) -> None:
     """Random neighbours, and neighbours that are made worse for some rounds."""
     hold(kind, examples, rounds=rounds)
