@@ -24,7 +24,9 @@ from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, me
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
+from dpspec.engine.preparing.diagnostics import out_of_range
+from dpspec.engine.preparing.model import weights_path
+from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
 from dpspec.engine.running.remedies import proves

@@ -89,8 +89,10 @@ def _own_sigterm() -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread() and callable(handler)
     try:
         yield
-    except SystemExit:
-        if is_main:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if is_main and hasattr(signal, "alarm"):
+            signal.alarm(0)  # Ray's handler in C++ set one that aborts the process after 3 s, while it still ends
+        if is_main and isinstance(end, SystemExit):
             signal.signal(signal.SIGTERM, handler)
             signal.raise_signal(signal.SIGTERM)
         raise

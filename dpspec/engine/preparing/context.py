@@ -17,7 +17,9 @@ from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, 
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
+from dpspec.engine.preparing.model import chosen_weights
+from dpspec.engine.preparing.prepare import Prepared, prepare
+from dpspec.engine.preparing.providers import canary_options, providers_of
 from dpspec.registry.loader import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        offered = find(self._catalog.backends, self.prepared.spec.training.kind, "backend kind")
+        _, offered = self.prepared.offers["backend"]
         return cast(Trainer, made(offered, offered.provider.trainer, "its trainer"))
 
     @cached_property
@@ -193,7 +195,7 @@ _TOLERANCE = 1e-5
 class ChosenAttack:
     def __init__(self, spec: Spec, catalog: Catalog, context: Context) -> None:
         self._spec, self._context = spec, context
-        self._offers = offers_of(spec, catalog)
+        self._offers = providers_of(spec, catalog)
 
     @property
     def canary(self) -> Canary | None:
@@ -280,7 +282,7 @@ class ChosenAttack:
             count=count,
             seed=seed,
             facts=context.facts,
-            options=options_of(self._spec),
+            options=canary_options(self._spec),
             x=rows[0],
             y=rows[1],
             device=context.device,

@@ -22,7 +22,8 @@ from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlan
 from dpspec.contract.frozen import canonical_json
 from dpspec.decimals import duration
 from dpspec.engine.preparing.context import RunContext, WorkerCache
-from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch, offers_of
+from dpspec.engine.preparing.diagnostics import data_unreadable, model_mismatch
+from dpspec.engine.preparing.providers import FAMILIES, providers_of
 from dpspec.engine.preparing.trial_keys import code_of
 from dpspec.engine.running.conclude import planned_tests, stopped_plan
 from dpspec.engine.storage.stored_trials import (
@@ -166,17 +167,8 @@ def gpu_name(device: str | None) -> str | None:
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:
-    chosen = {part: kind for part, (kind, _) in offers_of(spec, catalog).items()}
-    kinds = {
-        "mechanisms": spec.mechanism.kind,
-        "datasets": spec.data.kind,
-        "models": None if spec.model is None else spec.model.kind,
-        "backends": spec.training.kind,
-        "canaries": chosen.get("canary"),
-        "scores": chosen.get("score"),
-    }
     offers: dict[str, Any] = {
-        family: {kind: getattr(catalog, family)[kind]} for family, kind in kinds.items() if kind is not None
+        FAMILIES[part][0]: {kind: offered} for part, (kind, offered) in providers_of(spec, catalog).items()
     }
     return Catalog(**offers)
 
