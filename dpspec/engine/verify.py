@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,12 +128,6 @@ def verify(
         if old.left_out:
             old, new, differences = comparable(old, new, family, again.taken)
             mismatches.extend(differences)
-        if new.promised and not old.promised:
-            # Results of version 0.1.0 lack their plans' promises.
-            explanation = f"taken from the plan, which promises {len(new.promised)}"
-            without = Mismatch(new.name, "promised", "no checks", explanation, differs=False)
-            mismatches.append(without)
-            old = dataclasses.replace(old, promised=new.promised)
         for field in _RECOMPUTED:
             for mismatch in compare(old.name, field, getattr(old, field), getattr(new, field)):
                 if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
@@ -239,14 +232,7 @@ def recompute(
         vouched: Whether the store must contain all of its trials.
     """
     folder = str(Path(audit.source).parent) if directory is None else directory
-    try:
-        spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
-    except SpecError as error:  # without the keys that this version removed, which are then a difference
-        document = thaw(audit.document)
-        for unknown in (d for d in error.diagnostics if d.code == "unknown-key"):
-            block = functools.reduce(operator.getitem, unknown.path[:-1], document)
-            del block[unknown.path[-1]]
-        spec = from_document(document, catalog, folder, name=audit.name, cell=audit.cell)
+    spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_of_spec(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     absent = None
@@ -365,7 +351,6 @@ def _other_makers(
         key = functools.partial(
             trial_key, inputs, prepared.facts, chunk=chunk_of.get(record.index, ()), index=record.index
         )
-        # Records of version 0.1.0 lack their makers.
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
         changes: list[tuple[str, str, str, bool]] = []
