@@ -47,8 +47,8 @@ _LOWER, _UPPER = 8, 16
 #: The largest number of components of a mixture whose profile is evaluated.
 _COMPONENTS = 4096
 
-#: The largest number of components of a mixture that is evaluated at several epsilons together: all components that
-#: matter at one of them count in the rounding error of each.
+#: The largest number of components of a mixture that is evaluated at several epsilons together. Each rounding error
+#: then covers all components that matter at any of these epsilons.
 _TOGETHER = 16
 
 #: Distances of a threshold t from epsilon + ln T.

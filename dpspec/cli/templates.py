@@ -1,4 +1,4 @@
-"""Files of new plugins and of new parts of a project, from the templates beside this module."""
+"""Files of new plugins and of new parts of a project, from the templates in this package."""
 
 import importlib.util
 import json

@@ -94,8 +94,8 @@ def _own_sigterm() -> Iterator[None]:
         yield
         return
 
-    def install_others(number: int, other: Any) -> Any:
-        return handler if number == signal.SIGTERM else install(number, other)
+    def install_others(number: int, new_handler: Any) -> Any:
+        return handler if number == signal.SIGTERM else install(number, new_handler)
 
     setattr(signal, "signal", install_others)  # noqa: B010 - Ray has no option for it
     try:

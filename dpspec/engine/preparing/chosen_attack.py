@@ -1,4 +1,4 @@
-"""The canaries and scores that a spec chose. What a plugin's code returns is checked, and its inputs are protected."""
+"""The canaries and scores that a spec chose. Values from a plugin's code are checked, and its inputs are protected."""
 
 from __future__ import annotations
 
