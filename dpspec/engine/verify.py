@@ -18,6 +18,7 @@ from typing import Any
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.frozen import canonical_json
 from dpspec.contract.results import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
 from dpspec.engine.judging.claim_tests import Concluded
@@ -86,22 +87,24 @@ def verify(
     ]
     tests = sum(planned_tests([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits)
     recomputed_audits: list[Recomputed] = []
-    for audit in result.audits:
-        try:
-            with limited(1):  # as in the run
+    with limited(1):  # as in the run
+        for audit in result.audits:
+            try:
                 again, differences = recompute(audit, catalog, directory, store, tests=tests, vouched=vouched)
-        except PluginError as error:
-            installed = versions_of(environment(catalog))
-            recorded = versions_of(result.environment).items()
-            packages = ", ".join(clipped(f"{name} {version}") for name, version in recorded if name not in installed)
-            text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
-            raise PluginError(text, error.diagnostics) from None
-        except (SpecError, DataError, OSError, ValueError, KeyError) as error:
-            text = str(error) or type(error).__name__
-            mismatches.append(Mismatch(audit.name, "audit", "a result", text))
-            continue
-        mismatches.extend(differences)
-        recomputed_audits.append(again)
+            except PluginError as error:
+                installed = versions_of(environment(catalog))
+                recorded = versions_of(result.environment).items()
+                packages = ", ".join(
+                    clipped(f"{name} {version}") for name, version in recorded if name not in installed
+                )
+                text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
+                raise PluginError(text, error.diagnostics) from None
+            except (SpecError, DataError, OSError, ValueError, KeyError) as error:
+                text = str(error) or type(error).__name__
+                mismatches.append(Mismatch(audit.name, "audit", "a result", text))
+                continue
+            mismatches.extend(differences)
+            recomputed_audits.append(again)
     if len(recomputed_audits) < len(result.audits):
         mismatches.extend(
             Mismatch(
@@ -177,9 +180,13 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
         Override(place=key_path, value=from_plain(thaw(value)), keys=key_spans(key_path, None))
         for key_path, value in audit.cell.items()
     ]
-    placed, problems = apply_overrides(from_plain(spec.to_json()), cell)
+    document = spec.to_json()
+    placed, problems = apply_overrides(from_plain(document), cell)
     try:
-        is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+        is_cell = not problems and (
+            canonical_json(plain(placed)) == canonical_json(document)  # unless a value has another spelling
+            or from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+        )
     except SpecError:
         is_cell = False
     if not is_cell:
