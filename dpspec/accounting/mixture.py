@@ -179,37 +179,55 @@ class Mixture(Pair):
         return np.asarray(np.exp(self.log_delta(epsilon, direction)), dtype=np.float64)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """Lower and upper bound of ln delta(epsilon): the closed form with its rounding error on both sides.
+        """Lower and upper bound of ln delta(epsilon): the closed form with its rounding error on both sides."""
+        ((lower, upper),) = self.all_log_delta_bounds([epsilon], direction)
+        return lower, upper
+
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending.
 
         A cut at l(z) = epsilon whose loss is off by w misses at most 2 w times the first mass.
         """
-        ratio, present = self.ratio, direction == "present-first"
-        z = ratio.inverse(np.array([epsilon if present else -epsilon]))
+        present = direction == "present-first"
+        losses = np.array(epsilons if present else [-epsilon for epsilon in reversed(epsilons)], dtype=np.float64)
+        z = self.ratio.inverse(losses)
+        edges = int(np.count_nonzero(np.isneginf(z)))  # the first ones, as z ascends with the loss
+        bounds = [self._edge_bounds(loss if present else -loss, present=present) for loss in losses[:edges].tolist()]
+        bounds += self._inner_bounds(z[edges:], losses[edges:], present=present) if edges < len(z) else []
+        return bounds if present else bounds[::-1]
+
+    def _inner_bounds(self, z: Floats, losses: Floats, *, present: bool) -> list[tuple[float, float]]:
+        """Bounds of ln delta for finite outputs ``z`` (n,), ascending, where the log ratio is ``losses`` (n,)."""
+        far = np.full(z.shape, np.inf)
+        masses = Masses.of(self.ratio, z, far) if present else Masses.of(self.ratio, -far, z)
+        relevant = self.ratio.relevant(z, z)
+        sizes = np.abs(relevant.log_weights) + relevant.shifts * (np.abs(z)[:, None] + relevant.shifts)
+        noise = EPS * (32.0 + 8.0 * sizes.max(axis=1))
+        errors = 2.0 * (masses.group_error + masses.none_error + np.abs(self.ratio(z) - losses) + noise)
+        firsts, seconds = (masses.group, masses.none) if present else (masses.none, masses.group)
+        epsilons = losses if present else -losses
+        bounds = []
+        for epsilon, first, second, error in np.column_stack((epsilons, firsts, seconds, errors)).tolist():
+            if first == -math.inf:
+                bounds.append((-math.inf, -math.inf))
+                continue
+            excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
+            error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
+            if not error < POOR:
+                bounds.append(self._steep_bounds(epsilon, present=present))
+                continue
+            lower = first + log_or_minus_infinity(excess - error)
+            bounds.append((lower, first + log_or_minus_infinity(excess + error)))
+        return bounds
+
+    def _edge_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:
+        """Bounds of ln delta where every outcome exceeds ``epsilon`` present-first, or no outcome absent-first."""
         below = epsilon * (1.0 - 2.0 * _ROUNDED)
-        if np.isneginf(z[0]) and not present and below < epsilon < -ratio.log_zero * (1.0 + _ROUNDED):
+        if not present and below < epsilon < -self.ratio.log_zero * (1.0 + _ROUNDED):
             # By rounding only, no outcome exceeds epsilon: at most as many do as exceed a slightly smaller epsilon.
-            return -math.inf, self.log_delta_bounds(below, direction)[1]
-        if np.isneginf(z[0]):  # every outcome exceeds epsilon present-first, no outcome absent-first
-            exact = math.log(-math.expm1(epsilon)) if present and epsilon < 0.0 else -math.inf
-            return exact - 4.0 * EPS, exact + 4.0 * EPS
-        far = np.array([np.inf])
-        masses = Masses.of(ratio, z, far) if present else Masses.of(ratio, -far, z)
-        first, second = float(masses.group[0]), float(masses.none[0])
-        if not present:
-            first, second = second, first
-        if first == -math.inf:
-            return -math.inf, -math.inf
-        excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
-        miss = abs(float(ratio(z)[0]) - (epsilon if present else -epsilon))
-        relevant = ratio.relevant(z, z)
-        noise = EPS * (
-            32.0 + 8.0 * float(np.max(np.abs(relevant.log_weights) + relevant.shifts * (abs(z[0]) + relevant.shifts)))
-        )
-        error = 2.0 * (float(masses.group_error[0]) + float(masses.none_error[0]) + miss + noise)
-        error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
-        if not error < POOR:
-            return self._steep_bounds(epsilon, present=present)
-        return first + log_or_minus_infinity(excess - error), first + log_or_minus_infinity(excess + error)
+            return -math.inf, self.log_delta_bounds(below, "absent-first")[1]
+        exact = math.log(-math.expm1(epsilon)) if present and epsilon < 0.0 else -math.inf
+        return exact - 4.0 * EPS, exact + 4.0 * EPS
 
     def _steep_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:
         """Bounds of ln delta for effects at which the closed form loses its digits.

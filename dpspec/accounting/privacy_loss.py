@@ -263,9 +263,9 @@ class PrivacyLoss:
             if unanswered
             else []
         )
+        single.require_agreements([questions[i] for i in unanswered], composed)
         for i, composed_answer in zip(unanswered, composed, strict=True):
             largest = other_direction[i] if other_direction else None
-            single.require_agreement(questions[i], composed_answer)
             answers[i] = composed_answer
             if composed_answer.relative_width > widths[i] and not (
                 largest is not None and composed_answer.upper <= largest.upper

@@ -12,7 +12,7 @@ Both are tight if a step reveals nothing or everything, where grids are not.
 import functools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,10 @@ _LOWER, _UPPER = 8, 16
 #: The largest number of components of a mixture whose profile is evaluated.
 _COMPONENTS = 4096
 
+#: The largest number of components of a mixture that is evaluated at several epsilons together. Each rounding error
+#: then covers all components that matter at any of these epsilons.
+_TOGETHER = 16
+
 #: Distances of a threshold t from epsilon + ln T.
 _BEYOND = (3.0, 10.0, 40.0)
 
@@ -77,6 +81,7 @@ class SingleSteps:
         self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
         self.log_upper = functools.cache(self._log_upper)
         self.log_lower = functools.cache(self._log_lower)
+        self._profiles: dict[tuple[object, Direction, float], tuple[float, float]] = {}
 
     def _log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta(``epsilon``)."""
@@ -84,7 +89,7 @@ class SingleSteps:
             return 0.0
         largest = -math.inf
         for side in self._sides:
-            deltas = [(_profile(pair, epsilon / self._steps, side)[1], steps) for pair, steps in self._phases]
+            deltas = [(self._profile(pair, epsilon / self._steps, side)[1], steps) for pair, steps in self._phases]
             bound = _log_any(deltas) + _ROUNDING
             if self._draws is not None:
                 bound = min(bound, self._draws.log_upper(epsilon))
@@ -99,17 +104,17 @@ class SingleSteps:
         best = -math.inf
         for side in self._sides:
             for pair, _ in self._closed:
-                best = max(best, _profile(pair, epsilon, side)[0])
+                best = max(best, self._profile(pair, epsilon, side)[0])
             for excess, log_power in self._tests(epsilon, side):
                 best = max(best, log_difference(log_power, excess))
         return best
 
     def _tests(self, epsilon: float, side: Direction) -> Iterator[tuple[float, float]]:
         """Tests for losses above ``epsilon``: upper bounds of ln(level) + epsilon, and lower bounds of ln(power)."""
-        yield 0.0, max((_profile(pair, epsilon, side)[0] for pair, _ in self._closed), default=-math.inf)
-        for beyond in _BEYOND:  # whether any step's loss exceeds t
-            t = epsilon + math.log(self._steps) + beyond + 8.0 * EPS * abs(epsilon)
-            yield -beyond, _log_any([(_profile(pair, t, side)[0], steps) for pair, steps in self._closed]) - _ROUNDING
+        yield 0.0, max((self._profile(pair, epsilon, side)[0] for pair, _ in self._closed), default=-math.inf)
+        for beyond, t in self._thresholds(epsilon).items():  # whether any step's loss exceeds t
+            log_power = _log_any([(self._profile(pair, t, side)[0], steps) for pair, steps in self._closed])
+            yield -beyond, log_power - _ROUNDING
         for share in _SHARES:  # whether all losses exceed this share of the largest one
             yield from self._test_all(epsilon, side, share)
         if self._draws is not None and side == "present-first":
@@ -123,11 +128,39 @@ class SingleSteps:
             t = share * largest
             if not 0.0 < t < largest < math.inf or pair.infinite_mass(side) > 0.0:
                 return
-            beyond = _profile(pair, t, side)[0] - math.log(-math.expm1(t - largest)) - _ROUNDING
+            beyond = self._profile(pair, t, side)[0] - math.log(-math.expm1(t - largest)) - _ROUNDING
             log_power += steps * min(0.0, beyond)
             total += steps * t
         if self._closed:
             yield log_power + epsilon - total * (1.0 - _ROUNDING), log_power
+
+    def _profile(self, pair: Pair, epsilon: float, side: Direction) -> tuple[float, float]:
+        """Bounds of ln delta of one step: its closed form, or a dominating Gaussian pair's."""
+        key = pair.key, side, epsilon
+        if key not in self._profiles:
+            bounds = _closed_form(pair, epsilon, side)
+            if bounds is None:
+                has_effect = 0.0 < pair.dominating_effect < math.inf
+                highs = gaussian.log_delta_bounds(epsilon, pair.dominating_effect)[1] if has_effect else [0.0]
+                bounds = -math.inf, float(highs[0])
+            self._profiles[key] = bounds
+        return self._profiles[key]
+
+    def _evaluate_profiles(self, lower_epsilons: Iterable[float], upper_epsilons: Iterable[float]) -> None:
+        """Evaluate the profiles of mixtures for ``log_lower`` and ``log_upper`` at all of these epsilons at once."""
+        averages = {epsilon / self._steps for epsilon in upper_epsilons}
+        thresholds = {t for epsilon in lower_epsilons for t in (epsilon, *self._thresholds(epsilon).values())}
+        for side in self._sides:
+            for pair, _ in self._closed:
+                if isinstance(pair, Mixture) and len(pair.ratio.shifts) <= _TOGETHER:
+                    epsilons = sorted(averages | thresholds)
+                    bounds = pair.all_log_delta_bounds(epsilons, side)
+                    self._profiles.update(zip(((pair.key, side, epsilon) for epsilon in epsilons), bounds, strict=True))
+
+    def _thresholds(self, epsilon: float) -> dict[float, float]:
+        """Losses of one step, each by its distance beyond ``epsilon`` + ln T."""
+        log_steps, rounding = math.log(self._steps), 8.0 * EPS * abs(epsilon)
+        return {beyond: epsilon + log_steps + beyond + rounding for beyond in _BEYOND}
 
     def power(self, log_level: float) -> float:
         """A lower bound of the power of the best test at level e^``log_level``."""
@@ -209,6 +242,16 @@ class SingleSteps:
             return None
         answer = self.answer(question)
         return answer if answer.width <= width * max(answer.upper, sys.float_info.min) else None
+
+    def require_agreements(self, questions: Sequence[Question], answers: Sequence[Interval]) -> None:
+        """Raise ``ContradictionError`` if an answer is outside of these bounds."""
+        epsilons = [a for question, a in zip(questions, answers, strict=True) if question.kind == "epsilon"]
+        highs = [answer.upper * (1.0 + _AGREE) for answer in epsilons if answer.upper < math.inf]
+        lows = [answer.lower * (1.0 - _AGREE) for answer in epsilons if 0.0 < answer.lower < math.inf]
+        if highs or lows:
+            self._evaluate_profiles(highs, lows)
+        for question, answer in zip(questions, answers, strict=True):
+            self.require_agreement(question, answer)
 
     def require_agreement(self, question: Question, answer: Interval) -> None:
         """Raise ``ContradictionError`` if ``answer`` is outside of these bounds."""
@@ -305,15 +348,6 @@ def _closed_form(pair: Pair, epsilon: float, side: Direction) -> tuple[float, fl
     cases = [case for _, case in pair.cases] if isinstance(pair, Revealed) else [pair]
     components = sum(len(case.ratio.shifts) for case in cases if isinstance(case, Mixture))
     return pair.log_delta_bounds(epsilon, side) if components <= _COMPONENTS else None
-
-
-def _profile(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float]:
-    """Bounds of ln delta of one step: its closed form, or a dominating Gaussian pair's."""
-    if (bounds := _closed_form(pair, epsilon, side)) is not None:
-        return bounds
-    if not 0.0 < pair.dominating_effect < math.inf:
-        return -math.inf, 0.0
-    return -math.inf, float(gaussian.log_delta_bounds(epsilon, pair.dominating_effect)[1][0])
 
 
 def _ordered(low: float, high: float) -> Interval:

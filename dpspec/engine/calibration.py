@@ -20,7 +20,8 @@ from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
+from dpspec.engine.preparing.diagnostics import data_unreadable
+from dpspec.engine.preparing.prepare import Prepared, audit_of, prepare
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value

@@ -214,7 +214,8 @@ def _mu(schedule: Schedule, group_size: int, attained: Mapping[float, float]) ->
     ``attained``: epsilons and deltas no larger than the schedule's there. G_mu is excluded if its delta is smaller.
     """
     pair = schedule.pair(group_size)
-    step = pair.dominating_effect if isinstance(pair, Mixture) else fit_gdp(LaplaceTradeOff(_edge(pair))).mu
+    assert isinstance(pair, Mixture | Laplace)
+    step = pair.dominating_effect if isinstance(pair, Mixture) else fit_gdp(LaplaceTradeOff(pair.edge)).mu
     upper, lower = step * math.sqrt(schedule.steps) * (1.0 + _ROUNDING), 0.0
     for epsilon, delta in attained.items():
         if not (math.isfinite(epsilon) and delta > 0.0):
@@ -227,11 +228,6 @@ def _mu(schedule: Schedule, group_size: int, attained: Mapping[float, float]) ->
         if excluded(least):
             lower = max(lower, upper if excluded(upper) else bisect(excluded, least, upper, relative=1e-6)[0])
     return Interval(lower, upper)
-
-
-def _edge(pair: Pair) -> float:
-    assert isinstance(pair, Laplace)
-    return pair.edge
 
 
 def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: int, delta: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,15 @@ from typing import Any
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.frozen import canonical_json
 from dpspec.contract.results import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
+from dpspec.engine.preparing.diagnostics import out_of_range
+from dpspec.engine.preparing.model import weights_path
+from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
 from dpspec.engine.running.remedies import proves
@@ -85,22 +87,24 @@ def verify(
     ]
     tests = sum(planned_tests([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits)
     recomputed_audits: list[Recomputed] = []
-    for audit in result.audits:
-        try:
-            with limited(1):  # as in the run
+    with limited(1):  # as in the run
+        for audit in result.audits:
+            try:
                 again, differences = recompute(audit, catalog, directory, store, tests=tests, vouched=vouched)
-        except PluginError as error:
-            installed = versions_of(environment(catalog))
-            recorded = versions_of(result.environment).items()
-            packages = ", ".join(clipped(f"{name} {version}") for name, version in recorded if name not in installed)
-            text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
-            raise PluginError(text, error.diagnostics) from None
-        except (SpecError, DataError, OSError, ValueError, KeyError) as error:
-            text = str(error) or type(error).__name__
-            mismatches.append(Mismatch(audit.name, "audit", "a result", text))
-            continue
-        mismatches.extend(differences)
-        recomputed_audits.append(again)
+            except PluginError as error:
+                installed = versions_of(environment(catalog))
+                recorded = versions_of(result.environment).items()
+                packages = ", ".join(
+                    clipped(f"{name} {version}") for name, version in recorded if name not in installed
+                )
+                text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
+                raise PluginError(text, error.diagnostics) from None
+            except (SpecError, DataError, OSError, ValueError, KeyError) as error:
+                text = str(error) or type(error).__name__
+                mismatches.append(Mismatch(audit.name, "audit", "a result", text))
+                continue
+            mismatches.extend(differences)
+            recomputed_audits.append(again)
     if len(recomputed_audits) < len(result.audits):
         mismatches.extend(
             Mismatch(
@@ -127,12 +131,6 @@ def verify(
         if old.left_out:
             old, new, differences = comparable(old, new, family, again.taken)
             mismatches.extend(differences)
-        if new.promised and not old.promised:
-            # Results of version 0.1.0 lack their plans' promises.
-            explanation = f"taken from the plan, which promises {len(new.promised)}"
-            without = Mismatch(new.name, "promised", "no checks", explanation, differs=False)
-            mismatches.append(without)
-            old = dataclasses.replace(old, promised=new.promised)
         for field in _RECOMPUTED:
             for mismatch in compare(old.name, field, getattr(old, field), getattr(new, field)):
                 if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
@@ -182,9 +180,13 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
         Override(place=key_path, value=from_plain(thaw(value)), keys=key_spans(key_path, None))
         for key_path, value in audit.cell.items()
     ]
-    placed, problems = apply_overrides(from_plain(spec.to_json()), cell)
+    document = spec.to_json()
+    placed, problems = apply_overrides(from_plain(document), cell)
     try:
-        is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+        is_cell = not problems and (
+            canonical_json(plain(placed)) == canonical_json(document)  # unless a value has another spelling
+            or from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+        )
     except SpecError:
         is_cell = False
     if not is_cell:
@@ -237,14 +239,7 @@ def recompute(
         vouched: Whether the store must contain all of its trials.
     """
     folder = str(Path(audit.source).parent) if directory is None else directory
-    try:
-        spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
-    except SpecError as error:  # without the keys that this version removed, which are then a difference
-        document = thaw(audit.document)
-        for unknown in (d for d in error.diagnostics if d.code == "unknown-key"):
-            block = functools.reduce(operator.getitem, unknown.path[:-1], document)
-            del block[unknown.path[-1]]
-        spec = from_document(document, catalog, folder, name=audit.name, cell=audit.cell)
+    spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_of_spec(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     absent = None
@@ -363,7 +358,6 @@ def _other_makers(
         key = functools.partial(
             trial_key, inputs, prepared.facts, chunk=chunk_of.get(record.index, ()), index=record.index
         )
-        # Records of version 0.1.0 lack their makers.
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
         changes: list[tuple[str, str, str, bool]] = []

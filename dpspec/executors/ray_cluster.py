@@ -84,19 +84,29 @@ def open_pool(demand: PoolRequest) -> Pool:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Context in which Ray's handler of SIGTERM, which raises ``SystemExit``, hands the signal on to dpspec's."""
-    handler = signal.getsignal(signal.SIGTERM)
-    is_main = threading.current_thread() is threading.main_thread() and callable(handler)
+    """Context in which SIGTERM keeps its handler while Ray starts.
+
+    Ray's handler in Python would end its processes within the signal, which takes seconds, and raise ``SystemExit``.
+    Ray's handler in C++ sets an alarm that aborts the process 3 s after the signal.
+    """
+    handler, install = signal.getsignal(signal.SIGTERM), signal.signal
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+
+    def install_others(number: int, new_handler: Any) -> Any:
+        return handler if number == signal.SIGTERM else install(number, new_handler)
+
+    setattr(signal, "signal", install_others)  # noqa: B010 - Ray has no option for it
     try:
         yield
-    except SystemExit:
-        if is_main:
-            signal.signal(signal.SIGTERM, handler)
-            signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
         raise
     finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, handler)
+        setattr(signal, "signal", install)  # noqa: B010
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The mechanism ``recorded`` as a light value: the schedule that a recorded training executed."""
+"""dpspec's own providers as light values: the mechanisms ``recorded`` and ``selection``, and all other families."""
 
 from __future__ import annotations
 

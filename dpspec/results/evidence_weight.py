@@ -279,9 +279,9 @@ def trade_off(findings: Sequence[Finding], series: Sequence[Series]) -> Series |
     keys = ("group_size", *curves[0].varying)
     columns: dict[str, list[Json]] = {name: [] for name in (*keys, "false_positive_rate", "true_positive_rate")}
     for curve in curves:
-        for rate in _RATES:
-            values = (curve.group_size, *(getattr(curve.scope, key) for key in curve.varying))
-            power = min(1.0, float(curve.polygon.tpr(rate)))
+        powers = curve.polygon.tpr(_RATES).clip(max=1.0).tolist()
+        values = (curve.group_size, *(getattr(curve.scope, key) for key in curve.varying))
+        for rate, power in zip(_RATES, powers, strict=True):
             for name, value in zip(columns, (*values, rate, power), strict=True):
                 columns[name].append(value)
     return Series(

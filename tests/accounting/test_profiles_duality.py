@@ -64,6 +64,30 @@ def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float)
         assert low <= found.upper * 1.11
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.builds(
+        Mixture.poisson,
+        st.integers(1, 3),
+        st.floats(math.log(1e-9), 0.0).map(math.exp),
+        st.floats(math.log(1e-3), math.log(1e3)).map(math.exp),
+    ),
+    st.sampled_from(DIRECTIONS),
+    st.lists(st.floats(-3.0, 40.0) | st.floats(0.0, 1e-6), min_size=2, max_size=9, unique=True),
+)
+def test_profiles_at_several_epsilons_together_agree_with_those_of_each(
+    pair: Mixture, direction: Direction, epsilons: list[float]
+) -> None:
+    edge = -pair.ratio.log_zero  # where the outcomes end, absent-first
+    ascending = sorted({*epsilons, *([edge, edge * (1.0 - 1e-9)] if math.isfinite(edge) else [])})
+    together = pair.all_log_delta_bounds(ascending, direction)
+    for epsilon, (low, high) in zip(ascending, together, strict=True):
+        lower, upper = pair.log_delta_bounds(epsilon, direction)
+        assert low <= upper
+        assert lower <= high
+        assert low <= high
+
+
 @settings(max_examples=8, deadline=None)
 @given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
 def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:

@@ -38,8 +38,9 @@ from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble, bound, run
+from dpspec.engine.storage.array_files import file_digest
 from dpspec.engine.storage.stored_trials import StoredTrials
-from dpspec.engine.storage.trial_store import Store, file_digest
+from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.terminal import render

@@ -15,7 +15,7 @@ from dpspec.contract import Plan, Spec
 from dpspec.contract.events import Event, Progressed, TrialFinished
 from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import Prepared, prepare
-from dpspec.engine.running import train
+from dpspec.engine.running import trial_work
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.stored_trials import NewTrial
@@ -199,7 +199,7 @@ def prepared(tmp_path: Path) -> Prepared:
 
 @pytest.fixture
 def sent(prepared: Prepared) -> bytes:
-    task = train.TrainTrials(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 3))
+    task = trial_work.TrainTrials(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 3))
     return pickle.dumps(task)
 
 
@@ -212,14 +212,14 @@ def test_work_is_done_where_it_arrives(sent: bytes) -> None:
 
 
 def test_work_of_another_version_is_refused(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
+    monkeypatch.setattr(trial_work, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
     with pytest.raises(UsageError, match=r"a worker has dpspec 0\.0\.1, .* but the run was started by dpspec "):
         made(sent)
 
 
 def test_folders_are_the_same_from_wherever_the_work_is_done(prepared: Prepared) -> None:
     folders = {0: Path("store") / "unfinished", 1: None}
-    training = train.TrainTrials(
+    training = trial_work.TrainTrials(
         spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 1), folders=folders
     )
     arrived = pickle.loads(pickle.dumps(training))  # noqa: S301 - of a moment ago

@@ -19,7 +19,7 @@ from dpspec.contract.results import Result
 from dpspec.engine.preparing import trial_keys
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
-from dpspec.engine.running import train
+from dpspec.engine.running import trial_work
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import stored_trials
 from dpspec.engine.storage.stored_trials import trial_key
@@ -154,9 +154,9 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
 
 
 def test_other_code_of_trials_than_of_the_judge_is_reported(audited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = train.environment
+    original = trial_work.environment
     with monkeypatch.context() as patch:
-        patch.setattr(train, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
+        patch.setattr(trial_work, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         patch.setattr(stored_trials, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         audited(catalog("backend"))
     events: list[Event] = []

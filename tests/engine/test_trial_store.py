@@ -20,8 +20,9 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import canonical_json, digest
 from dpspec.contract.results import Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.running.train import gpu_name
-from dpspec.engine.storage.trial_store import DamageError, Store, file_digest, read_array, read_key, seal_of
+from dpspec.engine.running.trial_work import gpu_name
+from dpspec.engine.storage.array_files import DamageError, file_digest, read_array
+from dpspec.engine.storage.trial_store import Store, read_key, seal_of
 from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
 

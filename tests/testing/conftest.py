@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpspec.cli.new import write_plugin
+from dpspec.cli.templates import write_plugin
 from dpspec.contract.catalog import Catalog
 from dpspec.registry.loader import Candidate, Registry, build
 

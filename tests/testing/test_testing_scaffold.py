@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import warm
 
-from dpspec.cli.new import write_plugin
+from dpspec.cli.templates import write_plugin
 from dpspec.errors import UsageError
 
 Environment = Callable[..., dict[str, str]]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from dpspec import decimals
-from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
-from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
-from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract import DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
+from dpspec.contract.attacks import Attacker
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
-from dpspec.registry.loader import is_foreign, made, misbehaved
-
-if TYPE_CHECKING:
-    import numpy as np
+from dpspec.engine.preparing.chosen_attack import ChosenAttack
+from dpspec.engine.preparing.model import chosen_weights
+from dpspec.engine.preparing.prepare import Prepared, prepare
+from dpspec.registry.loader import made, misbehaved
 
 #: Memory for loading rows below which the free memory is not checked.
 _UNCHECKED_BYTES = 2**28
@@ -53,15 +50,15 @@ class RunContext:
         self._told = 0.0
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
         self.state_folder: Callable[[int], Path | None] | None = None
-        if like is None or "data" not in like.__dict__:
-            return
-        earlier = like.prepared
-        same_digest = prepared.facts.digest is not None and earlier.facts.digest == prepared.facts.digest
-        if same_digest and (earlier.spec.data, earlier.spec.directory) == (prepared.spec.data, prepared.spec.directory):
-            self.__dict__["data"] = like.data
+        self._rows: LoadedData | None = None if like is None or not _same_rows(like.prepared, prepared) else like._rows
 
-    @cached_property
+    @property
     def data(self) -> LoadedData:
+        if self._rows is None:
+            self._rows = self._load()
+        return self._rows
+
+    def _load(self) -> LoadedData:
         self._require_memory()
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
@@ -99,7 +96,7 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        offered = find(self._catalog.backends, self.prepared.spec.training.kind, "backend kind")
+        _, offered = self.prepared.offers["backend"]
         return cast(Trainer, made(offered, offered.provider.trainer, "its trainer"))
 
     @cached_property
@@ -155,6 +152,13 @@ class RunContext:
         return RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
 
 
+def _same_rows(first: Prepared, second: Prepared) -> bool:
+    """Whether two audits certainly load equal rows from equal places."""
+    same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
+    same_block = (first.spec.data, first.spec.directory) == (second.spec.data, second.spec.directory)
+    return same_digest and same_block
+
+
 class WorkerCache:
     def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
         self._prepared = {(p.spec.digest, p.spec.name, p.spec.directory): p for p in prepared}
@@ -184,117 +188,3 @@ class WorkerCache:
         assert self._context is not None
         self._context.emit, self._context.stop = emit, stop
         return self._context
-
-
-#: Maximum error of the products of orthonormal directions.
-_TOLERANCE = 1e-5
-
-
-class ChosenAttack:
-    def __init__(self, spec: Spec, catalog: Catalog, context: Context) -> None:
-        self._spec, self._context = spec, context
-        self._offers = offers_of(spec, catalog)
-
-    @property
-    def canary(self) -> Canary | None:
-        return None if self._spec.audit is None else self._spec.audit.canary
-
-    @property
-    def score(self) -> Score | None:
-        return None if self._spec.audit is None else self._spec.audit.score
-
-    def records(self, count: int, seed: int) -> Records:
-        import numpy as np
-
-        offered, records = self._make(count, seed)
-        if not is_foreign(offered):
-            return cast(Records, records)
-        shape, classes = self._context.data.train_x.shape[1:], self._context.facts.classes
-        fits = isinstance(records, tuple) and [np.shape(part) for part in records] == [(count, *shape), (count,)]
-        if not fits or not np.isfinite(records[0]).all() or not np.isin(records[1], np.arange(classes)).all():
-            expected = f"{count} finite records of shape {shape} with labels 0 to {classes - 1}"
-            raise misbehaved(offered, f"make() does not return {expected}")
-        return Records(records[0].astype(np.float32), records[1].astype(np.int64))
-
-    def directions(self, count: int, seed: int) -> Directions:
-        import numpy as np
-
-        from dpspec.training.canaries import InvalidDirectionsError, dense_directions, read_directions
-
-        offered, rows = self._make(count, seed)
-        parameters = self._context.facts.parameters
-        if not isinstance(rows, np.ndarray):
-            if not is_foreign(offered):
-                return cast(Directions, rows)
-            assert parameters is not None
-            # Directions that compute their own gradients are evaluated once before any canary is inserted.
-            try:
-                directions, off = read_directions(rows, count, parameters, self._context.device)
-            except InvalidDirectionsError as error:
-                raise misbehaved(offered, str(error)) from None
-            _require_orthonormal(offered, off)
-            return directions
-        expected_shape = (count, parameters)
-        if rows.shape != expected_shape or rows.dtype.kind != "f":
-            raise misbehaved(
-                offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {expected_shape}"
-            )
-        products = rows.astype(np.float64) @ rows.astype(np.float64).T
-        _require_orthonormal(offered, np.abs(products - np.eye(count)).max(initial=0.0))
-        return dense_directions(rows, device=self._context.device)
-
-    def scores(self, observed: Observed) -> Array:
-        """Scores (m,)."""
-        import numpy as np
-
-        _, offered = self._offers["score"]
-        foreign = is_foreign(offered)
-        scoring = None if self._spec.audit is None else self._spec.audit.options.get("scoring")
-        observed = replace(observed, options=FrozenMap(scoring or {}))
-        if foreign:  # read-only arrays, and a copy of the model
-            job = observed.job
-            names = ("copies", "before", "after", "first", "last", "coins")
-            sealed: dict[str, Any] = {name: _sealed(getattr(observed, name)) for name in names}
-            observed = replace(
-                observed,
-                canaries=Records(*map(_sealed, observed.canaries)),
-                job=replace(job, x=_sealed(job.x), y=_sealed(job.y), model=copy.deepcopy(job.model)),
-                **sealed,
-            )
-        scores = made(offered, offered.provider.score, "score()", observed)
-        if not foreign:
-            return cast(Array, scores)
-        values = np.asarray(scores)
-        fits = values.shape == observed.copies.shape and values.dtype.kind in "fiu"
-        if not fits or not np.isfinite(values).all():
-            raise misbehaved(offered, f"score() does not return {len(observed.copies)} finite numbers")
-        return values.astype(np.float64)
-
-    def _make(self, count: int, seed: int) -> tuple[Offered, Any]:
-        _, offered = self._offers["canary"]
-        provider, context = offered.provider, self._context
-        rows = (context.data.train_x, context.data.train_y) if provider.reads_data else (None, None)
-        if is_foreign(offered) and rows[0] is not None:
-            rows = _sealed(rows[0]), _sealed(rows[1])
-        request = Asked(
-            count=count,
-            seed=seed,
-            facts=context.facts,
-            options=options_of(self._spec),
-            x=rows[0],
-            y=rows[1],
-            device=context.device,
-        )
-        return offered, made(offered, provider.make, "make()", request)
-
-
-def _require_orthonormal(offered: Offered, off: float) -> None:
-    """``off`` is the maximum error of the products of directions."""
-    if not off <= _TOLERANCE:  # refuses NaN too
-        raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
-
-
-def _sealed(array: np.ndarray[Any, Any]) -> Array:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -48,7 +48,8 @@ class Search:
                 raise TimeoutError
 
         proved_values: list[Remedy] = []
-        groups = [f"claims.{v.claim}.group_size" for v in failed if len(failed) == 1 and _group_size(spec, v) > 1]
+        sizes = {claim.id: claim.group_size for claim in spec.claims}
+        groups = [f"claims.{v.claim}.group_size" for v in failed if len(failed) == 1 and sizes[v.claim] > 1]
         for varied in (*groups, *_VARIED):
             try:
                 proved_values.extend(_calibrated(spec, self._catalog, varied, stop_late))
@@ -56,10 +57,6 @@ class Search:
                 continue
         self._left -= time.process_time() - began
         return tuple(proved_values)
-
-
-def _group_size(spec: Spec, verdict: Verdict) -> int:
-    return next(claim.group_size for claim in spec.claims if claim.id == verdict.claim)
 
 
 def _calibrated(spec: Spec, catalog: Catalog, varied: str, emit: Callable[[Event], None]) -> Iterator[Remedy]:

@@ -5,11 +5,11 @@ except trials, which go to an executor.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
+from dpspec.contract import DataError, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
@@ -17,7 +17,8 @@ from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import WorkerCache
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
+from dpspec.engine.preparing.diagnostics import data_unreadable, out_of_range
+from dpspec.engine.preparing.prepare import Prepared, prepare_all
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training
@@ -25,7 +26,7 @@ from dpspec.engine.storage.stored_trials import AuditState, Listener, environmen
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
-from dpspec.language.yaml_source import locate, source_file
+from dpspec.language.yaml_source import source_file
 from dpspec.registry.loader import describe
 
 
@@ -44,8 +45,6 @@ def run(
     Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
     diagnostics of all specs before any work begins, and ``UsageError`` if nothing follows from stored trials.
     """
-    from dpspec.training import limited
-
     if not specs:
         raise NothingToRunError("no spec to run")
     options = options or RunOptions(device=device)
@@ -60,38 +59,10 @@ def run(
         for warning in audit.diagnostics:
             emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     cache = WorkerCache(prepared)
-    bounded = []
-    for number, audit in enumerate(prepared):
-        emit(StageStarted(audit=audit.spec.name, stage="bound"))
-
-        def emit_with_overall(event: Event, number: int = number) -> None:
-            if isinstance(event, Progressed):
-                event = replace(event, overall=(number + event.done / max(1, event.total)) / len(prepared))
-            emit(event)
-
-        if number:  # an audit may report no progress
-            emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
-        bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit_with_overall))
+    bounded = bound_all(prepared, catalog, cache, plan=train, emit=emit)
     planned = train and any(state.plan.chunks for state in bounded)
-    training = Training(bounded, catalog, store, options, cache, emit) if planned else None
-    trained = training.run() if training is not None else bounded
-    concluded = []
-    for state in trained:
-        name = state.prepared.spec.name
-        emit(StageStarted(audit=name, stage="conclude"))
-        try:
-            with limited(1):
-                concluded.append(conclude(state, [stored.trial for stored in state.trials]))
-        except DataError as error:
-            raise SpecError([data_unreadable(error, state.prepared.spec)]) from error
-        except Exception as error:
-            if not state.from_store:
-                raise
-            stored = f"{state.from_store} of its trials are from {store.location}: use another --store, or remove it"
-            if isinstance(error, DpspecError | MemoryError):
-                emit(Noticed(audit=name, message=stored))
-                raise
-            raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
+    trained = Training(bounded, catalog, store, options, cache, emit).run() if planned else bounded
+    concluded = conclude_all(trained, store, emit)
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
     search = Search(catalog)
@@ -106,44 +77,34 @@ def run(
     return result
 
 
-def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
-    ready: list[Prepared] = []
-    errors: list[Diagnostic] = []
-    for spec in specs:
-        try:
-            prepared = prepare(spec, catalog)
-        except SpecError as error:
-            errors.extend(error.diagnostics)
-            continue
-        for earlier in ready:
-            if earlier.spec.name == spec.name:
-                first = earlier.spec.origin.get(("name",))
-                where = f", in {first.file}:{first.line}" if first is not None else ""
-                diagnostic = Diagnostic(
-                    code="same-name",
-                    message=f"another audit of this run is named {spec.name!r} too{where}",
-                    path=("name",),
-                    help="the audit's name identifies verdicts: rename one, or run them one by one",
-                )
-                errors.append(locate(diagnostic, spec.origin))
-        ready.append(prepared)
-        errors.extend(d for d in prepared.diagnostics if d.severity == "error")
-    if errors:
-        raise SpecError(errors)
-    return ready
-
-
-def bound(
-    prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
-) -> AuditState:
+def bound_all(
+    prepared: Sequence[Prepared], catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener
+) -> list[AuditState]:
+    """The bounds of all audits and, with ``plan``, their plans; progress counts over all audits."""
     from dpspec.training import limited
 
+    bounded: list[AuditState] = []
+
+    def emit_with_overall(event: Event) -> None:
+        if isinstance(event, Progressed):
+            event = replace(event, overall=(len(bounded) + event.done / max(1, event.total)) / len(prepared))
+        emit(event)
+
+    with limited(1):
+        for audit in prepared:
+            emit(StageStarted(audit=audit.spec.name, stage="bound"))
+            if bounded:  # an audit may report no progress
+                emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
+            bounded.append(_bound(audit, catalog, cache, plan=plan, emit=emit_with_overall))
+    return bounded
+
+
+def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener) -> AuditState:
     began, spec = time.monotonic(), prepared.spec
     try:
-        with limited(1):
-            context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-            bounds = list(prepared.audit.bound(spec, context))
-            planned = prepared.plan() if plan else NO_TRIALS
+        context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
+        bounds = list(prepared.audit.bound(spec, context))
+        planned = prepared.plan() if plan else NO_TRIALS
         recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from error
@@ -153,6 +114,32 @@ def bound(
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
     return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
+
+
+def conclude_all(trained: Sequence[AuditState], store: Store, emit: Listener) -> list[Concluded]:
+    """The conclusions of all audits; an error that stored trials may cause names the store."""
+    from dpspec.training import limited
+
+    concluded = []
+    with limited(1):
+        for state in trained:
+            name = state.prepared.spec.name
+            emit(StageStarted(audit=name, stage="conclude"))
+            try:
+                concluded.append(conclude(state, [stored.trial for stored in state.trials]))
+            except DataError as error:
+                raise SpecError([data_unreadable(error, state.prepared.spec)]) from error
+            except Exception as error:
+                if not state.from_store:
+                    raise
+                advice = (
+                    f"{state.from_store} of its trials are from {store.location}: use another --store, or remove it"
+                )
+                if isinstance(error, DpspecError | MemoryError):
+                    emit(Noticed(audit=name, message=advice))
+                    raise
+                raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {advice}") from error
+    return concluded
 
 
 def assemble(

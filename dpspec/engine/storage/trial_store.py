@@ -13,7 +13,6 @@ import errno
 import hashlib
 import hmac
 import json
-import math
 import os
 import re
 import shutil
@@ -26,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
 from dpspec.contract.frozen import canonical_json, digest
 from dpspec.contract.results import TrialRecord
+from dpspec.engine.storage.array_files import DamageError, array_file, read_array, write_array
 from dpspec.errors import UsageError
-from dpspec.regular_files import NotRegularError, open_regular, read_regular
+from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.stores import RECORD, FolderStorage
 
 if TYPE_CHECKING:
@@ -35,6 +35,30 @@ if TYPE_CHECKING:
 
     from dpspec.stores import RemoteStorage
 
+
+SCHEMA = "dpspec/trial/v1"
+MAX_EVIDENCE_BYTES = 1 << 20
+
+#: Maximum size of a record: evidence, descriptions of arrays, and makers.
+MAX_RECORD_BYTES = 1 << 23
+
+#: Number of concurrent requests to a store.
+AT_ONCE = 16
+
+#: Error numbers of damaged records. Other errors, such as missing permissions, are not the record's.
+_BROKEN = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
+
+#: Number of attempts to write a record that another process may quarantine.
+_ATTEMPTS = 3
+
+#: Parts of a record that are mappings.
+_MAPPINGS = ("evidence", "arrays", "recorded")
+
+#: The scheme of a URL.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+#: Errors while reading an invalid record.
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DamageError)
 
 #: Size limits of a secret in bytes.
 _LEAST, _MOST = 32, 4096
@@ -58,38 +82,6 @@ def read_key(file: Path | None) -> bytes | None:
 
 def seal_of(key: bytes, digest: str) -> str:
     return hmac.new(key, _PURPOSE + digest.encode("ascii"), hashlib.sha256).hexdigest()
-
-
-SCHEMA = "dpspec/trial/v1"
-MAX_EVIDENCE_BYTES = 1 << 20
-
-#: Maximum size of a record: evidence, descriptions of arrays, and makers.
-MAX_RECORD_BYTES = 1 << 23
-
-#: Number of concurrent requests to a store.
-AT_ONCE = 16
-
-#: Error numbers of damaged records. Other errors, such as missing permissions, are not the record's.
-_BROKEN = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
-
-#: Number of attempts to write a record that another process may quarantine.
-_ATTEMPTS = 3
-
-
-#: Parts of a record that are mappings.
-_MAPPINGS = ("evidence", "arrays", "recorded")
-
-
-#: The scheme of a URL.
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-
-
-class DamageError(Exception):
-    """A record that must not be used; the text says why."""
-
-
-#: Errors while reading an invalid record.
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DamageError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +228,7 @@ class Store:
             raise DamageError(f"it is of trial {body['index']}, not of {index}")
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
-            file = self._storage.file(key, _array_file(name), about["digest"])
+            file = self._storage.file(key, array_file(name), about["digest"])
             arrays[name] = read_array(file, about["dtype"], about["shape"], about["digest"])
         record = TrialRecord(
             index=body["index"],
@@ -251,7 +243,7 @@ class Store:
 def _write_record(
     folder: Path, key: str, trial: Trial, evidence: Json, recorded: FrozenMap, sealing: bytes | None
 ) -> None:
-    arrays = {name: _write_array(folder / _array_file(name), array) for name, array in trial.arrays.items()}
+    arrays = {name: write_array(folder / array_file(name), array) for name, array in trial.arrays.items()}
     body: dict[str, Json] = {
         "schema": SCHEMA,
         "key": key,
@@ -267,79 +259,3 @@ def _write_record(
         out.write(canonical_json(body).encode("ascii"))
         out.flush()
         os.fsync(out.fileno())
-
-
-def _write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
-    import numpy as np
-
-    array = np.ascontiguousarray(array)
-    if array.dtype.kind not in KINDS or array.nbytes > MOST_BYTES:
-        raise ValueError(
-            f"array {file.stem!r} holds {array.nbytes} bytes of {array.dtype}; arrays of trials hold at most "
-            f"{MOST_BYTES} bytes of numbers that are not complex"
-        )
-    with file.open("xb") as out:
-        np.save(out, array, allow_pickle=False)
-        out.flush()
-        os.fsync(out.fileno())
-    return {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
-
-
-def _array_file(name: str) -> str:
-    """The file of an array. Only identifiers are safe names."""
-    if not name.isidentifier():
-        raise ValueError(f"array name {name!r} is not an identifier")
-    return f"{name}.npy"
-
-
-#: Kinds of numpy types of trial arrays: booleans, integers and floats.
-KINDS = "biuf"
-
-#: Maximum size of an array.
-MOST_BYTES = 1 << 32
-
-#: Size from which arrays are mapped. A mapped array keeps its file open, which systems limit.
-_MAPPED = 1 << 18
-
-#: Maximum size of a header and its prefix.
-_HEADER = 4096
-
-
-def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """A large array is mapped. Raises ``DamageError`` if the file does not hold the array of the record."""
-    import numpy as np
-
-    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
-        raise DamageError(f"{file.name} has no shape that an array could have")
-    try:
-        stream = open_regular(file, MOST_BYTES + _HEADER, follow=False)
-    except NotRegularError as error:
-        raise DamageError(f"{file.name}: {error.strerror}") from None
-    with stream:
-        try:
-            np.lib.format.read_magic(stream)
-            read_shape, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
-        except Exception:  # numpy parses the header as Python and raises many kinds
-            raise DamageError(f"{file.name} has no header of an array") from None
-        if kind.kind not in KINDS or str(kind) != dtype or list(read_shape) != shape:
-            raise DamageError(
-                f"{file.name} is {kind} of shape {list(read_shape)}, and its record says {dtype!s:.20} of {shape!s:.60}"
-            )
-        start, size = stream.tell(), math.prod(shape) * kind.itemsize
-        if os.fstat(stream.fileno()).st_size != start + size:
-            raise DamageError(f"{file.name} is not as long as its numbers")
-        stream.seek(0)
-        if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-            raise DamageError(f"{file.name} does not match its digest")
-        order: Any = "F" if fortran else "C"
-        if size > _MAPPED:
-            return np.memmap(stream, kind, "r", start, read_shape, order)
-        stream.seek(start)
-        array = np.frombuffer(stream.read(), kind).reshape(read_shape, order=order)
-        array.flags.writeable = False
-        return array
-
-
-def file_digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

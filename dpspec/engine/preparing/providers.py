@@ -1,0 +1,81 @@
+"""The installed providers that the kinds of a spec name, and the backend's statement about its constants."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract import Assumption, Backend
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.spec import Spec
+from dpspec.errors import PluginError
+from dpspec.registry.loader import CORE_KEYS, made, misbehaved, resolve
+
+#: The assumption of findings that a backend's statement is about.
+CONSTANTS = "data-independent-hyperparameters"
+
+#: Statuses of a plugin's statement about itself that become ``reported``.
+_CAPPED = ("by-construction", "not-rejected", "declared")
+
+#: The fields of the catalog by the part of a spec that chooses from them, with a name for messages.
+FAMILIES = {
+    "mechanism": ("mechanisms", "mechanism kind"),
+    "data": ("datasets", "data kind"),
+    "backend": ("backends", "backend kind"),
+    "model": ("models", "model kind"),
+    "canary": ("canaries", "canary"),
+    "score": ("scores", "score"),
+}
+
+
+def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
+    """Kind and provider of each part of a spec, a key of ``FAMILIES``.
+
+    Raises:
+        PluginError: No installed plugin offers a kind.
+    """
+    chosen: dict[str, Any] = {
+        "mechanism": spec.mechanism,
+        "data": spec.data,
+        "backend": spec.training,
+        "model": spec.model,
+        "canary": None if spec.audit is None else spec.audit.canary,
+        "score": None if spec.audit is None else spec.audit.score,
+    }
+    providers = {}
+    for part, (family, name) in FAMILIES.items():
+        if chosen[part] is None:
+            continue
+        kind, offers = chosen[part].kind, getattr(catalog, family)
+        if kind not in offers:
+            raise PluginError(f"no installed plugin offers {name} {kind!r} (see `dpspec plugins`)")
+        providers[part] = kind, offers[kind]
+    return providers
+
+
+def kinds_with(offers: Mapping[str, Offered], field: str) -> str:
+    return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
+
+
+def canary_block(spec: Spec) -> Mapping[str, Any]:
+    return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}
+
+
+def canary_options(spec: Spec) -> FrozenMap:
+    """The keys of the canary block that its provider reads."""
+    return FrozenMap({key: value for key, value in canary_block(spec).items() if key not in CORE_KEYS["canary"]})
+
+
+def constants_of(offered: Offered, spec: Spec) -> Assumption:
+    backend: Backend = offered.provider
+    stated = backend.constants
+    if not stated:
+        text = f"backend {backend.kind!r} does not say where its divisor, rate and clip norm come from"
+        return Assumption(name=CONSTANTS, status="unchecked", text=text)
+    if isinstance(stated, str):
+        named = resolve(stated)
+        stated = named if isinstance(named, Assumption) else made(offered, stated, "its constants", spec)
+    if not isinstance(stated, Assumption):
+        raise misbehaved(offered, f"its constants are a {type(stated).__name__}, not an Assumption")
+    capped = offered.distribution != "dpspec" and stated.status in _CAPPED
+    return dataclasses.replace(stated, name=CONSTANTS, status="reported" if capped else stated.status)

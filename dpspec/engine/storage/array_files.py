@@ -1,0 +1,94 @@
+"""The arrays of a trial's record, one ``.npy`` file each: written durably, and validated before they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpspec.contract import Json
+from dpspec.regular_files import NotRegularError, open_regular
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Kinds of numpy types of trial arrays: booleans, integers and floats.
+KINDS = "biuf"
+
+#: Maximum size of an array.
+MOST_BYTES = 1 << 32
+
+#: Size from which arrays are mapped. A mapped array keeps its file open, which systems limit.
+_MAPPED = 1 << 18
+
+#: Maximum size of a header and its prefix.
+_HEADER = 4096
+
+
+class DamageError(Exception):
+    """A record that must not be used; the text says why."""
+
+
+def write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
+    import numpy as np
+
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind not in KINDS or array.nbytes > MOST_BYTES:
+        raise ValueError(
+            f"array {file.stem!r} holds {array.nbytes} bytes of {array.dtype}; arrays of trials hold at most "
+            f"{MOST_BYTES} bytes of numbers that are not complex"
+        )
+    with file.open("xb") as out:
+        np.save(out, array, allow_pickle=False)
+        out.flush()
+        os.fsync(out.fileno())
+    return {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
+
+
+def array_file(name: str) -> str:
+    """The file of an array. Only identifiers are safe names."""
+    if not name.isidentifier():
+        raise ValueError(f"array name {name!r} is not an identifier")
+    return f"{name}.npy"
+
+
+def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
+    """A large array is mapped. Raises ``DamageError`` if the file does not hold the array of the record."""
+    import numpy as np
+
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
+        raise DamageError(f"{file.name} has no shape that an array could have")
+    try:
+        stream = open_regular(file, MOST_BYTES + _HEADER, follow=False)
+    except NotRegularError as error:
+        raise DamageError(f"{file.name}: {error.strerror}") from None
+    with stream:
+        try:
+            np.lib.format.read_magic(stream)
+            read_shape, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
+        except Exception:  # numpy parses the header as Python and raises many kinds
+            raise DamageError(f"{file.name} has no header of an array") from None
+        if kind.kind not in KINDS or str(kind) != dtype or list(read_shape) != shape:
+            raise DamageError(
+                f"{file.name} is {kind} of shape {list(read_shape)}, and its record says {dtype!s:.20} of {shape!s:.60}"
+            )
+        start, size = stream.tell(), math.prod(shape) * kind.itemsize
+        if os.fstat(stream.fileno()).st_size != start + size:
+            raise DamageError(f"{file.name} is not as long as its numbers")
+        stream.seek(0)
+        if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+            raise DamageError(f"{file.name} does not match its digest")
+        order: Any = "F" if fortran else "C"
+        if size > _MAPPED:
+            return np.memmap(stream, kind, "r", start, read_shape, order)
+        stream.seek(start)
+        array = np.frombuffer(stream.read(), kind).reshape(read_shape, order=order)
+        array.flags.writeable = False
+        return array
+
+
+def file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
