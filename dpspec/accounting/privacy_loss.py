@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -53,6 +55,9 @@ _RESOLVED = 1e-13
 
 #: A power above the second with a width below the first needs no other direction.
 _ENOUGH, _CERTAIN = 1e-3, 0.99
+
+#: The largest relative width of the error of a test whose power is wanted.
+_WIDEST = 0.1
 
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
@@ -119,13 +124,14 @@ class PrivacyLoss:
             delta: the delta.
             width: the relative width wanted; the interval is wider if the grid limits do not allow it.
         """
-        return self._solve([Question("epsilon", math.log(inside("delta", delta)))], [width])[0]
+        return self._solve([Question("epsilon", math.log(inside("delta", delta)), TINY)], [width])[0]
 
     def epsilons(
         self,
         deltas: Sequence[float],
         *,
         width: float | Sequence[float] = WIDTH,
+        least: float | Sequence[float] = TINY,
         other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
         """``epsilon`` at several deltas, in their order; nearby ones share one composition.
@@ -133,19 +139,25 @@ class PrivacyLoss:
         Args:
             deltas: the deltas.
             width: of all, or one for each delta.
+            least: of all, or one for each delta: the width is relative to this if it exceeds epsilon.
             other_direction: for a loss in one direction and each delta, the result for the other direction, or None. If
                 given and narrow enough, only the larger of both counts, and an epsilon that is certainly no larger may
                 be wide.
         """
         count = len(deltas)
         widths = list(width) if isinstance(width, Sequence) else [width] * count
-        if len(widths) != count:
-            raise ValueError(f"width must be one number, or one for each of {count} deltas, got {len(widths)}")
+        smallest = list(least) if isinstance(least, Sequence) else [least] * count
+        for name, numbers in (("width", widths), ("least", smallest)):
+            if len(numbers) != count:
+                raise ValueError(f"{name} must be one number, or one for each of {count} deltas, got {len(numbers)}")
         if other_direction is not None and (len(other_direction) != count or self.direction == "both"):
             raise ValueError(
                 "other_direction must hold one interval, or None, for each delta of a loss in one direction"
             )
-        questions = [Question("epsilon", math.log(inside("delta", delta))) for delta in deltas]
+        questions = [
+            Question("epsilon", math.log(inside("delta", delta)), positive("least", epsilon))
+            for delta, epsilon in zip(deltas, smallest, strict=True)
+        ]
         return self._solve(questions, widths, other_direction)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
@@ -192,7 +204,7 @@ class PrivacyLoss:
 
     def level(self, power: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
         """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise."""
-        return self._tests("power", [inside("power", power)], direction, width, power=True)[0]
+        return self._tests("power", [inside("power", power)], direction, [width], power=True)[0]
 
     def _powers(
         self, name: str, levels: Sequence[float], direction: Directions, width: float, *, miss: bool
@@ -202,7 +214,8 @@ class PrivacyLoss:
         If a power is so close to one that this profile resolves it poorly, the other direction's profile is used: the
         same point of the curve, with the two distributions exchanged.
         """
-        powers = self._tests(name, levels, direction, width, power=False)
+        widths = [width] * len(levels)
+        powers = self._tests(name, levels, direction, widths, power=False)
         imprecise = [
             i
             for i, power in enumerate(powers)
@@ -210,20 +223,25 @@ class PrivacyLoss:
             and (miss or power.width > _ENOUGH or power.lower < _CERTAIN)
             and levels[i] > _RESOLVED
         ]
+        if not miss:  # the error of a power close to one may be relatively wider than the power
+            widths = [min(_WIDEST, width * max(1.0, p.lower / max(1.0 - p.lower, EPS))) for p in powers]
         opposite = direction if direction == "both" else OPPOSITE[direction]
-        errors = self._tests(name, [1.0 - levels[i] for i in imprecise], opposite, width, power=True)
+        error_levels, error_widths = [1.0 - levels[i] for i in imprecise], [widths[i] for i in imprecise]
+        errors = self._tests(name, error_levels, opposite, error_widths, power=True)
         for i, error in zip(imprecise, errors, strict=True):
             powers[i] = powers[i].intersect(error.mirrored())
         return powers
 
     def _tests(
-        self, name: str, values: Sequence[float], direction: Directions, width: float, *, power: bool
+        self, name: str, values: Sequence[float], direction: Directions, widths: Sequence[float], *, power: bool
     ) -> list[Interval]:
         """The powers of the best tests at levels ``values``, or (``power``) the levels of tests with such powers."""
         checked = [inside(name, value, one=True) for value in values]
-        questions = [Question("level" if power else "power", math.log(value)) for value in checked if value < 1.0]
+        kind: Literal["level", "power"] = "level" if power else "power"
+        questions = [Question(kind, math.log(value)) for value in checked if value < 1.0]
+        question_widths = [inside("width", width) for value, width in zip(checked, widths, strict=True) if value < 1.0]
         loss = replace(self, direction=direction)
-        answers = iter(loss._solve(questions, [inside("width", width)] * len(questions)) if questions else ())
+        answers = iter(loss._solve(questions, question_widths) if questions else ())
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
     @strict
@@ -270,7 +288,7 @@ class PrivacyLoss:
             if composed_answer.relative_width > widths[i] and not (
                 largest is not None and composed_answer.upper <= largest.upper
             ):
-                answers[i] = composed_answer.within(single.answer(questions[i]))
+                answers[i] = composed_answer.within(single.answer(questions[i], composed_answer))
         return [answer for answer in answers if answer is not None]
 
 
@@ -398,14 +416,20 @@ def _open(
     opened = []
     epsilons: list[tuple[PendingAnswer, float]] = []
     largest, infinite = loss_extremes(phases, sides[0])
+
+    @functools.cache
+    def cumulants_at(side: Direction, log_delta: float) -> Cumulants:
+        return Cumulants(truncate_phases(phases, side, log_delta, _SHARE))
+
     for question in questions:
         if question.kind in TESTS:
-            opened.append(_open_test(phases, sides, question))
+            saddle = _open_test(sides, question, cumulants_at)
+            opened.append(PendingAnswer(question, saddle, question.trivial, saddle.log_delta))
         elif question.kind == "delta":
             bounds = Interval(max(infinite.lower, -math.expm1(min(question.value, 0.0))), 1.0)
             if question.value >= largest:
                 bounds = infinite  # no finite loss is that large
-            saddle = _deep_enough(phases, sides[0], question)
+            saddle = _deep_enough(sides[0], question, cumulants_at)
             opened.append(PendingAnswer(question, saddle, bounds, saddle.log_delta))
         else:
             log_delta = question.value
@@ -435,42 +459,47 @@ def _open(
                 else:
                     gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
                     item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, TINY))
+    # Outcomes of loss over -ln(level) have a level below it, and the power is at least their probability.
+    near_one = [item for item in opened if item.question.kind == "power" and item.saddle.log_delta > _NEAR_ONE]
+    sure = [Question("delta", -item.question.value) for item in near_one]
+    for side in sides if near_one else ():
+        for item, delta in zip(near_one, solve(phases, (side,), sure, [1e-3] * len(sure)), strict=True):
+            item.answer = replace(item.answer, lower=max(item.answer.lower, delta.lower))
     return opened
 
 
-def _open_test(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> PendingAnswer:
-    saddles = [_deep_enough(phases, side, question) for side in sides]
-    if len(sides) > 1:  # each direction's own line may be worse for the other: the two meet at 0 at the latest
-        smallest = min(saddle.log_delta for saddle in saddles)
-        tables = [Cumulants(truncate_phases(phases, side, smallest, _SHARE)) for side in sides]
-        epsilons = {*(saddle.epsilon for saddle in saddles), 0.0}
-        saddles_by_epsilon = [[table.find(epsilon=epsilon) for table in tables] for epsilon in epsilons]
-        worst = [max(points, key=lambda saddle: saddle.log_delta) for points in saddles_by_epsilon]
-
-        def line(saddle: SaddlePoint) -> float:
-            """Minimal for the line that decides the test: ln of its power, or minus ln of its level."""
-            if question.kind == "power":
-                return float(np.logaddexp(saddle.log_delta, saddle.epsilon + question.value))
-            gap = -math.expm1(min(0.0, saddle.log_delta - question.value))
-            return saddle.epsilon - math.log(max(gap, 1e-300))
-
-        saddles = [min(worst, key=line)]
-    bounds = question.trivial
-    if question.kind == "power" and saddles[0].log_delta > _NEAR_ONE:
-        # outcomes of loss over -ln(level) have a level below it, and the power is their probability at least
-        sure = Question("delta", -question.value)
-        lower = max(solve(phases, (side,), [sure], [1e-3])[0].lower for side in sides)
-        bounds = Interval(max(bounds.lower, lower), 1.0)
-    return PendingAnswer(question, saddles[0], bounds, saddles[0].log_delta)
+#: Estimates of a composition in a direction without a share of e^(the second argument) of delta.
+_CumulantsAt: TypeAlias = Callable[[Direction, float], Cumulants]
 
 
-def _deep_enough(phases: Sequence[tuple[Pair, int]], direction: Direction, question: Question) -> SaddlePoint:
+def _open_test(sides: Sequence[Direction], question: Question, cumulants_at: _CumulantsAt) -> SaddlePoint:
+    """The estimated line that decides a test, of the worse direction."""
+    saddles = [_deep_enough(side, question, cumulants_at) for side in sides]
+    if len(saddles) == 1:
+        return saddles[0]
+    # each direction's own line may be worse for the other: the two meet at 0 at the latest
+    smallest = min(saddle.log_delta for saddle in saddles)
+    tables = [cumulants_at(side, smallest) for side in sides]
+    epsilons = {*(saddle.epsilon for saddle in saddles), 0.0}
+    saddles_by_epsilon = [[table.find(epsilon=epsilon) for table in tables] for epsilon in epsilons]
+    worst = [max(points, key=operator.attrgetter("log_delta")) for points in saddles_by_epsilon]
+
+    def line(saddle: SaddlePoint) -> float:
+        """Minimal for the line that decides the test: ln of its power, or minus ln of its level."""
+        if question.kind == "power":
+            return float(np.logaddexp(saddle.log_delta, saddle.epsilon + question.value))
+        gap = -math.expm1(min(0.0, saddle.log_delta - question.value))
+        return saddle.epsilon - math.log(max(gap, 1e-300))
+
+    return min(worst, key=line)
+
+
+def _deep_enough(side: Direction, question: Question, cumulants_at: _CumulantsAt) -> SaddlePoint:
     """A saddle point from tables whose cut tails are far below its delta."""
     log_delta, value = -30.0, question.value
+    argument = {"delta": "epsilon", "power": "log_level", "level": "log_power"}[question.kind]
     while True:
-        cumulants = Cumulants(truncate_phases(phases, direction, log_delta, _SHARE))
-        argument = {"delta": "epsilon", "power": "log_level", "level": "log_power"}[question.kind]
-        saddle = cumulants.find(**{argument: value})
+        saddle = cumulants_at(side, log_delta).find(**{argument: value})
         if saddle.log_delta >= log_delta or log_delta < -1e4:
             return saddle
         log_delta = saddle.log_delta - 5.0

@@ -7,6 +7,7 @@ F(t) = delta(ln t) + a t.
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -53,11 +54,13 @@ _LARGEST_EXPONENT = 700.0
 class Question:
     """The unknown: epsilon at a delta, delta at an epsilon, the power of the best test at a level, or its level.
 
-    ``value`` is the given number; ln of a delta, level or power.
+    ``value`` is the given number; ln of a delta, level or power. A width is relative to the unknown, or to ``least`` if
+    that is larger.
     """
 
     kind: Literal["epsilon", "delta", "power", "level"]
     value: float
+    least: float = sys.float_info.min
 
     @property
     def trivial(self) -> Interval:

@@ -7,7 +7,6 @@ earlier ones: a finer width of the same questions can only give an interval insi
 
 import functools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,8 +38,8 @@ _DEVIATIONS, _SHORT = 16.0, 1 << 16
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
-#: A power above this is rarely narrowed after a stage that did not narrow it.
-_CERTAIN = 0.99
+#: A power above this is rarely narrowed after a stage that did not narrow it; the other direction resolves it.
+_CERTAIN = 0.9
 
 #: ln of the smallest double: no delta is below it.
 _DEEPEST = -760.0
@@ -93,8 +92,7 @@ class PendingAnswer:
 
     def is_within(self, width: float) -> bool:
         """Whether the interval has at most this relative ``width``, or is needless."""
-        smallest = TINY if self.question.kind == "epsilon" else sys.float_info.min
-        return self.is_needless or self.answer.width <= width * max(self.answer.upper, smallest)
+        return self.is_needless or self.answer.width <= width * max(self.answer.upper, self.question.least)
 
     def tolerance(self, width: float) -> float:
         """The error in epsilon for a relative ``width`` of the answer."""

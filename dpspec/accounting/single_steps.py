@@ -35,6 +35,9 @@ from dpspec.accounting.numerics import (
 from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, loss_extremes, smallest_level
 from dpspec.accounting.truncated_poisson import Revealed
 
+#: Before any answer about an epsilon.
+UNKNOWN = Interval(0.0, math.inf)
+
 #: Method of an answer.
 STEPS = "exact profiles of single steps"
 
@@ -190,8 +193,11 @@ class SingleSteps:
                         best = min(best, alpha + (target_power - power) * (1.0 - alpha) / (1.0 - power))
         return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), target_power * (1.0 + 4.0 * EPS))
 
-    def answer(self, question: Question) -> Interval:
-        """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other."""
+    def answer(self, question: Question, known: Interval = UNKNOWN) -> Interval:
+        """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other.
+
+        An end of an epsilon that does not narrow the ``known`` interval is not searched for.
+        """
         log, trivial = question.value, bound_without_grid(question, self._phases, self._sides)
         if question.kind == "delta":
             log_upper = self.log_upper(log)
@@ -202,8 +208,12 @@ class SingleSteps:
         elif question.kind == "level":
             interval = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
         else:
-            upper = self._smallest_epsilon(log - 4.0 * EPS * abs(log), trivial.upper)
-            interval = _ordered(self._largest_epsilon(log + 4.0 * EPS * abs(log), upper), upper)
+            lower, upper, rounding = 0.0, trivial.upper, 4.0 * EPS * abs(log)
+            if known.upper == math.inf or self.log_upper(known.upper) <= log - rounding:
+                upper = self._smallest_epsilon(log - rounding, trivial.upper)
+            if known.lower == 0.0 or self.log_lower(known.lower) > log + rounding:
+                lower = self._largest_epsilon(log + rounding, upper)
+            interval = _ordered(lower, upper)
         low = interval if interval.lower >= trivial.lower else trivial
         high = interval if interval.upper <= trivial.upper else trivial
         return Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)

@@ -172,7 +172,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             interval = theory.rdp_interval(phases, size, records, argument, direction)
         elif quantity == "advantage":
             # equal in both directions
-            (interval,) = theory.loss_intervals(phases, size, records, "remove", _advantages)
+            (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss, *_: [loss.advantage()])
         else:
             interval = theory.tpr_interval(phases, size, records, argument, direction)
         uppers = list(_upper(spec, records, quantity, interval, arguments, direction, adjacency, source, method))

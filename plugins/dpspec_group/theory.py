@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dpspec import accounting  # loads numpy at the first use
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Pairs with the number of compositions of each.
 Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
+
+#: Values of a loss in a direction, of all indices if None, whose relative widths may be as large as the last argument.
+Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float], list[Interval]]"
 
 #: Below this noise, in clip norms, the bound of random allocation assumes that its steps are revealed.
 MIN_ALLOCATED_NOISE: Final = 0.1
@@ -295,6 +298,9 @@ REVEALING = (0.5 * math.pi, 0.0, 0.3)
 #: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.
 _SHARES = (0.02, 0.08, 0.2, 0.35, 0.5, 0.7, 0.87, 0.95, 0.98, 0.992, 0.999)
 
+#: The largest number of values at which the best share is searched, and their relative width.
+_SEARCHED, _SEARCH_WIDTH = 6, 1e-2
+
 #: Bounds of truncated batches this close to each other, relatively, are not refined.
 _CLOSE = 2e-3
 
@@ -336,6 +342,9 @@ _ROUNDING = 1e-9
 
 #: Relative widths of intervals of epsilon: default, and without a claim (one composition per direction gives a curve).
 WIDTH, CURVE_WIDTH = 1e-4, 1e-3
+
+#: The widths of smaller epsilons are relative to these; the second is for curves of batches with a cap.
+LEAST, CURVE_LEAST = 1e-7, 1.0
 
 MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
@@ -414,27 +423,41 @@ def loss_intervals(
     group_size: int,
     records: int,
     direction: str,
-    question: Callable[[PrivacyLoss], list[Interval]],
+    question: Question,
+    leading: Sequence[int] = (0,),
+    least: Sequence[float] = (0.0,),
 ) -> list[Interval]:
-    """Worst-case values, from the attained pairs (0 for shuffled with other batches) to the dominating pairs."""
+    """Worst-case values, from the attained pairs (0 for shuffled with other batches) to the dominating pairs.
 
-    def answers(pairs: Composed) -> list[Interval]:
-        return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]))
+    Args:
+        phases: as accounted.
+        group_size: number of records of the group.
+        records: number of records of the dataset.
+        direction: remove or add.
+        question: the values of a loss.
+        leading: indices of the values at which bounds with a free parameter are optimized.
+        least: of each value: smaller ones have the absolute width of this one.
+    """
+
+    def answers(pairs: Composed, indices: Sequence[int] | None = None, width: float = 0.0) -> list[Interval]:
+        return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]), indices, width)
 
     highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
     if "random-allocation" in schemes:  # alternative pairs with its shared steps revealed, unless out of range
         revealed_pairs = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
         if all(revealed_pairs):
             alternatives = answers(tuple(pair for pairs in revealed_pairs for pair in pairs))
-            highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
+            highs = [min(pair, key=_upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):
         intervals = _between(highs, map(answers, attained_pairs[:2]))
-        if not _are_close(intervals):
-            intervals = _between(_routed(phases, group_size, records, answers, highs), [intervals])
-        return (
-            intervals if _are_close(intervals) else _between(intervals, [intervals, *map(answers, attained_pairs[2:])])
-        )
+        wide = _far_apart(intervals, least)
+        if wide:
+            _route(phases, group_size, records, answers, highs, wide, leading)
+            intervals = _between(highs, [intervals])
+        if not _far_apart(intervals, least):
+            return intervals
+        return _between(intervals, [intervals, *map(answers, attained_pairs[2:])])
     if "shuffled" in schemes and not attained_pairs:
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
@@ -451,8 +474,10 @@ def _between(highs: Sequence[Interval], alternatives: Iterable[Sequence[Interval
     ]
 
 
-def _are_close(intervals: Sequence[Interval]) -> bool:
-    return all(interval.width <= _CLOSE * interval.upper for interval in intervals)
+def _far_apart(intervals: Sequence[Interval], least: Sequence[float]) -> list[int]:
+    """Indices of the intervals that need refinement."""
+    pairs = enumerate(zip(intervals, least, strict=True))
+    return [i for i, (interval, smallest) in pairs if interval.width > _CLOSE * max(interval.upper, smallest)]
 
 
 def is_truncated(phases: Sequence[Phase]) -> bool:
@@ -461,52 +486,68 @@ def is_truncated(phases: Sequence[Phase]) -> bool:
     return "truncated-poisson" in schemes and schemes <= {"truncated-poisson", "poisson", "full"}
 
 
-def _routed(
+def _route(
     phases: Sequence[Phase],
     group_size: int,
     records: int,
-    answers: Callable[[Composed], list[Interval]],
+    answers: Callable[[Composed, Sequence[int], float], list[Interval]],
     highs: list[Interval],
-) -> list[Interval]:
-    """``highs``, or the smaller upper ends of Theorem 4a with the best share, for the neighbors of ``records``.
+    wide: Sequence[int],
+    leading: Sequence[int],
+) -> None:
+    """Replace the ``wide`` values of ``highs`` by Theorem 4a's where these are smaller, for neighbors of ``records``.
 
     A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
-    ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size.
+    ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size. Every share gives a bound; the
+    best one is searched at the ``leading`` values, and used at the values next to them.
     """
 
     @functools.cache
-    def routed(size: int, share: float, smaller: int) -> list[Interval]:
+    def routed(
+        size: int, share: float, smaller: int, indices: tuple[int, ...], width: float = 0.0
+    ) -> dict[int, Interval]:
         pairs = [
             scheme.routed(phase, size, smaller, share)
             if isinstance(scheme, _Truncated)
             else scheme.composed(phase, size, records)
             for phase, scheme in ((phase, scheme_of(phase)) for phase in phases)
         ]
-        return answers(tuple(pair for part in pairs for pair in part))
+        intervals = answers(tuple(pair for part in pairs for pair in part), indices, width)
+        return dict(zip(indices, intervals, strict=True))
 
-    def worst(size: int, i: int, share: float) -> Interval:
-        sizes = {records, max(0, records - size)}
-        return max((routed(size, share, smaller)[i] for smaller in sizes), key=_upper)
+    searched = tuple(i for i in leading if i in wide) or (wide[len(wide) // 2],)
 
-    best, shares = [], []
-    for i, high in enumerate(highs):
+    def best_share(i: int) -> float:
+        def upper(share_index: int) -> float:
+            return routed(group_size, _SHARES[share_index], records, searched, _SEARCH_WIDTH)[i].upper
+
         share_index = len(_SHARES) // 2
         for step in (1, -1):  # the upper end falls and then rises with the share
-            while 0 <= share_index + step < len(_SHARES) and (
-                routed(group_size, _SHARES[share_index + step], records)[i].upper
-                < routed(group_size, _SHARES[share_index], records)[i].upper
-            ):
+            while 0 <= share_index + step < len(_SHARES) and upper(share_index + step) < upper(share_index):
                 share_index += step
-        shares.append(_SHARES[share_index])
-        best.append(min(high, worst(group_size, i, _SHARES[share_index]), key=_upper))
+        return _SHARES[share_index]
+
+    share_of = {i: best_share(i) for i in searched}
+    indices_by_share: dict[float, list[int]] = {}
+    for i in wide:
+        nearest = min(searched, key=lambda index: abs(index - i))
+        indices_by_share.setdefault(share_of[nearest], []).append(i)
+
+    def worst(size: int, indices: Collection[int]) -> Iterator[tuple[int, Interval]]:
+        for share, all_indices in indices_by_share.items():
+            chosen = tuple(i for i in all_indices if i in indices)
+            for i in chosen:
+                yield i, max((routed(size, share, n, chosen)[i] for n in {records, max(0, records - size)}), key=_upper)
+
+    for i, interval in worst(group_size, wide):
+        highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
-        fewer = answers(composed(phases, size, records))
-        if all(small.upper <= large.upper for small, large in zip(fewer, best, strict=True)):
+        fewer = dict(zip(wide, answers(composed(phases, size, records), wide, 0.0), strict=True))
+        larger = {i: interval for i, interval in fewer.items() if interval.upper > highs[i].upper}
+        if not larger:
             break
-        for i, (small, large) in enumerate(zip(fewer, best, strict=True)):
-            if small.upper > large.upper:
-                best[i] = max(large, min(small, worst(size, i, shares[i]), key=_upper), key=_upper)
-    return best
+        for i, interval in worst(size, larger):
+            highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
 
 
 def _upper(interval: Interval) -> float:
@@ -559,18 +600,32 @@ def _epsilons(
     if _from_below(phases, group_size, records, direction):  # two pairs: refine fully
         other_direction = None
 
-    def epsilons(loss: PrivacyLoss) -> list[Interval]:
-        return loss.epsilons(deltas, width=widths, other_direction=other_direction)
+    is_coarse = is_truncated(phases)
+    least = [CURVE_LEAST if is_coarse and width >= CURVE_WIDTH else LEAST for width in widths]
 
-    return tuple(loss_intervals(phases, group_size, records, direction, epsilons))
+    def epsilons(loss: PrivacyLoss, indices: Sequence[int] | None, width: float) -> list[Interval]:
+        chosen = range(len(deltas)) if indices is None else indices
+        return loss.epsilons(
+            [deltas[i] for i in chosen],
+            width=[max(widths[i], width) for i in chosen],
+            least=[least[i] for i in chosen],
+            other_direction=other_direction and [other_direction[i] for i in chosen],
+        )
+
+    finest = [i for i, width in enumerate(widths) if width == min(widths)]
+    leading = finest[:: -(-len(finest) // _SEARCHED)]
+    return tuple(loss_intervals(phases, group_size, records, direction, epsilons, leading, least))
 
 
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
     """The maximum true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
+
+    def powers(loss: PrivacyLoss, _: Sequence[int] | None, width: float) -> list[Interval]:
+        return loss.reros([fpr], direction=loss.direction, width=max(WIDTH, width))
+
     rates = []
     for side in DIRECTIONS if direction == "both" else (direction,):
-        question = functools.partial(accounting.PrivacyLoss.reros, kappas=[fpr], direction=DIRECTIONS[side])
-        rates += loss_intervals(phases, group_size, records, side, question)
+        rates += loss_intervals(phases, group_size, records, side, powers)
     return functools.reduce(accounting.Interval.worse, rates)
 
 
