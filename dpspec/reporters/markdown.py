@@ -73,12 +73,12 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
     if not judged:
         return
     claimed = any(words.claimed(verdict) for _, verdict in judged)
-    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Interval | Outcome |"
+    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Bounds | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
         name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
         value = (words.claimed(verdict),) if claimed else ()
-        cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
+        cells = (name, verdict.text, *value, str(words.bounds(audit, verdict)), words.outcome(audit, verdict))
         label = f"**{markdown(words.headline(audit, verdict))}**"
         yield f"| {' | '.join([label, *map(markdown, cells)])} |"
     yield ""

@@ -117,11 +117,12 @@ def _screen(result: Result) -> SimpleNamespace:
     audits, titles = result.audits, matrices.titles(result)
     decisive, highest = principal(audits), highest_rate(audits, titles)
     names = dict.fromkeys([matrix.name for matrix in result.matrices] or [audit.name for audit in audits])
-    claim, chart = None, ""
+    claim, chart, bounds = None, "", None
     if decisive is not None:
         audit, verdict = decisive
         claim = verdict.text if len(audits) == 1 else f"{_title(titles, audits, audit)}: {verdict.text}"
-        chart = _chart(audit, verdict)
+        bounds = words.bounds(audit, verdict)
+        chart = interval_chart(verdict, bounds)
     return SimpleNamespace(
         name=", ".join(names) if len(names) <= 2 else f"{len(audits)} audits",
         date=result.created[:10],
@@ -133,10 +134,8 @@ def _screen(result: Result) -> SimpleNamespace:
         claim=claim,
         chart=chart,
         epsilon=decisive is not None and decisive[1].quantity == "epsilon",
-        attacked="attack:" in chart,
-        bounded="bounds:" in chart,
+        bounds=bounds,
         confidence=decimals.exact(result.confidence),
-        upper=decisive is not None and decisive[1].upper is not None,
         remedies=() if decisive is None else tuple(remedies(decisive[0])),
         cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
@@ -220,37 +219,19 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
 
 
 def _claim(audit: AuditResult, verdict: Verdict, number: int) -> SimpleNamespace:
-    label = words.verdict_label(audit, verdict)
+    label, bounds = words.verdict_label(audit, verdict), words.bounds(audit, verdict)
     return SimpleNamespace(
         verdict=verdict,
         number=number,
         label=label,
         given=words.headline(audit, verdict).removeprefix(label).removeprefix(", "),
         style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
-        bounds=words.bounds(audit, verdict),
+        bounds=str(bounds),
         claimed=words.claimed(verdict),
         outcome=words.outcome(audit, verdict),
         control=words.is_control(verdict) and verdict.expected,
-        chart=_chart(audit, verdict),
+        chart=interval_chart(verdict, bounds),
     )
-
-
-def _chart(audit: AuditResult, verdict: Verdict) -> str:
-    """The claim's interval with the largest lower bound that an attack shows for the same quantity."""
-    index = verdict.lower_finding if verdict.upper_finding is None else verdict.upper_finding
-    bound = None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
-    access = words.claimed_access(audit, verdict)
-    attacks = [
-        finding.value
-        for finding in (audit.findings if bound is not None else ())
-        if bound is not None
-        and (finding.quantity, finding.bound, finding.rigor, finding.at)
-        == (verdict.quantity, "lower", "statistical", bound.at)
-        and (finding.scope.adjacency, finding.scope.unit, finding.scope.access)
-        == (bound.scope.adjacency, bound.scope.unit, access)
-    ]
-    bounds = words.bounds(audit, verdict).removeprefix(f"{verdict.quantity} ")
-    return interval_chart(verdict, bounds, max(attacks, default=None))
 
 
 def _check(check: Check) -> tuple[str, ...]:

@@ -45,13 +45,13 @@ def render(result: Result, *, internal: bool = False) -> str:
         lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
         if description := audit.document.get("description"):
             lines += [markdown(str(description)), ""]
-        lines.append("| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |")
+        lines.append("| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |")
         lines.append("|---|---|---|---|---|---|")
         for verdict, upper in _guarantees(audit):
             label = words.headline(audit, verdict)
             label += " (a control, false on purpose)" if words.is_control(verdict) else ""
             origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
-            cells = (verdict.claim, verdict.text, label, words.interval(audit, verdict), *origin)
+            cells = (verdict.claim, verdict.text, label, str(words.bounds(audit, verdict)), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
         if curves := curves_of(audit):
@@ -64,8 +64,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             lines += [*(f"- {markdown(text)}" for text in assumptions), ""]
         lines += [
             f"Spec digest {markdown(audit.digest[:16])}, audited {markdown(result.created)} by dpspec. "
-            "The lower end of an interval is certified by theory or",
-            "found by an attack; `dpspec verify` recomputes every number from the result file.",
+            "`dpspec verify` recomputes",
+            "every number from the result file.",
             "",
         ]
     return "\n".join(lines)
@@ -200,9 +200,8 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
         return _plainly(words.sentence(f"{text.rstrip('.')} ({coverage})"))
 
     stated = [
-        f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, interval "
-        f"{words.interval(audit, guarantee).strip('[]').replace(',', ' to')}"
-        + (f"; {words.rigor(upper)}" if upper else "")
+        f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, "
+        f"{words.bounds(audit, guarantee)}" + (f"; {words.rigor(upper)}" if upper else "")
         for guarantee, upper in _guarantees(audit)
         if not words.is_control(guarantee)
     ]

@@ -14,7 +14,6 @@ from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
-from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -108,9 +107,8 @@ def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
-    shown_bounds = words.bounds(audit, verdict)
-    claimed = "" if verdict.claimed is None else f", claimed {decimals.exact(verdict.claimed)}"
-    return f"{name} {label}: {shown_bounds}{claimed}"
+    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {decimals.exact(verdict.claimed)}, "
+    return f"{name} {label}: {claimed}{words.bounds(audit, verdict)}"
 
 
 def remedies(audit: AuditResult) -> Iterator[str]:
@@ -169,10 +167,7 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
     if deviating:
         where = "" if alone else f" in {_named([audit.name for audit in deviating])}"
         intended = ", as this control intends" if alone and deviating[0].conformance.expected else ""
-        of_run = "proofs apply to the declared mechanism, not to that run"
-        if all(map(has_void_bounds, deviating)):
-            of_run = "no bound applies to that run"
-        yield f"The executed run deviates from its declaration{where}{intended}: {of_run}."
+        yield f"The executed run deviates from its declaration{where}{intended}: no bound applies to that run."
     elif any(audit.conformance.status == "checks-missing" for audit in audits):
         yield "Planned checks of the executed run are missing: its conformance is unknown."
     bare = [audit for audit in audits if _untrained(audit)]

@@ -200,7 +200,7 @@ def _expected(page: Page, audit: AuditResult) -> None:
             claimed = words.claimed(verdict)
             expectation = "as expected" if verdict.verdict not in ("proved", "supported") else ""
             remarks = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", expectation]
-            text = f": {', '.join([verdict.text, *filter(None, remarks)])} ({words.bounds(audit, verdict)})"
+            text = f": {', '.join([verdict.text, *filter(None, remarks)])}; {words.bounds(audit, verdict)}"
             _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
     if not words.wrong_conformance(audit):
         _conformance(page, audit)

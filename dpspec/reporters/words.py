@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpspec import decimals
-from dpspec.contract import Assumption, Check, Finding, Json, Printed
+from dpspec.contract import Assumption, Check, Finding, Json, Printed, Scope
 from dpspec.contract.findings import AS_RUN
 from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
@@ -37,6 +37,15 @@ VERDICTS = {
 
 #: Precedes an approximate value.
 _ABOUT = "about "
+
+#: Follow an upper bound, and the lower bound of theory.
+_UPPER_RIGOR = {"certified": "certified", "theorem": "proved formula", "statistical": "statistical"}
+_LOWER_DATA = {
+    "all": "worst-case data",
+    "collection": "worst-case data of the declared collection",
+    "this": "this dataset",
+    "planted": "this dataset with canaries",
+}
 
 _RIGOR = {
     "certified": "certified, numerical error included",
@@ -156,43 +165,100 @@ def conformance_outcome(audit: AuditResult) -> str:
     return "" if conformance.status == "not-run" and not audit.executed else "as expected"
 
 
-def interval(audit: AuditResult, verdict: Verdict) -> str:
-    """``[lower, upper]``, each end rounded against the claim. Ends cross if an attack contradicts a bound."""
-    missing = "omitted" if verdict.reason == LEFT_OUT_REASON else "none"
-    low, high = _ends(audit, verdict)
-    if not low and not high:
-        return missing
-    return f"[{low or missing}, {high or missing}]{' (empty)' if _crossed(verdict) else ''}"
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a claim in words, each with its number; an empty string for a missing one.
+
+    Attributes:
+        attack: ``attack shows at least 0.61``.
+        upper: ``at most 2.349 (certified)``, or ``about 2.3`` without a guarantee.
+        lower: ``at least 2.348 on worst-case data``, by theory; of a metric without the data.
+        attacked: The attack's number; None without one.
+        missing: The words for no bound at all.
+        contradiction: Whether a lower bound exceeds the upper one.
+    """
+
+    attack: str
+    upper: str
+    lower: str
+    attacked: float | None
+    missing: str
+    contradiction: bool
+
+    @property
+    def brief(self) -> str:
+        """Without theory's lower bound: ``attack shows at least 0.61 of at most 2.349 (certified)``."""
+        within = " of " if self.attack and self.upper.startswith("at most") else "; " if self.attack else ""
+        shown = f"{self.attack}{within}{self.upper or self.missing}" if self.upper or self.attack else ""
+        return shown or self.lower or self.missing
+
+    def __str__(self) -> str:
+        lower = f"; {self.lower}" if self.lower and self.brief != self.lower else ""
+        return f"{self.brief}{lower}{', a contradiction' if self.contradiction else ''}"
 
 
-def bounds(audit: AuditResult, verdict: Verdict) -> str:
-    """``interval`` in words: ``epsilon 2.348 to 2.349``, ``epsilon at most 3.469``, ``accuracy about 0.86``."""
-    low, high = _ends(audit, verdict)
-    if low and high:
-        between = f"at least {low} and at most {high}, a contradiction" if _crossed(verdict) else f"{low} to {high}"
-        return f"{verdict.quantity} {between}"
-    if low or high:
-        end, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
-        return f"{verdict.quantity} {side}{end}"
-    if has_void_bounds(audit):
-        return "no bound applies to this run"
-    return "hidden: depends on the data; --internal shows it" if verdict.reason == LEFT_OUT_REASON else "no bound"
+def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
+    """The only words for the bounds of a claim. Each number is rounded against the claim."""
+    lower_finding, upper_finding = (_finding(audit, i) for i in (verdict.lower_finding, verdict.upper_finding))
+    by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
+    attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
+    lower = upper = ""
+    if verdict.upper is not None:
+        upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
+        if upper_finding is not None and not upper.startswith(_ABOUT):
+            upper += f" ({_UPPER_RIGOR[upper_finding.rigor]})"
+    if verdict.lower is not None and not by_attack:
+        lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
+        if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(_ABOUT):
+            lower += f" on {_LOWER_DATA.get(lower_finding.scope.data, lower_finding.scope.data)}"
+    missing = "no upper bound" if attacked is not None else "no bound"
+    if has_void_bounds(audit) and verdict.kind != "metric":
+        missing = "no bound applies to this run"
+    elif verdict.reason == LEFT_OUT_REASON:
+        missing = "hidden: depends on the data; --internal shows it"
+    shown = [number for number in (verdict.lower, attacked) if number is not None]
+    return Bounds(
+        attack="" if attacked is None else f"attack shows at least {decimals.lower(attacked, against=verdict.claimed)}",
+        upper=upper,
+        lower=lower,
+        attacked=attacked,
+        missing=missing,
+        contradiction=verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
+    )
 
 
-def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
-    """The lower and the upper bound; an empty string for a missing one."""
-
-    def end(value: float | None, index: int | None, rounded: Callable[..., str]) -> str:
-        has_finding = index is not None and 0 <= index < len(audit.findings)
-        about = _ABOUT if has_finding and audit.findings[index or 0].rigor == "approximate" else ""
-        return "" if value is None else about + rounded(value, against=verdict.claimed)
-
-    low = end(verdict.lower, verdict.lower_finding, decimals.lower)
-    return low, end(verdict.upper, verdict.upper_finding, decimals.upper)
+def _finding(audit: AuditResult, index: int | None) -> Finding | None:
+    return None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
 
 
-def _crossed(verdict: Verdict) -> bool:
-    return verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
+def _end(side: str, number: str, finding: Finding | None) -> str:
+    approximate = finding is not None and finding.rigor == "approximate"
+    return f"{_ABOUT}{number}" if approximate else f"{side} {number}"
+
+
+def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> float | None:
+    """The largest lower bound that an attack shows for the quantity, conditions and scope of ``bound``."""
+    if bound is None or verdict.kind == "metric":
+        return None
+    scope, access = bound.scope, claimed_access(audit, verdict)
+
+    def is_covered(attack: Scope) -> bool:
+        same = ("adjacency", "unit", "record", "neighbours", "min_records")
+        return (
+            all(getattr(attack, part) == getattr(scope, part) for part in same)
+            and attack.access == access
+            and scope.data in ("all", attack.data)
+            and scope.direction in ("both", attack.direction)
+        )
+
+    shown = [
+        finding.value
+        for finding in audit.findings
+        if (finding.quantity, finding.bound, finding.rigor, finding.at)
+        == (verdict.quantity, "lower", "statistical", bound.at)
+        and is_covered(finding.scope)
+    ]
+    return max(shown, default=None)
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:

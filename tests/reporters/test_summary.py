@@ -142,10 +142,10 @@ def test_the_executed_run_has_a_sentence() -> None:
     fine = audit(conformance=factory.conformance("no-deviation-found"))
     assert said(fine).endswith("1 conformance test of the executed run found no deviation above its detection limit.")
     deviating = audit(conformance=factory.conformance("deviates", expected=False))
-    assert said(deviating).startswith("The executed run deviates from its declaration: proofs apply to")
+    assert said(deviating).startswith("The executed run deviates from its declaration: no bound applies to")
     assert verdict_sentence(factory.result(deviating)) == "The executed run deviates from its declaration: demo."
     intended = said(audit(conformance=factory.conformance("deviates")))
-    assert intended.startswith("The executed run deviates from its declaration, as this control intends: proofs")
+    assert intended.startswith("The executed run deviates from its declaration, as this control intends: no bound")
     assert "found no deviation" not in intended
     assert "No training code was run: results apply to the specification." in said(audit(planned_trials=0, trials=()))
     assert said(audit()).endswith("The conformance of the executed run was not tested.")
@@ -158,12 +158,12 @@ def test_the_executed_run_has_a_sentence() -> None:
         (
             (factory.verdict("one", verdict="refuted", expected=False, lower=4.2929, upper=4.2936),),
             "bad",
-            "The claim is not met: epsilon 4.292 to 4.294, claimed 3",
+            "The claim is not met: claimed epsilon 3, at most 4.294 (proved formula); at least 4.292",
         ),
         (
             (factory.verdict("one"), factory.verdict("two", verdict="open", expected=False, lower=None, upper=3.2)),
             "bad",
-            "The claim two is not proved: epsilon at most 3.2, claimed 3",
+            "The claim two is not proved: claimed epsilon 3, at most 3.2 (proved formula)",
         ),
         (
             tuple(factory.verdict(name, verdict="open", expected=False) for name in "ab"),
