@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from dpspec import decimals
 from dpspec.contract.results import Verdict
-from dpspec.reporters.words import Bounds
+from dpspec.reporters.words import ABOUT, Bounds
 from dpspec.text import plain, shortened
 
 #: The margin on either side of the values, as a share of the range.
@@ -31,7 +31,7 @@ _TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 30.0
 _TEXT, _DIGIT = 10.0, 7.0
 
 #: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
-_LABEL, _TICKS, _SPACING = 200, 8, 1.0
+_LABEL, _TICKS, _SPACING = 200, 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,8 @@ def _text(x: float, y: float, text: str) -> str:
 
 
 def _n(value: float) -> str:
-    """A coordinate to a hundredth."""
-    return f"{round(value, 2) + 0.0:g}"
+    """A coordinate to a tenth."""
+    return f"{round(value, 1) + 0.0:g}"
 
 
 def _label(text: str) -> str:
@@ -242,11 +242,13 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
         return _text(min(max(position, half), max(_BAR_WIDTH - half, half)), y, text)
 
     by_theory = None if shown == lower else lower
+    title = "; ".join(filter(None, (bounds.upper, bounds.lower)))
     low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
     low, high = min(low, high), max(low, high)
+    if title.startswith(ABOUT):  # an estimate is a point
+        low = high = place(next(end for end in (upper, lower) if end is not None))
     color = "var(--bad)" if bounds.contradiction else "var(--series-0)"
     faded = ' opacity="0.45"' if by_theory is None or upper is None else ""
-    title = "; ".join(filter(None, (bounds.upper, bounds.lower)))
     elements = [
         f'<path d="M 6 32 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
         f'<rect x="{_n(low - 1.5)}" y="26" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',

@@ -63,12 +63,24 @@ def render(result: Result, *, internal: bool = False) -> str:
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
     names = [f"a{i}" for i in range(len(result.audits))]
+    first_cell = {
+        index: matrix.numbers[0]
+        for matrix in result.matrices
+        if len(matrix.audits) > MOST_CELLS
+        for index in matrix.numbers[1:]
+    }
     families, drawn = words.families(result), _drawn(result)
     answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
         _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
         for i, audit in enumerate(result.audits)
     )
+    for index, first in first_cell.items():
+        if index not in drawn:
+            audits[index].like = names[first]
+            audits[index].same = words.assumptions_of(result.audits[index]) == words.assumptions_of(
+                result.audits[first]
+            )
     command, facts = recipe(result)
     text: str = (
         _environment()
@@ -82,7 +94,13 @@ def render(result: Result, *, internal: bool = False) -> str:
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             claims=sorted(
-                ((view, claim) for view in audits for claim in view.claims), key=lambda pair: pair[1].verdict.expected
+                (
+                    (view, claim)
+                    for view in audits
+                    for claim in view.claims
+                    if not (view.like and claim.verdict.expected)  # the table of the matrix has them
+                ),
+                key=lambda pair: pair[1].verdict.expected,
             ),
             most_claims=_MOST_CLAIMS,
             limits=(*result.notes, *limits(result)),
@@ -212,6 +230,8 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
         made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
         figures=tuple(figures(audit)) if drawn else (),
         drawn=drawn,
+        like="",
+        same=False,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
         findings=words.findings(audit),

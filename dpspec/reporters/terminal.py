@@ -322,13 +322,10 @@ def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in words.findings(audit):
-        key = (finding.method, finding.source, finding.scope, words.rigor(finding), finding.printed)
-        groups.setdefault(key, []).append(finding)
+    groups = words.alike(words.findings(audit))
     if not groups:
         page.line("None.", indent=2)
-    for group in groups.values():
+    for group in groups:
         first = group[0]
         page.line((words.rigor(first), "bold"), indent=2, hang=2)
         page.line(f"by {first.method}; {first.source}", indent=4, hang=2)

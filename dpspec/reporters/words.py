@@ -19,7 +19,7 @@ from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.redact import LEFT_OUT_REASON
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import several
+from dpspec.text import joined, several, shortened
 
 if TYPE_CHECKING:
     from dpspec.results.evidence_weight import ProvenCurve
@@ -36,7 +36,7 @@ VERDICTS = {
 }
 
 #: Precedes an approximate value.
-_ABOUT = "about "
+ABOUT = "about "
 
 #: Follow an upper bound, and the lower bound of theory.
 _UPPER_RIGOR = {"certified": "certified", "theorem": "proved formula", "statistical": "statistical"}
@@ -205,11 +205,11 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     lower = upper = ""
     if verdict.upper is not None:
         upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
-        if upper_finding is not None and not upper.startswith(_ABOUT):
+        if upper_finding is not None and not upper.startswith(ABOUT):
             upper += f" ({_UPPER_RIGOR[upper_finding.rigor]})"
     if verdict.lower is not None and not by_attack:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
-        if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(_ABOUT):
+        if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(ABOUT):
             lower += f" on {_LOWER_DATA.get(lower_finding.scope.data, lower_finding.scope.data)}"
     missing = "no upper bound" if attacked is not None else "no bound"
     if has_void_bounds(audit) and verdict.kind != "metric":
@@ -233,7 +233,7 @@ def _finding(audit: AuditResult, index: int | None) -> Finding | None:
 
 def _end(side: str, number: str, finding: Finding | None) -> str:
     approximate = finding is not None and finding.rigor == "approximate"
-    return f"{_ABOUT}{number}" if approximate else f"{side} {number}"
+    return f"{ABOUT}{number}" if approximate else f"{side} {number}"
 
 
 def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> float | None:
@@ -243,12 +243,13 @@ def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> fl
     scope, access = bound.scope, claimed_access(audit, verdict)
 
     def is_covered(attack: Scope) -> bool:
-        same = ("adjacency", "unit", "record", "neighbours", "min_records")
         return (
-            all(getattr(attack, part) == getattr(scope, part) for part in same)
+            (attack.adjacency, attack.unit, attack.record) == (scope.adjacency, scope.unit, scope.record)
             and attack.access == access
             and scope.data in ("all", attack.data)
             and scope.direction in ("both", attack.direction)
+            and scope.neighbours in ("all", attack.neighbours)
+            and scope.min_records <= attack.min_records
         )
 
     shown = [
@@ -396,6 +397,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+#: The maximum number of names in one sentence, and of characters of each.
+MOST_NAMES, _LONGEST_NAME = 6, 80
+
+
+def name_list(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first ones and the number of the others."""
+    shown = [shortened(name, _LONGEST_NAME) for name in names[:MOST_NAMES]]
+    return f"{', '.join(shown)} and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else joined(shown)
+
+
 def omitted(audit: AuditResult) -> str:
     if not audit.left_out:
         return ""
@@ -489,6 +500,15 @@ def findings(audit: AuditResult) -> tuple[Finding, ...]:
     return tuple(finding for finding in shown if not _is_as_run(finding))
 
 
+def alike(shown: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings that differ only in their quantity, conditions and values, together."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in shown:
+        key = (finding.method, finding.source, finding.scope, rigor(finding), finding.printed)
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
 def main_bounds(audit: AuditResult) -> tuple[Finding, ...]:
     """Proved upper bounds for any data and record, one for each quantity and condition, near a delta of 1e-6."""
     best: dict[tuple[object, ...], Finding] = {}
@@ -519,23 +539,24 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
     executed_epsilons = [finding for finding in audit.findings if _is_as_run(finding)]
     intervals = [finding for finding in executed_epsilons if finding.lower is not None]
-    lines = []
+    by_method: dict[str, list[str]] = {}
     for finding in executed_epsilons:
-        begin = f"Estimated epsilon of the executed run ({finding.method})"
-        if finding.lower is None:
-            missing = "; ".join(assumption.text for assumption in finding.assumptions)
-            lines.append(f"{begin}: not available; missing: {missing}.")
-            continue
-        high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
-        at_conditions = f" at {conditions(finding.at)}" if finding.at else ""
-        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at_conditions}.")
+        text = f"not available; missing: {'; '.join(assumption.text for assumption in finding.assumptions)}"
+        if finding.lower is not None:
+            high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
+            at_conditions = f" at {conditions(finding.at)}" if finding.at else ""
+            text = f"{decimals.lower(finding.lower)} to {high}{at_conditions}"
+        by_method.setdefault(finding.method, []).append(text)
+    lines = [
+        f"Estimated epsilon of the executed run ({name}): {'; '.join(texts)}." for name, texts in by_method.items()
+    ]
     if intervals:
         assumed = dict.fromkeys(assumption.text for finding in intervals for assumption in finding.assumptions)
         sure = {decimals.exact(finding.confidence) for finding in intervals if finding.confidence is not None}
         confidence_note = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
         deviates = audit.conformance.status == "deviates"
         doubt = " The run deviates and may violate this assumption." if deviates else ""
-        lines.append(f"No claim depends on this estimate.{confidence_note} Assumption: {'; '.join(assumed)}.{doubt}")
+        lines.append(f"No claim depends on these estimates.{confidence_note} Assumption: {'; '.join(assumed)}.{doubt}")
     return tuple(lines)
 
 
