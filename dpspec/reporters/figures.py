@@ -36,6 +36,9 @@ _BINS = 40
 #: Follows the label of a line without a guarantee, in a series with bounds.
 _UNBOUNDED = " (no bound)"
 
+#: The color of guessing, a gray.
+_GUESSING = 4
+
 _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = (
@@ -115,7 +118,7 @@ def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     chart = overlaid(charts)
     if chart is None:
         return None
-    guessing = Line("guessing", _RATES, _RATES, color=4, dash=2)
+    guessing = Line("guessing", _RATES, _RATES, color=_GUESSING, dash=2)
     return Figure(
         _POWER, "", replace(chart, lines=[*chart.lines, guessing]), ("cell", *map(decimals.exact, _SHOWN)), tuple(rows)
     )
@@ -134,17 +137,17 @@ def power(audit: AuditResult) -> Figure | None:
         if points and block.get("record") is None:
             curves.append((f"claim {verdict.claim}", polygon(points)))
     lines = [
-        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=i, dash=int(i >= len(bounds)))
+        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=_color(i), dash=int(i >= len(bounds)))
         for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:
         if observed := evidence_tests.rates(evidence):
             name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
-            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
+            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=_color(len(lines)), dash=2))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
-    lines.append(Line("guessing", _RATES, _RATES, color=4, dash=2))
+    lines.append(Line("guessing", _RATES, _RATES, color=_GUESSING, dash=2))
     rows = tuple(
         (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for _, curve in curves)) for rate in _SHOWN
     )
@@ -155,6 +158,11 @@ def power(audit: AuditResult) -> Figure | None:
         ("false-positive rate", *(name for name, _ in curves)),
         rows,
     )
+
+
+def _color(number: int) -> int:
+    """Colors in their order without that of guessing."""
+    return number + (number >= _GUESSING)
 
 
 def profile(audit: AuditResult) -> Figure | None:

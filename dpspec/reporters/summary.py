@@ -105,7 +105,9 @@ def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
     claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {decimals.exact(verdict.claimed)}, "
-    return f"{name} {label}: {claimed}{words.bounds(audit, verdict)}"
+    bounds = words.bounds(audit, verdict)
+    deciding = bounds.lower if verdict.verdict == "refuted" and bounds.lower else bounds.brief
+    return f"{name} {label}: {claimed}{deciding}"
 
 
 def remedies(audit: AuditResult) -> Iterator[str]:

@@ -158,7 +158,7 @@ def test_the_executed_run_has_a_sentence() -> None:
         (
             (factory.verdict("one", verdict="refuted", expected=False, lower=4.2929, upper=4.2936),),
             "bad",
-            "The claim is not met: claimed epsilon 3, at most 4.294 (proved formula); at least 4.292",
+            "The claim is not met: claimed epsilon 3, at least 4.292",
         ),
         (
             (factory.verdict("one"), factory.verdict("two", verdict="open", expected=False, lower=None, upper=3.2)),
