@@ -161,7 +161,7 @@ def power(audit: AuditResult) -> Figure | None:
 
 
 def _color(number: int) -> int:
-    """Colors in their order without that of guessing."""
+    """The color of a line by its number; the gray of guessing is skipped."""
     return number + (number >= _GUESSING)
 
 

@@ -14,7 +14,7 @@ ALWAYS = (
     "Each claim covers one mechanism: other releases from the same data are not counted.",
 )
 
-#: Stands for the name of an audit. Texts of results are escaped, so that none contains it.
+#: The place of an audit's name in a sentence; no shown text contains it.
 _NAME = "\0"
 
 #: The number of shown characters of a digest; the JSON has all of them.
@@ -25,7 +25,7 @@ _NO_VERSIONS = ("command", "plugins", "mechanisms", "project")
 
 
 def limits(result: Result) -> tuple[str, ...]:
-    """Sentences; one for all audits that share it."""
+    """Sentences; equal ones of several audits become one with their names."""
     names_by_sentence: dict[str, list[str]] = {}
     for audit in result.audits:
         for sentence in _audit(audit):
