@@ -15,8 +15,7 @@ from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
 
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     lines = []
     for audit in result.audits:
         for problem in _problems(audit):
@@ -91,7 +90,7 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
     """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
     from junitparser import JUnitXml, TestSuite
 
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     document = JUnitXml("dpspec")
     for audit in result.audits:
         suite = TestSuite(plain(audit.name))
@@ -150,7 +149,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     rules = [
         {
             "id": f"dpspec/{name}",

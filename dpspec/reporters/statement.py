@@ -21,8 +21,7 @@ from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import ALWAYS
 from dpspec.results.evidence_weight import proven_curves
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
@@ -41,7 +40,7 @@ _MOST_FLOOR = 1e-3
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
     lines: list[str] = []
-    for audit in without_void_bounds(redact(result)).audits:
+    for audit in for_readers(result).audits:
         lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
         if description := audit.document.get("description"):
             lines += [markdown(str(description)), ""]
@@ -182,7 +181,7 @@ def render_registry(result: Result, *, internal: bool = False) -> str:
     """YAML, a document per audit, with Markdown in its strings. No data-dependent value: ``internal`` has no effect."""
     import yaml
 
-    result = without_void_bounds(redact(result))
+    result = for_readers(result)
     documents = [_record(audit, result.created) for audit in result.audits]
     text: str = yaml.safe_dump_all(
         documents, sort_keys=False, allow_unicode=True, width=float("inf"), explicit_start=True

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpspec import decimals
-from dpspec.contract import Assumption, Check, Finding, Json, Printed, Scope
+from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
 from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
+from dpspec.results.evidence_weight import covers
 from dpspec.results.redact import LEFT_OUT_REASON
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened
@@ -240,24 +241,13 @@ def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> fl
     """The largest lower bound that an attack shows for the quantity, conditions and scope of ``bound``."""
     if bound is None or verdict.kind == "metric":
         return None
-    scope, access = bound.scope, claimed_access(audit, verdict)
-
-    def is_covered(attack: Scope) -> bool:
-        return (
-            (attack.adjacency, attack.unit, attack.record) == (scope.adjacency, scope.unit, scope.record)
-            and attack.access == access
-            and scope.data in ("all", attack.data)
-            and scope.direction in ("both", attack.direction)
-            and scope.neighbours in ("all", attack.neighbours)
-            and scope.min_records <= attack.min_records
-        )
-
+    scope = replace(bound.scope, access=claimed_access(audit, verdict))
     shown = [
         finding.value
         for finding in audit.findings
         if (finding.quantity, finding.bound, finding.rigor, finding.at)
         == (verdict.quantity, "lower", "statistical", bound.at)
-        and is_covered(finding.scope)
+        and covers(scope, finding.scope)
     ]
     return max(shown, default=None)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.results.redact import redact
 
 
 def without_void_bounds(result: Result) -> Result:
@@ -11,6 +12,11 @@ def without_void_bounds(result: Result) -> Result:
     Reports for people show this result. The JSON has all numbers.
     """
     return replace(result, audits=tuple(map(_without_void_bounds, result.audits)))
+
+
+def for_readers(result: Result, *, internal: bool = False) -> Result:
+    """The result as reports for people show it; without ``internal`` also redacted."""
+    return without_void_bounds(result if internal else redact(result))
 
 
 def has_void_bounds(audit: AuditResult) -> bool:
