@@ -100,12 +100,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
+    """Lines on two axes; ``named`` are the entries of the legend if they are not the lines."""
+
     title: str
     lines: Sequence[Line]
     x: str
     y: str
     log_x: bool = False
     log_y: bool = False
+    named: Sequence[Line] = ()
 
     def svg(self, name: str) -> str:
         """An element with a title for screen readers; ``name`` makes its ids unique on the page."""
@@ -131,7 +134,7 @@ class Chart:
     @property
     def legend(self) -> list[tuple[str, str]]:
         """For each of several lines the style of its border in the legend, and its label."""
-        shown = self.lines if len(self.lines) > 1 else ()
+        shown = self.named or (self.lines if len(self.lines) > 1 else ())
         return [(f"{_dash(line)[1]} {_color(line)}", _label(line.label)) for line in shown]
 
     def _has(self, point: tuple[float, float]) -> bool:
@@ -177,11 +180,11 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 def _dash(line: Line) -> tuple[str, str]:
     """Further lines of a color have another pattern."""
-    return _DASHES[(line.dash + line.color // _COLORS) % len(_DASHES)]
+    return _DASHES[(line.dash + max(line.color, 0) // _COLORS) % len(_DASHES)]
 
 
 def _color(line: Line) -> str:
-    return f"var(--series-{line.color % _COLORS})"
+    return "currentColor" if line.color < 0 else f"var(--series-{line.color % _COLORS})"
 
 
 def _text(x: float, y: float, text: str) -> str:

@@ -92,13 +92,18 @@ def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
     if len(charts) < 2 or most > _MOST_OF_CELL or most * len(charts) > _MOST_LINES:
         return None
     lines = [
-        replace(line, label=f"{name}: {line.label}" if len(chart.lines) > 1 else name, color=color, dash=dash)
-        for color, (name, chart) in enumerate(charts)
+        replace(line, label=f"{name}: {line.label}" if len(chart.lines) > 1 else name, color=_color(cell), dash=dash)
+        for cell, (name, chart) in enumerate(charts)
         for dash, line in enumerate(chart.lines)
     ]
+    patterns = {tuple(line.label for line in chart.lines) for _, chart in charts}
+    named: list[Line] = []
+    if len(patterns) == 1 and most > 1:  # an entry for each cell and for each pattern
+        named = [Line(name, (), (), color=_color(cell)) for cell, (name, _) in enumerate(charts)]
+        named += [Line(label, (), (), color=-1, dash=dash) for dash, label in enumerate(patterns.pop())]
     heights = [y for line in lines for y in line.y if math.isfinite(y)]
     far = min(heights, default=0.0) > 0.0 and max(heights) > _FAR * min(heights)
-    return replace(charts[0][1], lines=lines, log_y=charts[0][1].log_y or far)
+    return replace(charts[0][1], lines=lines, log_y=charts[0][1].log_y or far, named=named)
 
 
 def _bounding(chart: Chart) -> Chart:
