@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -159,13 +159,18 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         }
         for name, text in _RULES.items()
     ]
-    version = str(result.environment.get("dpspec", "0"))
-    ended = result.created.replace("+00:00", "Z")
+    invocation = {"executionSuccessful": True, "endTimeUtc": result.created.replace("+00:00", "Z")}
+    results = [_result(audit, problem) for audit in result.audits for problem in _problems(audit)]
+    return sarif(str(result.environment.get("dpspec", "0")), rules, invocation, results)
+
+
+def sarif(version: str, rules: Sequence[Json], invocation: Json, results: Sequence[Json]) -> str:
+    """A document of SARIF 2.1.0 with one run."""
     run = {
         "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
-        "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
+        "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(audit, problem) for audit in result.audits for problem in _problems(audit)],
+        "results": results,
     }
     document = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"

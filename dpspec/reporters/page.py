@@ -26,7 +26,7 @@ from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
-from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
+from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
 from dpspec.results.void_bounds import without_void_bounds
@@ -146,7 +146,6 @@ def _screen(result: Result) -> SimpleNamespace:
         date=result.created[:10],
         description=str(audits[0].document.get("description") or "") if len(names) == 1 else "",
         answer=answer(result),
-        audited=tuple(audited(result, titles)),
         highest=highest,
         people="" if highest.rate is None else people(highest.rate.identified, 1),
         claim=claim,

@@ -224,41 +224,8 @@ def _untrained(audit: AuditResult) -> bool:
 
 def _is_recorded(audit: AuditResult) -> bool:
     """Whether the audit is of a recorded schedule that no spec declares."""
-    return audit.recording is not None and _kind(audit.document.get("mechanism")) == "recorded"
-
-
-def audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
-    """Each mechanism, model and data with the titles of its audits."""
-    mechanisms = result.environment.get("mechanisms")
-    described = mechanisms if isinstance(mechanisms, Mapping) else {}
-    subjects: dict[str, list[str]] = {}
-    for audit, title in zip(result.audits, titles, strict=True):
-        subjects.setdefault(_subject(audit, described), []).append(title)
-    for subject, names in list(subjects.items())[: words.MOST_NAMES]:
-        yield subject if len(result.audits) == 1 else f"{words.name_list(names)}. {subject}"
-    if len(subjects) > words.MOST_NAMES:
-        yield f"{len(subjects) - words.MOST_NAMES} more are below."
-
-
-def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
-    document, facts = audit.document, audit.facts
-    kind = _kind(document.get("mechanism"))
-    mechanism = f"the mechanism {kind}"
-    if kind in described:
-        mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
-    if audit.recording is not None and _is_recorded(audit):
-        return f"The recording of a training: {audit.recording.ran}."
-    data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
-    if _untrained(audit):
-        return f"{words.sentence(mechanism)}, as declared for {data}; no training code."
-    size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
-    model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
-    how = "The training" if audit.recording is None else "The recording of a training"
-    return f"{how}{model} on {data}, by {mechanism}."
-
-
-def _kind(block: object) -> str:
-    return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+    mechanism = audit.document.get("mechanism")
+    return audit.recording is not None and isinstance(mechanism, Mapping) and mechanism.get("kind") == "recorded"
 
 
 def untested(audits: Sequence[AuditResult]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from dpspec.reporters.risk import highest_rate
 from dpspec.reporters.summary import (
     Answer,
     answer,
-    audited,
     details,
     principal,
     remedies,
@@ -210,7 +209,7 @@ def test_remedies_are_values_with_the_present_ones() -> None:
     assert list(remedies(audit())) == []
 
 
-def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
+def test_assumptions_have_descriptions_and_names() -> None:
     unchecked = Assumption(
         name="independent-noise", status="unchecked", text="every step draws fresh noise; no test exists"
     )
@@ -218,16 +217,11 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
     stated = Assumption(name="released", status="declared", text="only the output is released")
     tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
     finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
-    environment = FrozenMap({"mechanisms": {"group": "training with noise"}})
-    one = factory.result(audit(findings=(finding,), planned_trials=1), environment=environment)
-    assert next(audited(one, ["demo"])).endswith("by training with noise (mechanism group).")
-    text = " ".join(untested(one.audits))
+    text = " ".join(untested([audit(findings=(finding,), planned_trials=1)]))
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
     assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
-    strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
-    assert "by the mechanism theirs." in next(audited(factory.result(strange), ["demo"]))
 
 
 def test_cells_are_named_by_their_values_in_the_risk() -> None:
