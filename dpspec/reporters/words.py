@@ -204,16 +204,17 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
     attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
     lower = upper = ""
-    if verdict.upper is not None:
+    is_void = has_void_bounds(audit) and verdict.kind != "metric"
+    if verdict.upper is not None and not is_void:
         upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
         if upper_finding is not None and not upper.startswith(ABOUT):
             upper += f" ({_UPPER_RIGOR[upper_finding.rigor]})"
-    if verdict.lower is not None and not by_attack:
+    if verdict.lower is not None and not by_attack and not is_void:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
         if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(ABOUT):
             lower += f" on {_LOWER_DATA.get(lower_finding.scope.data, lower_finding.scope.data)}"
     missing = "no upper bound" if attacked is not None else "no bound"
-    if has_void_bounds(audit) and verdict.kind != "metric":
+    if is_void:
         missing = "no bound applies to this run"
     elif verdict.reason == LEFT_OUT_REASON:
         missing = "hidden: depends on the data; --internal shows it"
@@ -224,7 +225,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         lower=lower,
         attacked=attacked,
         missing=missing,
-        contradiction=verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
+        contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
     )
 
 

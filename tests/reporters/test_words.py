@@ -166,6 +166,13 @@ def test_the_bounds_of_a_claim_in_words(
     assert str(words.bounds(factory.audit(findings=findings), verdict)) == text
 
 
+def test_a_run_that_deviates_has_the_bound_of_its_attack_only() -> None:
+    """Also in results from which the bounds are not removed."""
+    audit = factory.audit(findings=(UPPER, THEORY, ATTACK), conformance=factory.conformance("deviates"))
+    shown = str(words.bounds(audit, factory.verdict(lower=2.348, upper=2.349)))
+    assert shown == "attack shows at least 0.61; no bound applies to this run"
+
+
 def test_a_metric_has_no_attack() -> None:
     verdict = factory.verdict(kind="metric", lower=0.61, upper=None)
     assert str(words.bounds(factory.audit(findings=(UPPER, ATTACK)), verdict)) == "at least 0.61"
