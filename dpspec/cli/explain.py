@@ -42,7 +42,7 @@ class Key:
     """A key of a spec. Paths do not contain list indices.
 
     A key without ``chooser`` always exists; otherwise it exists if the value of ``chooser`` is one of ``kinds``.
-    ``where`` says so, and is empty if ``kinds`` are all that the chooser has.
+    ``where`` says so, and is empty if ``kinds`` are all that the chooser has. ``choices`` are its enumerated strings.
     """
 
     path: str
@@ -51,6 +51,7 @@ class Key:
     chooser: str = ""
     kinds: tuple[str, ...] = ()
     where: str = ""
+    choices: tuple[str, ...] = ()
 
 
 def keys(schema: Plain) -> list[Key]:
@@ -81,7 +82,8 @@ def _walk(node: Plain, path: str, chooser: str, kinds: tuple[str, ...]) -> Itera
         inner_path = f"{path}.{name}" if path else name
         if set(inner) - {"const"} or not chooser:
             text = _type_of(inner, required=name in node.get("required", ()))
-            yield Key(path=inner_path, type=text, description=inner.get("description", ""), chooser=chooser), kinds
+            description, choices = inner.get("description", ""), tuple(_choices(inner))
+            yield Key(path=inner_path, type=text, description=description, chooser=chooser, choices=choices), kinds
         yield from _walk(inner, inner_path, chooser, kinds)
     for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
         branches = node.get(keyword)
@@ -133,6 +135,13 @@ def _shape(node: Plain) -> str:
         _NAMES.get(json_type, json_type) for json_type in (kind if isinstance(kind, list) else [str(kind)])
     )
     return f"list of {_shape(node['items'])}" if name == "list" and isinstance(node.get("items"), dict) else name
+
+
+def _choices(node: Plain) -> Iterator[str]:
+    yield from (choice for choice in node.get("enum", ()) if isinstance(choice, str))
+    for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ()), node.get("items")):
+        if isinstance(alternative, dict):
+            yield from _choices(alternative)
 
 
 #: The providers' families in the catalog, the name of each, and the key that selects a kind.
@@ -232,6 +241,10 @@ def _pairs(catalog: Catalog, spec_keys: Sequence[Key]) -> Iterator[tuple[str, st
         for word in {".".join(path_keys[start:]) for start in range(len(path_keys))}:
             if word == key.path or word not in paths:
                 yield word, _key(key, spec_keys)
+    names = {word for key in spec_keys for word in (key.path.rpartition(".")[2], *key.kinds)}
+    for key in spec_keys:
+        for choice in (choice for choice in key.choices if choice not in names):
+            yield choice, f"{choice}, a value of {_key(key, spec_keys)}"
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, spec_keys: Sequence[Key]) -> str:

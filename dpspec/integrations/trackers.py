@@ -17,6 +17,7 @@ from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import MissingLibraryError
 from dpspec.reporters import page, words
 from dpspec.results.redact import redact
+from dpspec.results.void_bounds import has_void_bounds
 
 #: The name of the page in the tracker.
 PAGE = "dpspec.html"
@@ -91,7 +92,7 @@ def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
             failures += ["cautions"] if checked.cautions else []
             metrics[f"dp/{prefix}cautions"] = len(checked.cautions)
             metrics |= {} if checked.epsilon is None else {f"dp/{prefix}epsilon": checked.epsilon}
-        elif audit.conformance.expected:
+        elif audit.conformance.expected and not has_void_bounds(audit):
             bounds = {verdict.claim: verdict.upper for verdict in audit.verdicts if verdict.quantity == "epsilon"}
             metrics |= {f"dp/{prefix}{claim}.epsilon": upper for claim, upper in bounds.items() if upper is not None}
     return failures[0] if failures else "passed", claims, metrics

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from dpspec import decimals
 from dpspec.contract.results import Verdict
+from dpspec.reporters.words import ABOUT, Bounds
 from dpspec.text import plain, shortened
 
 #: The margin on either side of the values, as a share of the range.
@@ -30,7 +31,7 @@ _TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 30.0
 _TEXT, _DIGIT = 10.0, 7.0
 
 #: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
-_LABEL, _TICKS, _SPACING = 200, 8, 1.0
+_LABEL, _TICKS, _SPACING = 200, 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
+    """Lines on two axes; ``named`` are the entries of the legend if they are not the lines."""
+
     title: str
     lines: Sequence[Line]
     x: str
     y: str
     log_x: bool = False
     log_y: bool = False
+    named: Sequence[Line] = ()
 
     def svg(self, name: str) -> str:
         """An element with a title for screen readers; ``name`` makes its ids unique on the page."""
@@ -130,7 +134,7 @@ class Chart:
     @property
     def legend(self) -> list[tuple[str, str]]:
         """For each of several lines the style of its border in the legend, and its label."""
-        shown = self.lines if len(self.lines) > 1 else ()
+        shown = self.named or (self.lines if len(self.lines) > 1 else ())
         return [(f"{_dash(line)[1]} {_color(line)}", _label(line.label)) for line in shown]
 
     def _has(self, point: tuple[float, float]) -> bool:
@@ -176,11 +180,11 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 def _dash(line: Line) -> tuple[str, str]:
     """Further lines of a color have another pattern."""
-    return _DASHES[(line.dash + line.color // _COLORS) % len(_DASHES)]
+    return _DASHES[(line.dash + max(line.color, 0) // _COLORS) % len(_DASHES)]
 
 
 def _color(line: Line) -> str:
-    return f"var(--series-{line.color % _COLORS})"
+    return "currentColor" if line.color < 0 else f"var(--series-{line.color % _COLORS})"
 
 
 def _text(x: float, y: float, text: str) -> str:
@@ -190,8 +194,8 @@ def _text(x: float, y: float, text: str) -> str:
 
 
 def _n(value: float) -> str:
-    """A coordinate to a hundredth."""
-    return f"{round(value, 2) + 0.0:g}"
+    """A coordinate to a tenth."""
+    return f"{round(value, 1) + 0.0:g}"
 
 
 def _label(text: str) -> str:
@@ -203,16 +207,15 @@ def _label(text: str) -> str:
 _ROOM, _SPREAD = 1.12, 40.0
 
 #: The size of the interval's drawing, and the width of a character of its labels.
-_BAR_WIDTH, _BAR_HEIGHT, _CHARACTER = 400.0, 84.0, 6.2
+_BAR_WIDTH, _BAR_HEIGHT, _CHARACTER = 400.0, 90.0, 6.2
 
 
-def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
+def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
     """Draw the bounds, the claim and the attack's lower bound on one axis, each with its number.
 
     Args:
-        verdict: The verdict with its bounds.
-        bounds: The bounds in words.
-        attack: The lower bound that an attack shows; None without one.
+        verdict: The verdict with its numbers.
+        bounds: The same in words.
 
     Returns:
         An SVG element; empty without a bound or a positive finite number.
@@ -221,7 +224,7 @@ def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
 
     lower, upper, claimed, shown = (
         number if number is not None and math.isfinite(number) and number >= 0.0 else None
-        for number in (verdict.lower, verdict.upper, verdict.claimed, attack)
+        for number in (verdict.lower, verdict.upper, verdict.claimed, bounds.attacked)
     )
     numbers = [number for number in (lower, upper, claimed, shown) if number is not None]
     largest = max(numbers, default=0.0)
@@ -241,41 +244,43 @@ def interval_chart(verdict: Verdict, bounds: str, attack: float | None) -> str:
         half = 0.5 * _CHARACTER * len(text)
         return _text(min(max(position, half), max(_BAR_WIDTH - half, half)), y, text)
 
+    by_theory = None if shown == lower else lower
+    title = "; ".join(filter(None, (bounds.upper, bounds.lower)))
     low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
-    crossed = lower is not None and upper is not None and lower > upper
     low, high = min(low, high), max(low, high)
-    color = "var(--bad)" if crossed else "var(--series-0)"
-    title = bounds if bounds.startswith("about") else f"bounds: {bounds}"  # an estimate is never called a bound
-    faded = ' opacity="0.45"' if lower is None or upper is None else ""
+    if title.startswith(ABOUT):  # an estimate is a point
+        low = high = place(next(end for end in (upper, lower) if end is not None))
+    color = "var(--bad)" if bounds.contradiction else "var(--series-0)"
+    faded = ' opacity="0.45"' if by_theory is None or upper is None else ""
     elements = [
         f'<path d="M 6 32 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
         f'<rect x="{_n(low - 1.5)}" y="26" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',
         *(
             f'<rect x="{_n(place(end) - 1.5)}" y="24" width="3" height="16" fill="{color}"/>'
-            for end in (lower, upper)
+            for end in (by_theory, upper)
             if end is not None
         ),
         f'<g text-anchor="middle" font-size="11.5">{label(0.5 * (low + high), 15.0, title)}',
     ]
-    marks = [f"{verdict.quantity} {bounds}"]
+    marks = [f"{verdict.quantity}: {bounds}"]
     if claimed is not None:
         position, text = place(claimed), f"claimed {decimals.exact(claimed)}"
         elements.append(
-            f'<path d="M {_n(position)} 20 V 68" stroke="currentColor" stroke-width="2"/>{label(position, 80.0, text)}'
+            f'<path d="M {_n(position)} 20 V 74" stroke="currentColor" stroke-width="2"/>{label(position, 86.0, text)}'
         )
         marks.append(text)
     if shown is not None:
-        position, text = place(shown), f"attack: at least {decimals.lower(shown)}"
+        position = place(shown)
         elements.append(
-            f'<circle cx="{_n(position)}" cy="32" r="5.5" fill="var(--series-1)"/>{label(position, 56.0, text)}'
+            f'<circle cx="{_n(position)}" cy="32" r="5.5" fill="var(--series-1)"/>'
+            f"{label(position, 55.0, bounds.attack)}"
         )
-        marks.append(text)
     scale = [(6.0, decimals.nearest(least, digits=2), "start")]
-    end = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
-    scale.append((_BAR_WIDTH - 6.0, end, "end"))
+    end_text = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
+    scale.append((_BAR_WIDTH - 6.0, end_text, "end"))
     elements.append("</g>")
     elements += [
-        f'<g text-anchor="{anchor}" font-size="9" opacity="0.7">{_text(x, 48.0, t)}</g>' for x, t, anchor in scale
+        f'<g text-anchor="{anchor}" font-size="9" opacity="0.7">{_text(x, 69.0, t)}</g>' for x, t, anchor in scale
     ]
     size = f'viewBox="0 0 {_n(_BAR_WIDTH)} {_n(_BAR_HEIGHT)}"'
     spoken = escape(plain(", ".join(marks)))

@@ -64,16 +64,14 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
     given = [f"{what} {', '.join(names)}" for what, names in _given(recording) if names]
     stated = verdict.text if words.claimed(verdict) == "" else f"{verdict.text}, claimed {words.claimed(verdict)}"
     if verdict.verdict == "proved":
-        known = decimals.upper(verdict.upper, against=verdict.claimed) if verdict.upper is not None else ""
-        return ", ".join(["PROVED", *given]), f"{stated}: at most {known} (certified)"
+        return ", ".join(["PROVED", *given]), f"{stated}: {words.bounds(audit, verdict).brief}"
     if verdict.verdict not in ("open", "supported"):
         return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        cost = decimals.upper(verdict.upper, against=verdict.claimed)
         return "NOT PROVED", (
-            f"costs up to {cost}, claimed {decimals.exact(verdict.claimed)} ({stated}): train with a larger noise "
-            "multiplier, a smaller rate or fewer steps (dpspec calibrate finds them)"
+            f"{stated}: {words.bounds(audit, verdict).brief}. Train with a larger noise multiplier, a smaller rate or "
+            "fewer steps (dpspec calibrate finds them)"
         )
     if doubted or not epsilon:
         return "NOT PROVED", f"{stated}: the recording leaves the following open"

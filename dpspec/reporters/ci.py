@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,8 +15,7 @@ from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import ExitCode
 from dpspec.reporters import words
 from dpspec.reporters.summary import tally
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
 
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     lines = []
     for audit in result.audits:
         for problem in _problems(audit):
@@ -91,7 +90,7 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
     """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
     from junitparser import JUnitXml, TestSuite
 
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     document = JUnitXml("dpspec")
     for audit in result.audits:
         suite = TestSuite(plain(audit.name))
@@ -150,7 +149,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     rules = [
         {
             "id": f"dpspec/{name}",
@@ -160,13 +159,18 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         }
         for name, text in _RULES.items()
     ]
-    version = str(result.environment.get("dpspec", "0"))
-    ended = result.created.replace("+00:00", "Z")
+    invocation = {"executionSuccessful": True, "endTimeUtc": result.created.replace("+00:00", "Z")}
+    results = [_result(audit, problem) for audit in result.audits for problem in _problems(audit)]
+    return sarif(str(result.environment.get("dpspec", "0")), rules, invocation, results)
+
+
+def sarif(version: str, rules: Sequence[Json], invocation: Json, results: Sequence[Json]) -> str:
+    """A document of SARIF 2.1.0 with one run."""
     run = {
         "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
-        "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
+        "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(audit, problem) for audit in result.audits for problem in _problems(audit)],
+        "results": results,
     }
     document = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"

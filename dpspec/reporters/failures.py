@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Diagnostic, Json, format_path
 from dpspec.errors import ExitCode
-from dpspec.reporters.ci import SARIF_SCHEMA, artifact_uri, workflow_command
+from dpspec.reporters.ci import artifact_uri, sarif, workflow_command
 from dpspec.reporters.words import count
-from dpspec.text import json_text, markdown, plain
+from dpspec.text import markdown, plain
 from dpspec.version import VERSION
 
 
@@ -92,13 +91,7 @@ def _sarif(failure: Failure) -> str:
         "exitCode": int(failure.exit_code),
         "toolExecutionNotifications": notifications,
     }
-    run: Json = {
-        "tool": {"driver": {"name": "dpspec", "semanticVersion": VERSION, "rules": rules}},
-        "invocations": [invocation],
-        "columnKind": "unicodeCodePoints",
-        "results": results,
-    }
-    return json_text(json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)) + "\n"
+    return sarif(VERSION, rules, invocation, results)
 
 
 def _markdown(failure: Failure) -> str:

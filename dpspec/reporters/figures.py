@@ -36,6 +36,9 @@ _BINS = 40
 #: Follows the label of a line without a guarantee, in a series with bounds.
 _UNBOUNDED = " (no bound)"
 
+#: The color of guessing, a gray.
+_GUESSING = 4
+
 _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = (
@@ -89,13 +92,18 @@ def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
     if len(charts) < 2 or most > _MOST_OF_CELL or most * len(charts) > _MOST_LINES:
         return None
     lines = [
-        replace(line, label=f"{name}: {line.label}" if len(chart.lines) > 1 else name, color=color, dash=dash)
-        for color, (name, chart) in enumerate(charts)
+        replace(line, label=f"{name}: {line.label}" if len(chart.lines) > 1 else name, color=_color(cell), dash=dash)
+        for cell, (name, chart) in enumerate(charts)
         for dash, line in enumerate(chart.lines)
     ]
+    patterns = {tuple(line.label for line in chart.lines) for _, chart in charts}
+    named: list[Line] = []
+    if len(patterns) == 1 and most > 1:  # an entry for each cell and for each pattern
+        named = [Line(name, (), (), color=_color(cell)) for cell, (name, _) in enumerate(charts)]
+        named += [Line(label, (), (), color=-1, dash=dash) for dash, label in enumerate(patterns.pop())]
     heights = [y for line in lines for y in line.y if math.isfinite(y)]
     far = min(heights, default=0.0) > 0.0 and max(heights) > _FAR * min(heights)
-    return replace(charts[0][1], lines=lines, log_y=charts[0][1].log_y or far)
+    return replace(charts[0][1], lines=lines, log_y=charts[0][1].log_y or far, named=named)
 
 
 def _bounding(chart: Chart) -> Chart:
@@ -115,7 +123,7 @@ def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     chart = overlaid(charts)
     if chart is None:
         return None
-    guessing = Line("guessing", _RATES, _RATES, color=4, dash=2)
+    guessing = Line("guessing", _RATES, _RATES, color=_GUESSING, dash=2)
     return Figure(
         _POWER, "", replace(chart, lines=[*chart.lines, guessing]), ("cell", *map(decimals.exact, _SHOWN)), tuple(rows)
     )
@@ -134,17 +142,17 @@ def power(audit: AuditResult) -> Figure | None:
         if points and block.get("record") is None:
             curves.append((f"claim {verdict.claim}", polygon(points)))
     lines = [
-        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=i, dash=int(i >= len(bounds)))
+        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=_color(i), dash=int(i >= len(bounds)))
         for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:
         if observed := evidence_tests.rates(evidence):
             name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
-            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
+            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=_color(len(lines)), dash=2))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
-    lines.append(Line("guessing", _RATES, _RATES, color=4, dash=2))
+    lines.append(Line("guessing", _RATES, _RATES, color=_GUESSING, dash=2))
     rows = tuple(
         (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for _, curve in curves)) for rate in _SHOWN
     )
@@ -155,6 +163,11 @@ def power(audit: AuditResult) -> Figure | None:
         ("false-positive rate", *(name for name, _ in curves)),
         rows,
     )
+
+
+def _color(number: int) -> int:
+    """The color of a line by its number; the gray of guessing is skipped."""
+    return number + (number >= _GUESSING)
 
 
 def profile(audit: AuditResult) -> Figure | None:

@@ -14,6 +14,9 @@ ALWAYS = (
     "Each claim covers one mechanism: other releases from the same data are not counted.",
 )
 
+#: The place of an audit's name in a sentence; no shown text contains it.
+_NAME = "\0"
+
 #: The number of shown characters of a digest; the JSON has all of them.
 _DIGEST = 16
 
@@ -22,12 +25,18 @@ _NO_VERSIONS = ("command", "plugins", "mechanisms", "project")
 
 
 def limits(result: Result) -> tuple[str, ...]:
-    sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
+    """Sentences; equal ones of several audits become one with their names."""
+    names_by_sentence: dict[str, list[str]] = {}
+    for audit in result.audits:
+        for sentence in _audit(audit):
+            names_by_sentence.setdefault(sentence, []).append(audit.name)
+    sentences = [sentence.replace(_NAME, words.name_list(names)) for sentence, names in names_by_sentence.items()]
     return tuple(dict.fromkeys((*sentences, *stored_trials(result), *ALWAYS)))
 
 
 def _audit(audit: AuditResult) -> Iterator[str]:
-    name, conformance = audit.name, audit.conformance.status
+    """Sentences with ``_NAME`` for the name of the audit."""
+    name, conformance = _NAME, audit.conformance.status
     undecided = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "open"]
     if undecided and not audit.complete:
         yield f"Open in {name}: {joined(undecided)}. The missing trials may decide it."

@@ -8,8 +8,7 @@ from dpspec.reporters import words
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
 from dpspec.results.conformance_status import rejected
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, plain
 
 #: Of more claims or audits than this, the expected ones are folded.
@@ -18,7 +17,7 @@ _MANY = 30
 
 def render(result: Result, *, internal: bool = False) -> str:
     """Unexpected claims come first; findings and recipes are folded."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:
@@ -73,12 +72,12 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
     if not judged:
         return
     claimed = any(words.claimed(verdict) for _, verdict in judged)
-    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Interval | Outcome |"
+    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Bounds | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
         name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
         value = (words.claimed(verdict),) if claimed else ()
-        cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
+        cells = (name, verdict.text, *value, str(words.bounds(audit, verdict)), words.outcome(audit, verdict))
         label = f"**{markdown(words.headline(audit, verdict))}**"
         yield f"| {' | '.join([label, *map(markdown, cells)])} |"
     yield ""

@@ -49,14 +49,20 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for audit in matrix.audits:
         row = list(map(cell_value, matrix.values(audit).values()))
-        for verdict in (verdict_of(audit, claim) for claim in claims):
-            shown = verdict and f"{words.verdict_label(audit, verdict)} {words.interval(audit, verdict)}"
-            row.append(f"{shown or ''}{'' if verdict is None or verdict.expected else ', NOT AS EXPECTED'}")
+        verdicts = (verdict_of(audit, claim) for claim in claims)
+        row.extend("" if verdict is None else _cell(audit, verdict) for verdict in verdicts)
         if executed:
             wrong = ", NOT AS EXPECTED" if words.wrong_conformance(audit) else ""
             row.append(words.conformance_label(audit.conformance.status) + wrong)
         rows.append(tuple(row))
     return head, rows
+
+
+def _cell(audit: AuditResult, verdict: Verdict) -> str:
+    """The verdict with its bounds; theory's lower bound only of a refuted claim, which it may decide."""
+    bounds = words.bounds(audit, verdict)
+    shown = str(bounds) if verdict.verdict == "refuted" else bounds.brief
+    return f"{words.verdict_label(audit, verdict)}, {shown}{'' if verdict.expected else ', NOT AS EXPECTED'}"
 
 
 def view(matrix: Matrix, ids: Sequence[str]) -> SimpleNamespace:

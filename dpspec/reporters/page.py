@@ -26,7 +26,7 @@ from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
-from dpspec.reporters.summary import Answer, answer, audited, details, principal, remedies, tally, untested
+from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
 from dpspec.results.void_bounds import without_void_bounds
@@ -63,12 +63,24 @@ def render(result: Result, *, internal: bool = False) -> str:
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
     names = [f"a{i}" for i in range(len(result.audits))]
+    first_cell = {
+        index: matrix.numbers[0]
+        for matrix in result.matrices
+        if len(matrix.audits) > MOST_CELLS
+        for index in matrix.numbers[1:]
+    }
     families, drawn = words.families(result), _drawn(result)
     answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
         _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
         for i, audit in enumerate(result.audits)
     )
+    for index, first in first_cell.items():
+        if index not in drawn:
+            audits[index].like = names[first]
+            audits[index].same = words.assumptions_of(result.audits[index]) == words.assumptions_of(
+                result.audits[first]
+            )
     command, facts = recipe(result)
     text: str = (
         _environment()
@@ -82,7 +94,13 @@ def render(result: Result, *, internal: bool = False) -> str:
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             claims=sorted(
-                ((view, claim) for view in audits for claim in view.claims), key=lambda pair: pair[1].verdict.expected
+                (
+                    (view, claim)
+                    for view in audits
+                    for claim in view.claims
+                    if not (view.like and claim.verdict.expected)  # the table of the matrix has them
+                ),
+                key=lambda pair: pair[1].verdict.expected,
             ),
             most_claims=_MOST_CLAIMS,
             limits=(*result.notes, *limits(result)),
@@ -117,26 +135,24 @@ def _screen(result: Result) -> SimpleNamespace:
     audits, titles = result.audits, matrices.titles(result)
     decisive, highest = principal(audits), highest_rate(audits, titles)
     names = dict.fromkeys([matrix.name for matrix in result.matrices] or [audit.name for audit in audits])
-    claim, chart = None, ""
+    claim, chart, bounds = None, "", None
     if decisive is not None:
         audit, verdict = decisive
         claim = verdict.text if len(audits) == 1 else f"{_title(titles, audits, audit)}: {verdict.text}"
-        chart = _chart(audit, verdict)
+        bounds = words.bounds(audit, verdict)
+        chart = interval_chart(verdict, bounds)
     return SimpleNamespace(
         name=", ".join(names) if len(names) <= 2 else f"{len(audits)} audits",
         date=result.created[:10],
         description=str(audits[0].document.get("description") or "") if len(names) == 1 else "",
         answer=answer(result),
-        audited=tuple(audited(result, titles)),
         highest=highest,
         people="" if highest.rate is None else people(highest.rate.identified, 1),
         claim=claim,
         chart=chart,
         epsilon=decisive is not None and decisive[1].quantity == "epsilon",
-        attacked="attack:" in chart,
-        bounded="bounds:" in chart,
+        bounds=bounds,
         confidence=decimals.exact(result.confidence),
-        upper=decisive is not None and decisive[1].upper is not None,
         remedies=() if decisive is None else tuple(remedies(decisive[0])),
         cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
@@ -213,6 +229,8 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
         made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
         figures=tuple(figures(audit)) if drawn else (),
         drawn=drawn,
+        like="",
+        same=False,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
         findings=words.findings(audit),
@@ -220,37 +238,19 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
 
 
 def _claim(audit: AuditResult, verdict: Verdict, number: int) -> SimpleNamespace:
-    label = words.verdict_label(audit, verdict)
+    label, bounds = words.verdict_label(audit, verdict), words.bounds(audit, verdict)
     return SimpleNamespace(
         verdict=verdict,
         number=number,
         label=label,
         given=words.headline(audit, verdict).removeprefix(label).removeprefix(", "),
         style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
-        bounds=words.bounds(audit, verdict),
+        bounds=str(bounds),
         claimed=words.claimed(verdict),
         outcome=words.outcome(audit, verdict),
         control=words.is_control(verdict) and verdict.expected,
-        chart=_chart(audit, verdict),
+        chart=interval_chart(verdict, bounds),
     )
-
-
-def _chart(audit: AuditResult, verdict: Verdict) -> str:
-    """The claim's interval with the largest lower bound that an attack shows for the same quantity."""
-    index = verdict.lower_finding if verdict.upper_finding is None else verdict.upper_finding
-    bound = None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
-    access = words.claimed_access(audit, verdict)
-    attacks = [
-        finding.value
-        for finding in (audit.findings if bound is not None else ())
-        if bound is not None
-        and (finding.quantity, finding.bound, finding.rigor, finding.at)
-        == (verdict.quantity, "lower", "statistical", bound.at)
-        and (finding.scope.adjacency, finding.scope.unit, finding.scope.access)
-        == (bound.scope.adjacency, bound.scope.unit, access)
-    ]
-    bounds = words.bounds(audit, verdict).removeprefix(f"{verdict.quantity} ")
-    return interval_chart(verdict, bounds, max(attacks, default=None))
 
 
 def _check(check: Check) -> tuple[str, ...]:

@@ -21,8 +21,7 @@ from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import ALWAYS
 from dpspec.results.evidence_weight import proven_curves
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
@@ -41,17 +40,17 @@ _MOST_FLOOR = 1e-3
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
     lines: list[str] = []
-    for audit in without_void_bounds(redact(result)).audits:
+    for audit in for_readers(result).audits:
         lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
         if description := audit.document.get("description"):
             lines += [markdown(str(description)), ""]
-        lines.append("| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |")
+        lines.append("| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |")
         lines.append("|---|---|---|---|---|---|")
         for verdict, upper in _guarantees(audit):
             label = words.headline(audit, verdict)
             label += " (a control, false on purpose)" if words.is_control(verdict) else ""
             origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
-            cells = (verdict.claim, verdict.text, label, words.interval(audit, verdict), *origin)
+            cells = (verdict.claim, verdict.text, label, str(words.bounds(audit, verdict)), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
         if curves := curves_of(audit):
@@ -64,8 +63,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             lines += [*(f"- {markdown(text)}" for text in assumptions), ""]
         lines += [
             f"Spec digest {markdown(audit.digest[:16])}, audited {markdown(result.created)} by dpspec. "
-            "The lower end of an interval is certified by theory or",
-            "found by an attack; `dpspec verify` recomputes every number from the result file.",
+            "`dpspec verify` recomputes",
+            "every number from the result file.",
             "",
         ]
     return "\n".join(lines)
@@ -182,7 +181,7 @@ def render_registry(result: Result, *, internal: bool = False) -> str:
     """YAML, a document per audit, with Markdown in its strings. No data-dependent value: ``internal`` has no effect."""
     import yaml
 
-    result = without_void_bounds(redact(result))
+    result = for_readers(result)
     documents = [_record(audit, result.created) for audit in result.audits]
     text: str = yaml.safe_dump_all(
         documents, sort_keys=False, allow_unicode=True, width=float("inf"), explicit_start=True
@@ -200,9 +199,8 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
         return _plainly(words.sentence(f"{text.rstrip('.')} ({coverage})"))
 
     stated = [
-        f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, interval "
-        f"{words.interval(audit, guarantee).strip('[]').replace(',', ' to')}"
-        + (f"; {words.rigor(upper)}" if upper else "")
+        f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, "
+        f"{words.bounds(audit, guarantee)}" + (f"; {words.rigor(upper)}" if upper else "")
         for guarantee, upper in _guarantees(audit)
         if not words.is_control(guarantee)
     ]

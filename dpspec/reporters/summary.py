@@ -14,13 +14,9 @@ from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
-from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
-
-#: The maximum number of names, or of values of an axis.
-_NAMED = 6
 
 #: The maximum number of assumptions of one kind; half as many for several audits.
 _ASSUMED = 4
@@ -76,7 +72,7 @@ def answer(result: Result) -> Answer:
     if broken:
         return Answer("bad", "An attack contradicts a proof: the theory, the code or the attack is wrong", detail)
     if deviating:
-        named = _named([audit.name for audit in deviating])
+        named = words.name_list([audit.name for audit in deviating])
         texts = {"deviates": sentence, "checks-missing": f"Planned checks of the executed run are missing: {named}"}
         return Answer(
             "bad", texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}"), detail
@@ -85,7 +81,7 @@ def answer(result: Result) -> Answer:
         return Answer("bad", _failure(*wrong[0], alone=len(judged) == 1), detail)
     if wrong:
         claims = words.count(len(judged), "claim")
-        return Answer("bad", f"{len(wrong)} of {claims} failed: {_named(_names(result, _wrong))}", detail)
+        return Answer("bad", f"{len(wrong)} of {claims} failed: {words.name_list(_names(result, _wrong))}", detail)
     if not result.complete:
         return Answer("open", "Not finished: trials are missing", detail)
     if cautions:
@@ -108,9 +104,10 @@ def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
-    shown_bounds = words.bounds(audit, verdict)
-    claimed = "" if verdict.claimed is None else f", claimed {decimals.exact(verdict.claimed)}"
-    return f"{name} {label}: {shown_bounds}{claimed}"
+    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {decimals.exact(verdict.claimed)}, "
+    bounds = words.bounds(audit, verdict)
+    deciding = bounds.lower if verdict.verdict == "refuted" and bounds.lower else bounds.brief
+    return f"{name} {label}: {claimed}{deciding}"
 
 
 def remedies(audit: AuditResult) -> Iterator[str]:
@@ -155,7 +152,7 @@ def verdict_sentence(result: Result) -> str:
         name for name, conformance in conformances if conformance.status == "deviates" and not conformance.expected
     ]
     if broken:
-        return f"The executed run deviates from its declaration: {_named(broken)}."
+        return f"The executed run deviates from its declaration: {words.name_list(broken)}."
     private, metrics, controls = _claims(result.audits)
     if private or metrics:
         return _counted("privacy claim" if private else "claim", private or metrics)
@@ -167,12 +164,9 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
     alone = len(audits) == 1
     deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
-        where = "" if alone else f" in {_named([audit.name for audit in deviating])}"
+        where = "" if alone else f" in {words.name_list([audit.name for audit in deviating])}"
         intended = ", as this control intends" if alone and deviating[0].conformance.expected else ""
-        of_run = "proofs apply to the declared mechanism, not to that run"
-        if all(map(has_void_bounds, deviating)):
-            of_run = "no bound applies to that run"
-        yield f"The executed run deviates from its declaration{where}{intended}: {of_run}."
+        yield f"The executed run deviates from its declaration{where}{intended}: no bound applies to that run."
     elif any(audit.conformance.status == "checks-missing" for audit in audits):
         yield "Planned checks of the executed run are missing: its conformance is unknown."
     bare = [audit for audit in audits if _untrained(audit)]
@@ -230,41 +224,8 @@ def _untrained(audit: AuditResult) -> bool:
 
 def _is_recorded(audit: AuditResult) -> bool:
     """Whether the audit is of a recorded schedule that no spec declares."""
-    return audit.recording is not None and _kind(audit.document.get("mechanism")) == "recorded"
-
-
-def audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
-    """Each mechanism, model and data with the titles of its audits."""
-    mechanisms = result.environment.get("mechanisms")
-    described = mechanisms if isinstance(mechanisms, Mapping) else {}
-    subjects: dict[str, list[str]] = {}
-    for audit, title in zip(result.audits, titles, strict=True):
-        subjects.setdefault(_subject(audit, described), []).append(title)
-    for subject, names in list(subjects.items())[:_NAMED]:
-        yield subject if len(result.audits) == 1 else f"{_named(names)}. {subject}"
-    if len(subjects) > _NAMED:
-        yield f"{len(subjects) - _NAMED} more are below."
-
-
-def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
-    document, facts = audit.document, audit.facts
-    kind = _kind(document.get("mechanism"))
-    mechanism = f"the mechanism {kind}"
-    if kind in described:
-        mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
-    if audit.recording is not None and _is_recorded(audit):
-        return f"The recording of a training: {audit.recording.ran}."
-    data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
-    if _untrained(audit):
-        return f"{words.sentence(mechanism)}, as declared for {data}; no training code."
-    size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
-    model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
-    how = "The training" if audit.recording is None else "The recording of a training"
-    return f"{how}{model} on {data}, by {mechanism}."
-
-
-def _kind(block: object) -> str:
-    return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+    mechanism = audit.document.get("mechanism")
+    return audit.recording is not None and isinstance(mechanism, Mapping) and mechanism.get("kind") == "recorded"
 
 
 def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
@@ -294,11 +255,6 @@ def _plainly(stated: Assumption) -> str:
         clause = re.match(r".{20,156}(?=[,:] | \()", text)
         text = f"{clause[0]} ..." if clause else textwrap.shorten(text, 160, placeholder="...")
     return f"{text} ({stated.name})" if text else stated.name
-
-
-def _named(names: Sequence[str]) -> str:
-    shown = [shortened(name, 80) for name in names[:_NAMED]]
-    return f"{', '.join(shown)} and {len(names) - _NAMED} more" if len(names) > _NAMED else joined(shown)
 
 
 def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
@@ -365,17 +321,17 @@ def tally(result: Result) -> str:
     clauses = []
     wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if wrong:
-        clauses.append(f"FAILED {wrong} of {number}: {_named(_names(result, _wrong))}")
+        clauses.append(f"FAILED {wrong} of {number}: {words.name_list(_names(result, _wrong))}")
     deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
-        clauses.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
+        clauses.append(f"{'' if wrong else 'FAILED '}{words.name_list([_deviation(audit) for audit in deviating])}")
     named = [name for audit in result.audits for name in words.cautioned(audit)]
     if named:
         clauses.append(
-            f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {_named(named)}"
+            f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {words.name_list(named)}"
         )
     if later := _names(result, words.pending):
-        clauses.append(f"not yet decided: {_named(later)}")
+        clauses.append(f"not yet decided: {words.name_list(later)}")
     if not result.complete:
         clauses.append("INCOMPLETE, trials are missing")
     if clauses:
@@ -384,7 +340,8 @@ def tally(result: Result) -> str:
     if not intended:
         claimed = any(audit.verdicts for audit in result.audits)
         return f"{everything}: all as expected" if claimed else f"{everything}: nothing claimed"
-    return f"{everything}: as expected; {_named(intended)} {'deviates' if len(intended) == 1 else 'deviate'} on purpose"
+    verb = "deviates" if len(intended) == 1 else "deviate"
+    return f"{everything}: as expected; {words.name_list(intended)} {verb} on purpose"
 
 
 def failed(result: Result) -> bool:

@@ -15,8 +15,7 @@ from dpspec.reporters.layout import Page, constants, rounding, series_table, tex
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import answer, remedies, tally
 from dpspec.results.conformance_status import missing, rejected
-from dpspec.results.redact import redact
-from dpspec.results.void_bounds import without_void_bounds
+from dpspec.results.void_bounds import for_readers
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -49,7 +48,7 @@ _MORE_ON_RUN = (
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
     """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     page = Page(width, color=color)
     first_answer = answer(result)
     page.line((f"{first_answer.headline}.", _TONES[first_answer.tone]))
@@ -92,7 +91,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 
 
 def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    result = without_void_bounds(result if internal else redact(result))
+    result = for_readers(result, internal=internal)
     page = Page(width, color=color)
     several = len(result.audits) > 1
     if any(audit.recording is None for audit in result.audits):  # a recorded run begins with its own answer
@@ -200,7 +199,7 @@ def _expected(page: Page, audit: AuditResult) -> None:
             claimed = words.claimed(verdict)
             expectation = "as expected" if verdict.verdict not in ("proved", "supported") else ""
             remarks = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", expectation]
-            text = f": {', '.join([verdict.text, *filter(None, remarks)])} ({words.bounds(audit, verdict)})"
+            text = f": {', '.join([verdict.text, *filter(None, remarks)])}; {words.bounds(audit, verdict)}"
             _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
     if not words.wrong_conformance(audit):
         _conformance(page, audit)
@@ -322,13 +321,10 @@ def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in words.findings(audit):
-        key = (finding.method, finding.source, finding.scope, words.rigor(finding), finding.printed)
-        groups.setdefault(key, []).append(finding)
+    groups = words.alike(words.findings(audit))
     if not groups:
         page.line("None.", indent=2)
-    for group in groups.values():
+    for group in groups:
         first = group[0]
         page.line((words.rigor(first), "bold"), indent=2, hang=2)
         page.line(f"by {first.method}; {first.source}", indent=4, hang=2)

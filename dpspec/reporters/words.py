@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dpspec import decimals
@@ -17,9 +17,10 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
+from dpspec.results.evidence_weight import covers
 from dpspec.results.redact import LEFT_OUT_REASON
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import several
+from dpspec.text import joined, several, shortened
 
 if TYPE_CHECKING:
     from dpspec.results.evidence_weight import ProvenCurve
@@ -36,7 +37,16 @@ VERDICTS = {
 }
 
 #: Precedes an approximate value.
-_ABOUT = "about "
+ABOUT = "about "
+
+#: Follow an upper bound, and the lower bound of theory.
+_UPPER_RIGOR = {"certified": "certified", "theorem": "proved formula", "statistical": "statistical"}
+_LOWER_DATA = {
+    "all": "worst-case data",
+    "collection": "worst-case data of the declared collection",
+    "this": "this dataset",
+    "planted": "this dataset with canaries",
+}
 
 _RIGOR = {
     "certified": "certified, numerical error included",
@@ -156,43 +166,91 @@ def conformance_outcome(audit: AuditResult) -> str:
     return "" if conformance.status == "not-run" and not audit.executed else "as expected"
 
 
-def interval(audit: AuditResult, verdict: Verdict) -> str:
-    """``[lower, upper]``, each end rounded against the claim. Ends cross if an attack contradicts a bound."""
-    missing = "omitted" if verdict.reason == LEFT_OUT_REASON else "none"
-    low, high = _ends(audit, verdict)
-    if not low and not high:
-        return missing
-    return f"[{low or missing}, {high or missing}]{' (empty)' if _crossed(verdict) else ''}"
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a claim in words, each with its number; an empty string for a missing one.
+
+    Attributes:
+        attack: ``attack shows at least 0.61``.
+        upper: ``at most 2.349 (certified)``, or ``about 2.3`` without a guarantee.
+        lower: ``at least 2.348 on worst-case data``, by theory; of a metric without the data.
+        attacked: The attack's number; None without one.
+        missing: The words for no bound at all.
+        contradiction: Whether a lower bound exceeds the upper one.
+    """
+
+    attack: str
+    upper: str
+    lower: str
+    attacked: float | None
+    missing: str
+    contradiction: bool
+
+    @property
+    def brief(self) -> str:
+        """Without theory's lower bound: ``attack shows at least 0.61 of at most 2.349 (certified)``."""
+        within = " of " if self.attack and self.upper.startswith("at most") else "; " if self.attack else ""
+        shown = f"{self.attack}{within}{self.upper or self.missing}" if self.upper or self.attack else ""
+        return shown or self.lower or self.missing
+
+    def __str__(self) -> str:
+        lower = f"; {self.lower}" if self.lower and self.brief != self.lower else ""
+        return f"{self.brief}{lower}{', a contradiction' if self.contradiction else ''}"
 
 
-def bounds(audit: AuditResult, verdict: Verdict) -> str:
-    """``interval`` in words: ``epsilon 2.348 to 2.349``, ``epsilon at most 3.469``, ``accuracy about 0.86``."""
-    low, high = _ends(audit, verdict)
-    if low and high:
-        between = f"at least {low} and at most {high}, a contradiction" if _crossed(verdict) else f"{low} to {high}"
-        return f"{verdict.quantity} {between}"
-    if low or high:
-        end, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
-        return f"{verdict.quantity} {side}{end}"
-    if has_void_bounds(audit):
-        return "no bound applies to this run"
-    return "hidden: depends on the data; --internal shows it" if verdict.reason == LEFT_OUT_REASON else "no bound"
+def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
+    """The only words for the bounds of a claim. Each number is rounded against the claim."""
+    lower_finding, upper_finding = (_finding(audit, i) for i in (verdict.lower_finding, verdict.upper_finding))
+    by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
+    attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
+    lower = upper = ""
+    is_void = has_void_bounds(audit) and verdict.kind != "metric"
+    if verdict.upper is not None and not is_void:
+        upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
+        if upper_finding is not None and not upper.startswith(ABOUT):
+            upper += f" ({_UPPER_RIGOR[upper_finding.rigor]})"
+    if verdict.lower is not None and not by_attack and not is_void:
+        lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
+        if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(ABOUT):
+            lower += f" on {_LOWER_DATA.get(lower_finding.scope.data, lower_finding.scope.data)}"
+    missing = "no upper bound" if attacked is not None else "no bound"
+    if is_void:
+        missing = "no bound applies to this run"
+    elif verdict.reason == LEFT_OUT_REASON:
+        missing = "hidden: depends on the data; --internal shows it"
+    shown = [number for number in (verdict.lower, attacked) if number is not None]
+    return Bounds(
+        attack="" if attacked is None else f"attack shows at least {decimals.lower(attacked, against=verdict.claimed)}",
+        upper=upper,
+        lower=lower,
+        attacked=attacked,
+        missing=missing,
+        contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
+    )
 
 
-def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
-    """The lower and the upper bound; an empty string for a missing one."""
-
-    def end(value: float | None, index: int | None, rounded: Callable[..., str]) -> str:
-        has_finding = index is not None and 0 <= index < len(audit.findings)
-        about = _ABOUT if has_finding and audit.findings[index or 0].rigor == "approximate" else ""
-        return "" if value is None else about + rounded(value, against=verdict.claimed)
-
-    low = end(verdict.lower, verdict.lower_finding, decimals.lower)
-    return low, end(verdict.upper, verdict.upper_finding, decimals.upper)
+def _finding(audit: AuditResult, index: int | None) -> Finding | None:
+    return None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
 
 
-def _crossed(verdict: Verdict) -> bool:
-    return verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
+def _end(side: str, number: str, finding: Finding | None) -> str:
+    approximate = finding is not None and finding.rigor == "approximate"
+    return f"{ABOUT}{number}" if approximate else f"{side} {number}"
+
+
+def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> float | None:
+    """The largest lower bound that an attack shows for the quantity, conditions and scope of ``bound``."""
+    if bound is None or verdict.kind == "metric":
+        return None
+    scope = replace(bound.scope, access=claimed_access(audit, verdict))
+    shown = [
+        finding.value
+        for finding in audit.findings
+        if (finding.quantity, finding.bound, finding.rigor, finding.at)
+        == (verdict.quantity, "lower", "statistical", bound.at)
+        and covers(scope, finding.scope)
+    ]
+    return max(shown, default=None)
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
@@ -330,6 +388,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+#: The maximum number of names in one sentence, and of characters of each.
+MOST_NAMES, _LONGEST_NAME = 6, 80
+
+
+def name_list(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first ones and the number of the others."""
+    shown = [shortened(name, _LONGEST_NAME) for name in names[:MOST_NAMES]]
+    return f"{', '.join(shown)} and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else joined(shown)
+
+
 def omitted(audit: AuditResult) -> str:
     if not audit.left_out:
         return ""
@@ -423,6 +491,15 @@ def findings(audit: AuditResult) -> tuple[Finding, ...]:
     return tuple(finding for finding in shown if not _is_as_run(finding))
 
 
+def alike(shown: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings that differ only in their quantity, conditions and values, together."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in shown:
+        key = (finding.method, finding.source, finding.scope, rigor(finding), finding.printed)
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
 def main_bounds(audit: AuditResult) -> tuple[Finding, ...]:
     """Proved upper bounds for any data and record, one for each quantity and condition, near a delta of 1e-6."""
     best: dict[tuple[object, ...], Finding] = {}
@@ -453,23 +530,24 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
     executed_epsilons = [finding for finding in audit.findings if _is_as_run(finding)]
     intervals = [finding for finding in executed_epsilons if finding.lower is not None]
-    lines = []
+    by_method: dict[str, list[str]] = {}
     for finding in executed_epsilons:
-        begin = f"Estimated epsilon of the executed run ({finding.method})"
-        if finding.lower is None:
-            missing = "; ".join(assumption.text for assumption in finding.assumptions)
-            lines.append(f"{begin}: not available; missing: {missing}.")
-            continue
-        high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
-        at_conditions = f" at {conditions(finding.at)}" if finding.at else ""
-        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at_conditions}.")
+        text = f"not available; missing: {'; '.join(assumption.text for assumption in finding.assumptions)}"
+        if finding.lower is not None:
+            high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
+            at_conditions = f" at {conditions(finding.at)}" if finding.at else ""
+            text = f"{decimals.lower(finding.lower)} to {high}{at_conditions}"
+        by_method.setdefault(finding.method, []).append(text)
+    lines = [
+        f"Estimated epsilon of the executed run ({name}): {'; '.join(texts)}." for name, texts in by_method.items()
+    ]
     if intervals:
         assumed = dict.fromkeys(assumption.text for finding in intervals for assumption in finding.assumptions)
         sure = {decimals.exact(finding.confidence) for finding in intervals if finding.confidence is not None}
         confidence_note = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
         deviates = audit.conformance.status == "deviates"
         doubt = " The run deviates and may violate this assumption." if deviates else ""
-        lines.append(f"No claim depends on this estimate.{confidence_note} Assumption: {'; '.join(assumed)}.{doubt}")
+        lines.append(f"No claim depends on these estimates.{confidence_note} Assumption: {'; '.join(assumed)}.{doubt}")
     return tuple(lines)
 
 

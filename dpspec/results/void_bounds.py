@@ -1,44 +1,65 @@
-"""The presentation of a recorded run that deviates: its schedule's bounds do not apply to it."""
+"""The presentation of a run that deviates: the bounds of the declared mechanism or schedule do not apply to it."""
 
 from dataclasses import replace
 
 from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.results.redact import redact
 
 
 def without_void_bounds(result: Result) -> Result:
-    """The result without bounds, curves and remedies of recorded runs that deviate; attacks on them remain.
+    """The result without bounds, curves and remedies of runs that deviate; attacks on them and metrics remain.
 
     Reports for people show this result. The JSON has all numbers.
     """
     return replace(result, audits=tuple(map(_without_void_bounds, result.audits)))
 
 
+def for_readers(result: Result, *, internal: bool = False) -> Result:
+    """The result as reports for people show it; without ``internal`` also redacted."""
+    return without_void_bounds(result if internal else redact(result))
+
+
 def has_void_bounds(audit: AuditResult) -> bool:
-    """Whether the audit is of a recorded run that deviates from its declaration or schedule."""
-    return audit.recording is not None and audit.conformance.status == "deviates"
+    """Whether the audit is of a run that deviates from its declaration or schedule."""
+    return audit.conformance.status == "deviates"
 
 
 def _without_void_bounds(audit: AuditResult) -> AuditResult:
-    recording = audit.recording
-    if recording is None or not has_void_bounds(audit):
+    if not has_void_bounds(audit):
         return audit
-    remaining = [i for i, f in enumerate(audit.findings) if f.rigor == "statistical" and f.scope.pipeline == "executed"]
-    accountant = recording.accountant
-    if accountant is not None:
-        accountant = replace(accountant, difference="The run deviates: this is not its cost.")
+    measured = {v.lower_finding for v in audit.verdicts if v.kind == "metric"}
+    measured |= {v.upper_finding for v in audit.verdicts if v.kind == "metric"}
+    remaining = [
+        index
+        for index, finding in enumerate(audit.findings)
+        if index in measured or (finding.rigor == "statistical" and finding.scope.pipeline == "executed")
+    ]
+    new_index = {old: new for new, old in enumerate(remaining)}
 
     def shown(verdict: Verdict) -> Verdict:
-        shown_index = None
-        if verdict.lower_finding is not None and verdict.lower_finding in remaining:
-            shown_index = remaining.index(verdict.lower_finding)
-        lower = verdict.lower if shown_index is not None else None
-        return replace(verdict, upper=None, upper_finding=None, provable=None, lower=lower, lower_finding=shown_index)
+        lower, upper = (
+            new_index.get(i) if i is not None else None for i in (verdict.lower_finding, verdict.upper_finding)
+        )
+        return replace(
+            verdict,
+            lower=None if lower is None else verdict.lower,
+            lower_finding=lower,
+            upper=None if upper is None else verdict.upper,
+            upper_finding=upper,
+            provable=None,
+        )
 
+    recording = audit.recording
+    if recording is not None:
+        accountant = recording.accountant
+        if accountant is not None:
+            accountant = replace(accountant, difference="The run deviates: this is not its cost.")
+        recording = replace(recording, confirm=(), accountant=accountant)
     return replace(
         audit,
-        findings=tuple(audit.findings[i] for i in remaining),
+        findings=tuple(audit.findings[index] for index in remaining),
         verdicts=tuple(map(shown, audit.verdicts)),
         series=(),
         remedies=(),
-        recording=replace(recording, confirm=(), accountant=accountant),
+        recording=recording,
     )

@@ -57,6 +57,8 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
         ("claims[0].epsilon", "claims.epsilon\n", (), ()),
         ("matrix.mechanism.steps", "mechanism.steps\n", (), ()),
         ("interval", "term interval\n", (), ()),
+        ("replace-one", "replace-one, a value of threat_model.adjacency\n    add-remove | replace-one", (), ()),
+        ("e-value", "e-value, a value of audit.stop\n", (), ()),
         ("conformance", "term conformance\n", (), ()),
         *((verdict, f"verdict {verdict}\n    ", (), ()) for verdict in VERDICTS),
     ],
@@ -230,7 +232,7 @@ def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
     assert command.count("--set") == 2
     again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
     assert again.code == 0, again.out
-    assert "PROVED        held: epsilon <= 0.7 at delta = 1e-6 (epsilon at most 0.7)" in again.out
+    assert "PROVED        held: epsilon <= 0.7 at delta = 1e-6; at most 0.7" in again.out
 
 
 def test_no_value_proves_the_claims(dpspec, counting):

@@ -39,7 +39,7 @@ def test_each_claim_is_a_test_and_a_failing_one_prints_verdict_and_reason(tmp_pa
     printed = outcome(tmp_path, MARKED.format(arguments='"specs/*.yaml"'))
     assert "test_claim[bounds-only-one-record] PASSED" in printed
     assert "test_claim[weak-one-record] FAILED" in printed
-    assert "weak, claim one-record: refuted: epsilon <= 1 at delta = 1e-6; epsilon 2.955 to 2.956;" in printed
+    assert "weak, claim one-record: refuted: epsilon <= 1 at delta = 1e-6; at most 2.956 (certified); at" in printed
     assert "1 failed, 5 passed" in printed
 
 

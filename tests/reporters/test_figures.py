@@ -12,7 +12,7 @@ from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, S
 from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
-from dpspec.reporters.figures import figures, power, profile, series_chart
+from dpspec.reporters.figures import figures, overlaid, power, profile, series_chart
 from dpspec.results.evidence_weight import proven_curves
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
@@ -179,3 +179,19 @@ def test_delta_against_epsilon_is_drawn_once() -> None:
     titles = [figure.title for figure in figures(dataclasses.replace(EMPTY, findings=found, series=(own,)))]
     assert "Delta against epsilon" not in titles
     assert "T" in titles
+
+
+def test_the_legend_of_many_cells_has_an_entry_for_each_cell_and_each_pattern() -> None:
+    charts = [
+        (f"noise={cell}", Chart("T", [Line(name, (1.0, 2.0), (1.0, 2.0)) for name in ("exact", "linear")], "x", "y"))
+        for cell in range(6)
+    ]
+    chart = overlaid(charts)
+    assert chart is not None
+    assert [label for _, label in chart.legend] == [*(f"noise={cell}" for cell in range(6)), "exact", "linear"]
+    assert [style for style, _ in chart.legend][-2:] == ["solid currentColor", "dashed currentColor"]
+    assert "var(--series-4)" not in {style.partition(" ")[2] for style, _ in chart.legend}  # the gray of guessing
+    other = [*charts[1:], ("odd", Chart("T", [Line("exact", (1.0, 2.0), (1.0, 2.0))], "x", "y"))]
+    mixed = overlaid(other)
+    assert mixed is not None
+    assert len(mixed.legend) == 11

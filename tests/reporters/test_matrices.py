@@ -28,17 +28,17 @@ def test_the_terminal_names_cells_by_what_varies_in_one_table() -> None:
     assert lines[:6] == [
         "All 4 privacy claims are proved.",
         "sweep, 4 cells",
-        "  noise  k  main             conformance",
-        "  0.5    1  proved [0.4, 1]  not tested",
-        "  0.5    8  proved [0.4, 2]  not tested",
-        "  1      1  proved [0.4, 3]  not tested",
+        "  noise  k  main                                conformance",
+        "  0.5    1  proved, at most 1 (proved formula)  not tested",
+        "  0.5    8  proved, at most 2 (proved formula)  not tested",
+        "  1      1  proved, at most 3 (proved formula)  not tested",
     ]
 
 
 def test_a_cell_that_is_not_as_expected_is_marked_there_and_told_in_full_below() -> None:
     result = factory.result(cell({"k": 1}), cell({"k": 8}, verdict="open", expected=False))
     text = render_brief(result)
-    assert "8  open [0.4, 2.5], NOT AS EXPECTED" in text
+    assert "8  open, at most 2.5 (proved formula), NOT AS EXPECTED" in text
     assert "Not as expected: sweep, k=8 (sweep[8])" in text
     assert "Not as expected: sweep, k=1" not in text
 
@@ -47,7 +47,7 @@ def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
     result = factory.result(*(cell({"noise": i, "description": "x" * 30}) for i in range(200)))
     wide, narrow = (render_brief(result, width=width).splitlines() for width in (80, 36))
     assert len(wide) <= 220
-    assert "  noise=7: main: proved [0.4, 2.5];" in narrow
+    assert "  noise=7: main: proved, at most 2.5" in narrow
 
 
 def test_the_page_shows_one_table_and_folds_what_is_as_expected() -> None:
@@ -68,8 +68,9 @@ def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_n
     assert "a0-f0-title" not in many
     assert "<h3>Findings</h3>" in few
     assert "<h3>Findings</h3>" not in many
-    assert many.count("writes the embedded result, which has all of them") == 9
-    assert "<summary>9 claims as expected</summary>" in many
+    assert many.count("writes the embedded result with all of them") == 9
+    assert many.count("<h3>Audited mechanism</h3>") == many.count("<h3>Assumptions</h3>") == 1
+    assert "<summary>1 claim as expected</summary>" in many
 
 
 def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None:
@@ -77,4 +78,4 @@ def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None
     page = render(factory.result(*(factory.audit(f"a{n}") for n in range(40)), wrong))
     drawn = [number for number in range(41) if f'id="a{number}-f0-title"' in page]
     assert drawn == [*range(23), 40]
-    assert page.count("writes the embedded result, which has all of them") == 17
+    assert page.count("writes the embedded result with all of them") == 17

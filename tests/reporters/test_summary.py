@@ -17,7 +17,6 @@ from dpspec.reporters.risk import highest_rate
 from dpspec.reporters.summary import (
     Answer,
     answer,
-    audited,
     details,
     principal,
     remedies,
@@ -142,10 +141,10 @@ def test_the_executed_run_has_a_sentence() -> None:
     fine = audit(conformance=factory.conformance("no-deviation-found"))
     assert said(fine).endswith("1 conformance test of the executed run found no deviation above its detection limit.")
     deviating = audit(conformance=factory.conformance("deviates", expected=False))
-    assert said(deviating).startswith("The executed run deviates from its declaration: proofs apply to")
+    assert said(deviating).startswith("The executed run deviates from its declaration: no bound applies to")
     assert verdict_sentence(factory.result(deviating)) == "The executed run deviates from its declaration: demo."
     intended = said(audit(conformance=factory.conformance("deviates")))
-    assert intended.startswith("The executed run deviates from its declaration, as this control intends: proofs")
+    assert intended.startswith("The executed run deviates from its declaration, as this control intends: no bound")
     assert "found no deviation" not in intended
     assert "No training code was run: results apply to the specification." in said(audit(planned_trials=0, trials=()))
     assert said(audit()).endswith("The conformance of the executed run was not tested.")
@@ -158,12 +157,12 @@ def test_the_executed_run_has_a_sentence() -> None:
         (
             (factory.verdict("one", verdict="refuted", expected=False, lower=4.2929, upper=4.2936),),
             "bad",
-            "The claim is not met: epsilon 4.292 to 4.294, claimed 3",
+            "The claim is not met: claimed epsilon 3, at least 4.292",
         ),
         (
             (factory.verdict("one"), factory.verdict("two", verdict="open", expected=False, lower=None, upper=3.2)),
             "bad",
-            "The claim two is not proved: epsilon at most 3.2, claimed 3",
+            "The claim two is not proved: claimed epsilon 3, at most 3.2 (proved formula)",
         ),
         (
             tuple(factory.verdict(name, verdict="open", expected=False) for name in "ab"),
@@ -210,7 +209,7 @@ def test_remedies_are_values_with_the_present_ones() -> None:
     assert list(remedies(audit())) == []
 
 
-def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
+def test_assumptions_have_descriptions_and_names() -> None:
     unchecked = Assumption(
         name="independent-noise", status="unchecked", text="every step draws fresh noise; no test exists"
     )
@@ -218,16 +217,11 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
     stated = Assumption(name="released", status="declared", text="only the output is released")
     tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
     finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
-    environment = FrozenMap({"mechanisms": {"group": "training with noise"}})
-    one = factory.result(audit(findings=(finding,), planned_trials=1), environment=environment)
-    assert next(audited(one, ["demo"])).endswith("by training with noise (mechanism group).")
-    text = " ".join(untested(one.audits))
+    text = " ".join(untested([audit(findings=(finding,), planned_trials=1)]))
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
     assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
-    strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
-    assert "by the mechanism theirs." in next(audited(factory.result(strange), ["demo"]))
 
 
 def test_cells_are_named_by_their_values_in_the_risk() -> None:

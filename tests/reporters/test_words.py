@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
+from support import results as factory
 from support.specs import DECLARED
 
 import dpspec
-from dpspec.contract import Check, FrozenMap, Scope
+from dpspec.contract import Check, Finding, FrozenMap, Scope
 from dpspec.contract.results import Conformance, Result
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import statement, terminal, words
@@ -127,3 +128,51 @@ def test_a_document_that_was_edited_is_read_all_the_same(users: Result) -> None:
         data = FrozenMap({"kind": "declared", "records_per_user": bound})
         edited = dataclasses.replace(audit, document=FrozenMap({**audit.document, "data": data}))
         assert "adding or removing a user, seeing" in dict(details(edited))["Adversary"]
+
+
+UPPER = Finding(
+    quantity="epsilon", value=2.349, bound="upper", rigor="certified", method="pld", source="s",
+    at=FrozenMap({"delta": 1e-5}),
+)  # fmt: skip
+THEORY = dataclasses.replace(UPPER, value=2.348, bound="lower")
+EXECUTED = Scope(pipeline="executed", data="planted")
+ATTACK = dataclasses.replace(UPPER, value=0.61, bound="lower", rigor="statistical", scope=EXECUTED)
+SHOWN = "attack shows at least 0.61 of at most 2.349 (certified)"
+
+
+LATER = dataclasses.replace(ATTACK, at=FrozenMap({"delta": 0.1}))
+APPROXIMATE = dataclasses.replace(UPPER, rigor="approximate")
+OF_DATASET = dataclasses.replace(THEORY, scope=Scope(data="this"))
+
+
+@pytest.mark.parametrize(
+    ("findings", "lower", "upper", "text"),
+    [
+        ((UPPER, THEORY, ATTACK), 2.348, 2.349, f"{SHOWN}; at least 2.348 on worst-case data"),
+        ((UPPER, ATTACK), 0.61, 2.349, SHOWN),
+        ((UPPER, THEORY), 2.348, 2.349, "at most 2.349 (certified); at least 2.348 on worst-case data"),
+        ((UPPER, OF_DATASET), 2.348, 2.349, "at most 2.349 (certified); at least 2.348 on this dataset"),
+        ((UPPER, THEORY, LATER), None, 2.349, "at most 2.349 (certified)"),
+        ((UPPER, ATTACK), 0.61, None, "attack shows at least 0.61; no upper bound"),
+        ((UPPER, ATTACK), 0.61, 0.5, "attack shows at least 0.61 of at most 0.5 (certified), a contradiction"),
+        ((APPROXIMATE, ATTACK), 0.61, 2.349, "attack shows at least 0.61; about 2.349"),
+        ((UPPER, THEORY), None, None, "no bound"),
+    ],
+)
+def test_the_bounds_of_a_claim_in_words(
+    findings: tuple[Finding, ...], lower: float | None, upper: float | None, text: str
+) -> None:
+    verdict = factory.verdict(lower=lower, upper=upper)
+    assert str(words.bounds(factory.audit(findings=findings), verdict)) == text
+
+
+def test_a_run_that_deviates_has_the_bound_of_its_attack_only() -> None:
+    """Also in results from which the bounds are not removed."""
+    audit = factory.audit(findings=(UPPER, THEORY, ATTACK), conformance=factory.conformance("deviates"))
+    shown = str(words.bounds(audit, factory.verdict(lower=2.348, upper=2.349)))
+    assert shown == "attack shows at least 0.61; no bound applies to this run"
+
+
+def test_a_metric_has_no_attack() -> None:
+    verdict = factory.verdict(kind="metric", lower=0.61, upper=None)
+    assert str(words.bounds(factory.audit(findings=(UPPER, ATTACK)), verdict)) == "at least 0.61"

@@ -1,4 +1,4 @@
-"""Reports on a recorded run that deviates show no number of its schedule as if it held."""
+"""Reports on a run that deviates show no number of its declaration or schedule as if it held."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from dpspec.contract.results import AccountantReport, Conformance, Recording, Re
 from dpspec.reporters import ci, markdown, page, statement, terminal
 from dpspec.reporters.figures import figures
 from dpspec.results import codec
-from dpspec.results.void_bounds import has_void_bounds, without_void_bounds
+from dpspec.results.void_bounds import without_void_bounds
 
 #: The upper end of the schedule's epsilon, and of its mu; no other number of the result begins so.
 EPSILON, MU = 1.4142, 0.57721
@@ -76,9 +76,10 @@ RENDERERS: dict[str, Callable[[Result], str]] = {
 }
 
 
+@pytest.mark.parametrize("changes", [{}, {"recording": None}], ids=["recording", "spec"])
 @pytest.mark.parametrize("name", RENDERERS)
-def test_no_number_of_the_schedule_is_shown(name: str) -> None:
-    text = RENDERERS[name](recorded())
+def test_no_number_of_the_schedule_is_shown(name: str, changes: dict[str, object]) -> None:
+    text = RENDERERS[name](recorded(**changes))
     assert not re.search(r"1\.41|0\.577", text)
     assert "this number" not in text
     assert "instead, which the present values prove" not in text
@@ -91,12 +92,20 @@ def test_the_numbers_of_a_run_without_deviation_are_shown() -> None:
     assert "1.41" in terminal.render(fine)
 
 
-def test_the_data_keep_all_numbers_and_a_spec_keeps_its_bounds() -> None:
-    result = recorded()
-    assert codec.load(codec.dump(result)).audits[0].verdicts[0].upper == EPSILON
+def test_the_data_keep_all_numbers() -> None:
+    assert codec.load(codec.dump(recorded())).audits[0].verdicts[0].upper == EPSILON
+
+
+def test_a_metric_of_a_run_that_deviates_remains() -> None:
     spec = recorded(recording=None)
-    assert not has_void_bounds(spec.audits[0])
-    assert without_void_bounds(spec) == spec
+    (audit,) = spec.audits
+    accuracy = dataclasses.replace(audit.findings[0], quantity="accuracy", bound="estimate", value=0.9, at=FrozenMap())
+    useful = factory.verdict("useful", kind="metric", quantity="accuracy", lower=0.9, lower_finding=2, upper=None)
+    useful = dataclasses.replace(useful, upper_finding=None)
+    changed = dataclasses.replace(audit, findings=(*audit.findings, accuracy), verdicts=(*audit.verdicts, useful))
+    (shown,) = without_void_bounds(dataclasses.replace(spec, audits=(changed,))).audits
+    assert shown.findings == (accuracy,)
+    assert [(verdict.lower, verdict.upper) for verdict in shown.verdicts] == [(None, None), (0.9, None)]
 
 
 def test_the_lower_bound_of_an_attack_remains() -> None:

@@ -133,7 +133,7 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
 def test_reports_show_it_and_name_unmeasured_quantities(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
     *estimates, decides_nothing = words.as_run(audited[1])
     assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 4
-    assert "No claim depends on this estimate." in decides_nothing
+    assert "No claim depends on these estimates." in decides_nothing
     assert "may violate this assumption" not in decides_nothing
     status = replace(audited[1].conformance, status="deviates")
     deviating = words.as_run(replace(audited[1], conformance=status))
