@@ -28,7 +28,8 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.group import Group, meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.recognized import inner_module, refuse_processes, uncompiled
+from dpspec.recording.released_model import recorded_digests
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
@@ -282,6 +283,8 @@ class WatchedTraining:
         left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
+        if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
+            self.writer.write_weights(recorded_digests(inner_module(self._parts.model)))
         self.writer.end(
             {
                 **self._facts(),

@@ -22,6 +22,7 @@ from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import of_ranks
+from dpspec.recording.folder.joined_folder import Comparison, joined_comparison
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 from dpspec.recording.ranks import rank_watch
 
@@ -105,6 +106,12 @@ def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path)
     assert (mine.lower, mine.upper) == pytest.approx((other.lower, other.upper), rel=1e-6)
     assert {one.assumption for one in joined.checks} == {one.assumption for one in single.checks}
     assert {one.name for one in joined.assumptions} == {one.name for one in single.assumptions}
+
+
+def test_comparisons_of_sharded_ranks_count_in_all_parts() -> None:
+    parts = [Comparison(lengths=[5, 5], longest=5, ended=True, parallel=(3.0, 2), squares=(1, 0.5)) for _ in range(2)]
+    joined = joined_comparison(parts)
+    assert (joined.parallel, joined.squares, joined.lengths) == ((6.0, 4), (2, 1.0), [10, 10])
 
 
 def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:

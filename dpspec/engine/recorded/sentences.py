@@ -14,17 +14,23 @@ from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 
 
-def confirmations(run: RecordedRun, delta: float, group_size: int, public: Collection[str]) -> Iterator[str]:
-    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm."""
+def confirmations(
+    run: RecordedRun, group_size: int, public: Collection[str], *, released: bool = False
+) -> Iterator[str]:
+    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm.
+
+    released: whether the model to be released is the recorded one at its end.
+    """
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
     if group_size == 1:
         yield f"one person has one of the {records}{_no_copies(run)}"
     else:
         yield f"one person has at most {group_size} of the {records}"
+    when = "before or during" if released else "before, during or after"
     yield (
-        "nothing else was trained on these records, before, during or after the block, and no teacher or other model "
-        "that read them is used"
+        f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
+        "is used"
     )
     yield "the released model was chosen without them (checkpoints, early stopping)"
     constants = joined([*_constants(run, public), f"{run.steps} steps"])

@@ -20,6 +20,7 @@ from dpspec.recording.folder.facts import Facts, of_ranks
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.weights import Table
 from dpspec.stats import gaussian_noise
 
 #: The largest number of processes all of whose pairs are compared; of more, successive ones.
@@ -151,6 +152,11 @@ class JoinedFolder:
     @property
     def has_canaries(self) -> bool:
         return False
+
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end, of the first rank; None if each rank holds rows of it."""
+        return self.ranks[0].weights
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         comparison, world = self.comparison, len(self.ranks)
@@ -323,6 +329,8 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     ]
     pairs = zip(*(overlaps for comparison in comparisons if (overlaps := comparison.overlaps)), strict=False)
     steps, total, largest = zip(*(comparison.along for comparison in comparisons), strict=True)
+    parallel, degrees = zip(*(comparison.parallel for comparison in comparisons), strict=True)
+    equal_squares, expected_squares = zip(*(comparison.squares for comparison in comparisons), strict=True)
     return Comparison(
         **{name: sum(getattr(comparison, name) for comparison in comparisons) for name in counts},
         lengths=[sum(column) for column in zip(*lengths, comparisons[-1].lengths, strict=False)],
@@ -332,7 +340,9 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
             (sum(expected), sum(common), min(least))
             for expected, common, least in (zip(*pair, strict=True) for pair in pairs)
         ],
+        parallel=(sum(parallel), sum(degrees)),
         along=(sum(steps), sum(total), max(largest)),
+        squares=(sum(equal_squares), sum(expected_squares)),
         other_data=any(comparison.other_data for comparison in comparisons),
     )
 

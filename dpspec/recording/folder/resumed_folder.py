@@ -26,6 +26,7 @@ from dpspec.recording.folder.joined_folder import (
 )
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
+from dpspec.recording.folder.weights import Table
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
@@ -164,6 +165,11 @@ class ResumedFolder:
     @property
     def has_canaries(self) -> bool:
         return self.parts[-1].has_canaries
+
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end of the last part."""
+        return self.parts[-1].weights
 
     @property
     def joints(self) -> list[tuple[int, Seam]]:

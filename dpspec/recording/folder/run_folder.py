@@ -4,6 +4,7 @@
 internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
 the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
 end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
+``weights.json`` has digests of the model's tensors at the end.
 
 The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
 (4 bytes, little-endian), its kind (1 byte), its payload, and the first 16 bytes of SHA-256 of the digest of the frame
@@ -29,6 +30,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import Facts, read_facts
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
+from dpspec.recording.folder.weights import WEIGHTS, Table, read_table, write_table
 
 #: Largest size of a payload in bytes.
 LONGEST = 1 << 22
@@ -109,7 +111,7 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
 MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log", "canaries.npz", "states.log"
 
 #: All files, in the order of their digest.
-FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES)
+FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES, WEIGHTS)
 
 #: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and
 #: the reason for which the recorder stopped, after the last internal step.
@@ -174,6 +176,10 @@ class RunWriter:
 
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())
+
+    def write_weights(self, tensors: Table) -> None:
+        """Write the digests of the model at the end."""
+        _write_new(self._folder / WEIGHTS, write_table(tensors))
 
     def end(self, facts: Mapping[str, Any]) -> None:
         try:
@@ -308,6 +314,11 @@ class RunFolder:
     @property
     def has_canaries(self) -> bool:
         return (self.path / CANARIES).exists()
+
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end; None if the recorder wrote none."""
+        return read_table(self.path / WEIGHTS)
 
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
         ended, scored, length = False, False, 0
