@@ -69,7 +69,7 @@ def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:
         if not (isinstance(name, str) and isinstance(tensor, Tensor) and _is_dense(tensor)):
             kind = type(tensor).__name__
             raise UsageError(
-                f"{where}: the entry {shortened(str(name), 60)!r} is no dense tensor, but {kind}: save "
+                f"{where}: the entry {shortened(str(name), 60)!r} is {kind} and must be a dense tensor: save "
                 "model.state_dict() alone"
             )
     return {name: _digest(tensor) for name, tensor in content.items()}

@@ -82,10 +82,10 @@ def test_a_spec_names_safetensors_only(trained: Any, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"epoch": 3}, "the entry 'epoch' is no dense tensor, but int"),
+        ({"epoch": 3}, "the entry 'epoch' is int and must be a dense tensor"),
         ({}, "must have tensors by name"),
         (torch.ones(2), "must have tensors by name, got Tensor"),
-        ({"a": torch.ones(2).to_sparse()}, "is no dense tensor"),
+        ({"a": torch.ones(2).to_sparse()}, "must be a dense tensor"),
         (Path("x"), "refuses it"),  # not in the list of classes that torch unpickles
     ],
 )

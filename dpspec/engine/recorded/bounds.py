@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 from scipy import special
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
 from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.contract.results import RecordedPhase
@@ -48,6 +48,8 @@ _SMALLEST, _LARGEST = 1e-100, 1e9
 
 def phases_of(run: RecordedRun) -> list[RecordedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
+    if run.header.clipping == "adaptive":  # chosen by noisy counts
+        clip_norms = [None] * run.steps
     keys = zip(noise_multipliers(run), clip_norms, run.rates, strict=True)
     phases: list[RecordedPhase] = []
     first = 1
@@ -139,10 +141,6 @@ def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, 
 
 def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
     scheme = run.header.scheme
-    if run.header.clipping == "adaptive":
-        return ScheduleEpsilon(
-            None, "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
-        )
     if bare := sum(sigma < _SMALLEST for sigma in noise):
         reason = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
         return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=reason, tight=False)
@@ -153,6 +151,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
     rates = [rate for rate in run.rates if rate is not None]
     if len(rates) == len(noise):
+        if run.header.clipping == "adaptive":
+            return _adaptive_epsilon(run, noise, rates, adjacency, delta, size)
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
@@ -238,6 +238,36 @@ def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: in
     return PrivacyLoss(tuple(components)), exact
 
 
+def _adaptive_epsilon(
+    run: RecordedRun, noise: Sequence[float], rates: Sequence[float], adjacency: str, delta: float, size: int
+) -> ScheduleEpsilon:
+    """Epsilon of steps with Opacus' adaptive clipping, whose noisy count costs too.
+
+    Opacus adds more noise to gradients than its multiplier says, and divides the count by the real batch size: Theorem
+    55 of ``docs/explanation/proofs/adaptive-clipping.md``.
+    """
+    if adjacency == ADD_REMOVE:
+        reason = "which nothing bounds if a record is added or removed: use --adjacency zero-out"
+        return ScheduleEpsilon(None, f"adaptive clipping divides its noisy count by the real batch size, {reason}")
+    counted = None if run.end is None else run.end.adaptive
+    if counted is None or counted[0] < run.steps or not 0.0 < counted[5] < _LARGEST:
+        return ScheduleEpsilon(None, "the noisy count of adaptive clipping was not observed at every step")
+    raised = run["deviation"] / run["clip_norm"] / run["noise_multiplier"]
+    multipliers = np.asarray(noise) * raised
+    if not np.isfinite(multipliers).all():
+        return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
+    counts = Counter(zip([_rounded_down(sigma) for sigma in multipliers.tolist()], rates, strict=True))
+    pairs = ((real_divisor_pair(rate, sigma, counted[5], size), steps) for (sigma, rate), steps in counts.items())
+    method = "Gaussians of the drawn records, with the noisy count of adaptive clipping; batches amplify nothing"
+    return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
+
+
+def _rounded_down(value: float) -> float:
+    """Round down to six digits, so that rounded clip norms give one multiplier."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return min(value, math.floor(value / unit * (1.0 + 1e-12)) * unit)
+
+
 def _ranked_epsilon(
     world: int, share: int, noise: Sequence[float], rates: Sequence[float], delta: float, size: int
 ) -> ScheduleEpsilon:
@@ -284,7 +314,7 @@ def _profile(run: RecordedRun, adjacency: str, size: int) -> list[tuple[float, f
     if interval is None or math.isinf(interval.upper):
         return []
     noise, rates = [sigma or 0.0 for sigma in noise_multipliers(run)], [rate for rate in run.rates if rate is not None]
-    if len(rates) < len(noise):
+    if len(rates) < len(noise) or run.header.clipping == "adaptive":
         ends = [(epsilon_of(run, adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
         return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
     epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)

@@ -229,6 +229,9 @@ def _executed(
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
         needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
+    elif run.header.clipping == "adaptive" and _declared_phases(spec):
+        text = ", but phases do not declare the noisy count of adaptive clipping: write mechanism: {kind: recorded}"
+        needed = (*needed, stated("bounded", text, "false"))
     accept, select, ignore = _rule_names(spec)
     rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]

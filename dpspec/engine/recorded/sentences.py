@@ -64,8 +64,14 @@ def _no_copies(run: RecordedRun) -> str:
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
     """The constants that the user does not declare public, with their values or ranges."""
     for name in ("learning_rate", "clip_norm", "noise_multiplier"):
-        if public_name(name) not in public and (text := _range(run[name])):
-            yield f"{name.replace('_', ' ')} {text}"
+        adaptive = name == "clip_norm" and run.header.clipping == "adaptive"
+        text = _range(run[name][:1] if adaptive else run[name])
+        if public_name(name) not in public and text:
+            yield (
+                f"first clip norm {text} and the constants of its adaptation"
+                if adaptive
+                else f"{name.replace('_', ' ')} {text}"
+            )
 
 
 def _range(values: Array) -> str:

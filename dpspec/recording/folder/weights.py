@@ -61,7 +61,7 @@ class ReleasedModel:
     tensors: Table
 
     def differences(self, recorded: Table) -> list[str]:
-        """The tensors that are not those of a recording's end, each with the reason.
+        """The tensors that no tensor of a recording's end equals, each with the reason.
 
         A name may have the prefixes of wrappers. A tensor of another name is equal if a recorded tensor has its values,
         as tied or renamed tensors do. Recorded tensors that are not released do not matter.
