@@ -55,11 +55,9 @@ RANK = RankStep(
         for n, name in enumerate(("gradients", "parameters", "seed", "noise_seed", "noise_state", "order"))
     },
     foreign=3,
-    compared=7,
     own=np.arange(4, dtype=np.float32),
     total=np.arange(4, 8, dtype=np.float32),
     noise=np.arange(8, 10, dtype=np.float16),
-    places=np.array([1, 5, 9]),
 )
 
 

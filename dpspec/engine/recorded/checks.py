@@ -78,7 +78,6 @@ _ADVICE = {
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
-    noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
     _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,6 @@ from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
 from dpspec.recording.folder.weights import Table
 from dpspec.stats import gaussian_noise
-
-#: The largest number of processes all of whose pairs are compared; of more, successive ones.
-_ALL_PAIRS = 16
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
@@ -54,11 +51,9 @@ class Comparison:
     different parameters in their passes. summed: whose reduced gradients are not the sum of all ranks'. shared: records
     drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that another one uses or used.
     foreign: with batches from outside of a rank's share, or in different orders of the records. compared: steps with
-    observations of all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest
-    logarithm of the p-value of a step]; equal: the expected number if the draws were equal. parallel: of the noise of
-    sharded ranks, the squared components along each other and their number. along: of the noise of one rank along the
-    sum of the others, the number of steps, and the total and the largest of its squares. squares: the number of layers
-    and steps at which two ranks' rows have the same sum of squared noise, and the expected number. other_data: whether
+    observations of all ranks. parallel: of the noise of sharded ranks, the squared components along each other and
+    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
+    and the expected number. other_data: whether
     records at the same places differ. ended: whether all ranks have an end; interim: otherwise the facts that they
     noted last, None unless all noted some.
     """
@@ -73,10 +68,7 @@ class Comparison:
     seeds: int = 0
     foreign: int = 0
     compared: int = 0
-    overlaps: list[tuple[float, int, float]] = field(default_factory=list)
-    equal: float = 0.0
     parallel: tuple[float, int] = (0.0, 0)
-    along: tuple[int, float, float] = (0, 0.0, 0.0)
     squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
@@ -219,9 +211,7 @@ class JoinedFolder:
         comparison, world = self.comparison, len(self.ranks)
         comparison.unequal = comparison.summed = comparison.shared = 0
         comparison.seeds = comparison.foreign = comparison.compared = 0
-        rank_pairs = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
-        pairs, comparison.equal, comparison.parallel = dict.fromkeys(rank_pairs, (0.0, 0, 0.0)), 0.0, (0.0, 0)
-        comparison.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
+        comparison.parallel, seeds = (0.0, 0), [set[bytes]() for _ in range(world)]
         holders = self._holders
         for steps, *internal_steps in zip(
             zip(*(rank_folder.steps() for rank_folder in self.ranks), strict=False),
@@ -238,7 +228,7 @@ class JoinedFolder:
                 comparison.shared += sum(len(np.unique(indices)) for indices in members) - len(np.unique(whole))
             observed = [step.rank for step in internal_steps if step.rank is not None]
             if len(observed) == world:
-                self._compare(observed, public[0], pairs, seeds)
+                self._compare(observed, public[0], seeds)
             largest = _worst([step.largest for step in internal_steps], 1.0)
             # The sum is too long for its contributions if it is on one rank.
             excess = _worst([step.sum_norm - count for step, count in zip(internal_steps, rows, strict=True)], 0.0)
@@ -254,28 +244,15 @@ class JoinedFolder:
                 outside=_worst([step.outside for step in internal_steps], 0.0),
                 members=whole,
             )
-        comparison.overlaps = list(pairs.values())
 
-    def _compare(
-        self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[Any, Any], seeds: Sequence[set[bytes]]
-    ) -> None:
-        comparison, first, rate = self.comparison, observed[0], step.rate
+    def _compare(self, observed: Sequence[RankStep], step: PublicStep, seeds: Sequence[set[bytes]]) -> None:
+        comparison, first = self.comparison, observed[0]
         comparison.compared += 1
         rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
             squares, degrees = gaussian_noise.dependence(np.stack(rows))
             comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
-        widths = {len(rank_step.own) for rank_step in observed}
-        if len(rows) == 1 and step.deviation > 0.0 and widths == {len(rows[0])}:
-            # one rank adds the noise, which the other ranks' sum may not depend on
-            other_ranks_sum = np.sum(
-                [rank_step.own for rank_step in observed if not len(rank_step.noise)], axis=0, dtype=np.float64
-            )
-            if 0.0 < (length := float(np.linalg.norm(other_ranks_sum))) < math.inf:
-                square = (float(np.dot(rows[0], other_ranks_sum)) / length) ** 2
-                steps, total, largest = comparison.along
-                comparison.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         same = all(
             (rank_step.gradients, rank_step.parameters) == (first.gradients, first.parameters) for rank_step in observed
@@ -293,17 +270,6 @@ class JoinedFolder:
             if other_seeds is not rank_seeds
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
-        if not 0.0 < rate < 1.0 or self.header.share is None:
-            return
-        comparison.equal += first.compared * rate
-        for (first_rank, second_rank), (expected, common, least) in pairs.items():
-            both = len(np.intersect1d(observed[first_rank].places, observed[second_rank].places))
-            mean = (first.compared + 1) * rate**2  # shares differ by at most one record
-            pairs[first_rank, second_rank] = (
-                expected + mean,
-                common + both,
-                min(least, gaussian_noise.log_repeats(both, mean)),
-            )
 
     def _compare_squares(self, layers: Sequence[Floats]) -> None:
         """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
@@ -322,13 +288,11 @@ class JoinedFolder:
 
 def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
-    counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared", "equal")
+    counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared")
     lengths = [
         comparison.lengths if comparison.ended else [min(comparison.lengths)] * len(comparison.lengths)
         for comparison in comparisons[:-1]
     ]
-    pairs = zip(*(overlaps for comparison in comparisons if (overlaps := comparison.overlaps)), strict=False)
-    steps, total, largest = zip(*(comparison.along for comparison in comparisons), strict=True)
     parallel, degrees = zip(*(comparison.parallel for comparison in comparisons), strict=True)
     equal_squares, expected_squares = zip(*(comparison.squares for comparison in comparisons), strict=True)
     return Comparison(
@@ -336,12 +300,7 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
         lengths=[sum(column) for column in zip(*lengths, comparisons[-1].lengths, strict=False)],
         longest=sum(map(max, lengths)) + comparisons[-1].longest,
         other={name: None for comparison in comparisons for name in comparison.other},
-        overlaps=[
-            (sum(expected), sum(common), min(least))
-            for expected, common, least in (zip(*pair, strict=True) for pair in pairs)
-        ],
         parallel=(sum(parallel), sum(degrees)),
-        along=(sum(steps), sum(total), max(largest)),
         squares=(sum(equal_squares), sum(expected_squares)),
         other_data=any(comparison.other_data for comparison in comparisons),
     )
