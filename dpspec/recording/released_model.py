@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.weights import ReleasedModel, TensorDigest, read_safetensors
+from dpspec.recording.folder.weights import ReleasedModel, TensorDigest
 from dpspec.regular_files import open_regular
 from dpspec.text import shortened
 
-#: The largest file of torch: 64 GiB.
+#: The largest file: 64 GiB.
 _MOST_BYTES = 1 << 36
 
-#: Suffixes of files that ``torch.save`` writes.
+#: Suffixes of files of safetensors, and of files that ``torch.save`` writes.
+SAFETENSORS = ".safetensors"
 _OF_TORCH = (".pt", ".pth", ".bin")
 
 
@@ -36,7 +38,7 @@ def recorded_digests(model: nn.Module) -> dict[str, TensorDigest]:
 def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
     """The digests of a file of safetensors or ``torch.save``, or of a ``state_dict()``.
 
-    A file of torch is read by ``torch.load(weights_only=True)``, up to 64 GiB; no other object is unpickled.
+    Files have up to 64 GiB. A file of torch is read by ``torch.load(weights_only=True)``, which unpickles tensors only.
 
     Raises:
         UsageError: The file cannot be read, or has something else than tensors by name.
@@ -44,22 +46,30 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
     if isinstance(model, Mapping):
         return ReleasedModel("the state_dict", _by_name(model, "model"))
     path = Path(model)
-    if path.suffix == ".safetensors":
-        return read_safetensors(path)
-    if path.suffix not in _OF_TORCH:
-        raise UsageError(f"{path}: a model must be a file .safetensors, {', '.join(_OF_TORCH)}")
+    if path.suffix not in (SAFETENSORS, *_OF_TORCH):
+        raise UsageError(f"{path}: a model must be a file {', '.join((SAFETENSORS, *_OF_TORCH))}")
     try:
         with open_regular(path, _MOST_BYTES) as file:
             lazy = zipfile.is_zipfile(file)
+        if path.suffix == SAFETENSORS:
+            return ReleasedModel(path.name, _of_safetensors(path))
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazy)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reason = shortened(str(error).partition("\n")[0], 120)
-        raise UsageError(f"{path}: torch.load(weights_only=True) refuses it: {reason}") from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        reader = "safetensors" if path.suffix == SAFETENSORS else "torch.load(weights_only=True)"
+        raise UsageError(f"{path}: {reader} refuses it: {shortened(str(error).partition(chr(10))[0], 120)}") from None
     return ReleasedModel(path.name, _by_name(content, str(path)))
+
+
+def _of_safetensors(path: Path) -> dict[str, TensorDigest]:
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: _digest(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    if not tensors:
+        raise ValueError("it holds no tensor")
+    return tensors
 
 
 def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:

@@ -108,9 +108,9 @@ def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path)
 
 
 def test_comparisons_of_sharded_ranks_count_in_all_parts() -> None:
-    parts = [Comparison(lengths=[5, 5], longest=5, ended=True, parallel=(3.0, 2), squares=(1, 0.5)) for _ in range(2)]
+    parts = [Comparison(lengths=[5, 5], longest=5, ended=True, parallel=(3.0, 2)) for _ in range(2)]
     joined = joined_comparison(parts)
-    assert (joined.parallel, joined.squares, joined.lengths) == ((6.0, 4), (2, 1.0), [10, 10])
+    assert (joined.parallel, joined.lengths) == ((6.0, 4), [10, 10])
 
 
 def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:

@@ -1,7 +1,5 @@
 """The model to be released, compared with the recording's end."""
 
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import RunFolder
-from dpspec.recording.folder.weights import WEIGHTS, TensorDigest, read_safetensors, read_table
+from dpspec.recording.folder.weights import WEIGHTS, TensorDigest, read_table
 from dpspec.recording.released_model import recorded_digests, released_model
 
 
@@ -95,35 +93,11 @@ def test_other_contents_of_torch_are_refused(content: Any, words: str, tmp_path:
         released_model(tmp_path / "file.pt")
 
 
-def written(header: Any, values: bytes = b"") -> bytes:
-    content = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(content)) + content + values
-
-
-ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "header is missing"),
-        (struct.pack("<Q", 2**62) + b"{}", "header is missing or too long"),
-        (written(b"[]"), "not a safetensors file"),
-        (written({}), "holds no tensor"),
-        (written({"a": ENTRY}, bytes(7)), "cut short"),
-        (written({"a": ENTRY}, bytes(9)), "bytes follow"),
-        (written({"a": {**ENTRY, "shape": [3]}}, bytes(8)), "other offsets"),
-        (written({"a": {**ENTRY, "shape": [-2, -1]}}, bytes(8)), "other offsets"),
-        (written({"a": {**ENTRY, "data_offsets": [4, 12]}}, bytes(12)), "other offsets"),
-        (written({"a": {**ENTRY, "dtype": "F3"}}, bytes(8)), "not a safetensors file"),
-        (written({"a": 3}), "not a safetensors file"),
-        (b"\x80\x04" + bytes(20), "header is missing"),
-    ],
-)
-def test_other_files_than_safetensors_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x02" + bytes(7) + b"{}", b"\x80\x04" + bytes(20)])
+def test_other_files_than_safetensors_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.safetensors").write_bytes(content)
-    with pytest.raises(UsageError, match=words):
-        read_safetensors(tmp_path / "file.safetensors")
+    with pytest.raises(UsageError, match="safetensors refuses it"):
+        released_model(tmp_path / "file.safetensors")
 
 
 def test_digests_of_files_are_those_of_torch(tmp_path: Path) -> None:
@@ -131,7 +105,7 @@ def test_digests_of_files_are_those_of_torch(tmp_path: Path) -> None:
     tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds}
     tensors |= {"scalar": torch.tensor(2.0), "empty": torch.zeros(0, 3), "turned": torch.arange(6.0).reshape(2, 3).t()}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "file.safetensors")
-    assert read_safetensors(tmp_path / "file.safetensors").tensors == released_model(tensors).tensors
+    assert released_model(tmp_path / "file.safetensors").tensors == released_model(tensors).tensors
 
 
 def test_the_recorded_tensors_are_those_of_state_dict() -> None:

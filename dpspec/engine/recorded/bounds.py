@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
-from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
+from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.contract.results import RecordedPhase
 from dpspec.data.score_table import read_columns
@@ -27,9 +27,7 @@ from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
-from dpspec.results.conformance_status import rejected
 from dpspec.stats.attacks import guess_counts
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 
 #: Confidence of the limits of a custom loop's measured noise.
 NOISE_CONFIDENCE = 0.99
@@ -116,27 +114,6 @@ def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sch
     if supported_share(run) < 1.0:  # a conservative noise multiplier gives no lower bound
         bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
     return bound
-
-
-def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:
-    """Epsilon of one record with the measured noise of each step over the largest norm; None if options hold.
-
-    A step whose noise is within four standard deviations of the expected size counts with its configured multiplier.
-    """
-    norms = [] if run.internal is None else run.internal.largest.tolist()
-    longest = max([1.0, *filter(math.isfinite, norms)])
-    noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
-    scaled, configured = run.scaled_squares, configured_multipliers(run)
-    multipliers = [sigma for sigma in configured if sigma is not None]
-    count = run.header.parameters
-    longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
-    if not (noise_off or longer) or scaled is None or len(multipliers) < len(configured) or not count:
-        return None
-    sizes = [math.sqrt(float(squares) / count) for squares in scaled]
-    relative_stds = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
-    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(multipliers, relative_stds, strict=True)]
-    epsilon = _bounded(run, noise, adjacency, delta, 1)
-    return None if epsilon.interval is None else epsilon.interval.upper
 
 
 def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
@@ -228,11 +205,8 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
 
 def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: int) -> tuple[PrivacyLoss, bool]:
     """The privacy loss of all steps, and whether no noise multiplier was rounded."""
-    rounded, exact = list(noise), len(set(noise)) <= _DISTINCT
-    if not exact:
-        exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
-        unit = 10.0**exponent
-        rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
+    exact = len(set(noise)) <= _DISTINCT
+    rounded = list(noise) if exact else _rounded_down(noise, _DIGITS)
     counts = Counter(zip(rounded, rates, strict=True))
     components = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     return PrivacyLoss(tuple(components)), exact
@@ -256,16 +230,17 @@ def _adaptive_epsilon(
     multipliers = np.asarray(noise) * raised
     if not np.isfinite(multipliers).all():
         return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
-    counts = Counter(zip([_rounded_down(sigma) for sigma in multipliers.tolist()], rates, strict=True))
+    rounded = _rounded_down(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
+    counts = Counter(zip(rounded, rates, strict=True))
     pairs = ((real_divisor_pair(rate, sigma, counted[5], size), steps) for (sigma, rate), steps in counts.items())
     method = "Gaussians of the drawn records, with the noisy count of adaptive clipping; batches amplify nothing"
     return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
 
 
-def _rounded_down(value: float) -> float:
-    """Round down to six digits, so that rounded clip norms give one multiplier."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
-    return min(value, math.floor(value / unit * (1.0 + 1e-12)) * unit)
+def _rounded_down(values: Sequence[float], digits: int) -> list[float]:
+    unit = 10.0 ** (np.floor(np.log10(np.maximum(values, 1e-300))) - (digits - 1))
+    rounded: list[float] = (np.floor(np.asarray(values) / unit) * unit).tolist()
+    return rounded
 
 
 def _ranked_epsilon(

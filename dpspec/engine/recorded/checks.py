@@ -77,7 +77,7 @@ _ADVICE = {
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
-    "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
+    "largest clipped norm": "Longer gradients lose more than the certified epsilon.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
     _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",

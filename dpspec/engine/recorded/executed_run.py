@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from dpspec.contract import (
     Evidence,
     Facts,
     Finding,
-    FrozenMap,
     Phase,
     Scope,
     Spec,
@@ -42,7 +40,6 @@ from dpspec.engine.recorded.bounds import (
     canary_bound,
     epsilon_of,
     evidence_of,
-    measured_epsilon,
     noise_multipliers,
     phases_of,
     profile_series,
@@ -66,7 +63,7 @@ from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
-from dpspec.recording.folder.weights import ReleasedModel, read_safetensors
+from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly
@@ -165,11 +162,13 @@ def _released(spec: Spec) -> ReleasedModel | None:
     name, released = spec.training.options.get("model"), GIVEN_MODEL.get()
     if name is None or released is not None:
         return released
+    from dpspec.recording.released_model import SAFETENSORS, released_model
+
     path = Path(spec.directory) / str(name)
     try:
-        if path.suffix != ".safetensors":
-            raise UsageError(f"{name}: a spec names a file .safetensors; dpspec check --model reads other files too")
-        return read_safetensors(path)
+        if path.suffix != SAFETENSORS:
+            raise UsageError(f"{name}: a spec names a file {SAFETENSORS}; dpspec check --model reads other files too")
+        return released_model(path)
     except UsageError as error:
         raise SpecError([locate(bad_value(str(error), ("training", "model")), spec.origin)]) from None
 
@@ -218,13 +217,6 @@ def _executed(
         if canaries is not None and not (adjacency == ADD_REMOVE and counted):
             guesses.append(evidence_of(run, canaries, adjacency))
             findings.append(lower_from(guesses[-1], CONFIDENCE))
-    measured = measured_epsilon(run, checks, strictest, deltas[-1])
-    if measured is not None:
-        scope = Scope(adjacency=strictest, access="all-iterates", adversary="gradient", pipeline="executed")
-        delta_and_size = FrozenMap({"delta": deltas[-1], "group_size": 1})
-        method = "the measured noise and norms of the run"
-        kind: dict[str, Any] = {"quantity": "epsilon", "bound": "estimate", "rigor": "approximate"}
-        findings.append(Finding(**kind, value=measured, at=delta_and_size, scope=scope, method=method, source=_SOURCE))
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
@@ -248,7 +240,7 @@ def _executed(
             steps=run.steps,
             ended=run.end is not None,
             setup=(*setup(run), f"SHA-256 of the recorded files: {digest}"),
-            cautions=tuple(cautions(run, deltas[-1], canaries, infinite=unbounded is not None)),
+            cautions=tuple(cautions(run, canaries, infinite=unbounded is not None)),
             unrecognized=tuple(unrecognized(run)),
             phases=tuple(phases[:_MOST_PHASES]),
             more_phases=max(0, len(phases) - _MOST_PHASES),

@@ -10,6 +10,7 @@ from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
+from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 
@@ -92,11 +93,14 @@ def executed_sentence(run: RecordedRun) -> str:
     phrases = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
     phrases += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
     optimizer = header.inner or header.optimizer or "no optimizer"
-    batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
+    clipping = f" with {header.clipping} clipping" if header.clipping not in ("flat", "own") else ""
+    clipping += f" in {header.world} processes" if header.world else ""
+    schemes = {"none": "batches not observed", "unknown": "batches of an unknown kind"}
+    batches = schemes.get(header.scheme, f"{header.scheme} batches")
+    batches = "batches reported by the loop" if reports_batches(run) else batches
     records_text = f" of {header.records:,} records" if header.records else ""
-    return (
-        f"{', '.join(phrases)}; {optimizer} on {header.parameters:,} parameters; {batches}{records_text}{_audits(run)}"
-    )
+    trained = f"{optimizer}{clipping} on {header.parameters:,} parameters"
+    return f"{', '.join(phrases)}; {trained}; {batches}{records_text}{_audits(run)}"
 
 
 def _audits(run: RecordedRun) -> str:

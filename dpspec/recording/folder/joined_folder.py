@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dpspec.errors import RecordingError
 from dpspec.recording.folder.facts import Facts, of_ranks
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
-from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
 from dpspec.recording.folder.weights import Table
 from dpspec.stats import gaussian_noise
 
@@ -27,9 +26,6 @@ _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 #: Relative difference of the sum over the ranks along a direction that rounding explains: of float32 gradients.
 SUMMED = 3e-6
-
-#: Relative difference of equal sums of squares by rounding.
-_EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
 _COMMON = (
@@ -52,8 +48,7 @@ class Comparison:
     drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that another one uses or used.
     foreign: with batches from outside of a rank's share, or in different orders of the records. compared: steps with
     observations of all ranks. parallel: of the noise of sharded ranks, the squared components along each other and
-    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
-    and the expected number. other_data: whether
+    their number. other_data: whether
     records at the same places differ. ended: whether all ranks have an end; interim: otherwise the facts that they
     noted last, None unless all noted some.
     """
@@ -69,7 +64,6 @@ class Comparison:
     foreign: int = 0
     compared: int = 0
     parallel: tuple[float, int] = (0.0, 0)
-    squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
     interim: Facts | None = None
@@ -154,7 +148,7 @@ class JoinedFolder:
         comparison, world = self.comparison, len(self.ranks)
         facts = {name: {getattr(rank_folder.header, name) for rank_folder in self.ranks} for name in (*_COMMON, "data")}
         comparison.other = {name: None for name in _COMMON if len(facts[name]) > 1}
-        comparison.other_data, comparison.noise, comparison.squares = len(facts["data"]) > 1, 0, (0, 0.0)
+        comparison.other_data, comparison.noise = len(facts["data"]) > 1, 0
         streams = [iter(rank_folder.steps()) for rank_folder in self.ranks]
         used, noisy, batches, step_count = [0] * world, 0, 0, 0
         while True:
@@ -170,8 +164,6 @@ class JoinedFolder:
             options = sorted({name for step in steps for name in step.options})
             different += [name for name in options if len({repr(step.options.get(name)) for step in steps}) > 1]
             comparison.other |= dict.fromkeys(different)
-            if self.header.shards:
-                self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
             batches += joined.batches % UNSEEN
             yield joined
@@ -271,20 +263,6 @@ class JoinedFolder:
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
 
-    def _compare_squares(self, layers: Sequence[Floats]) -> None:
-        """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
-        count, expected = self.comparison.squares
-        for first_rank, second_rank in pairwise(range(len(layers))):
-            sizes = np.array([size for _, size in self.ranks[first_rank].header.layers], dtype=np.float64)
-            same = sizes == [size for _, size in self.ranks[second_rank].header.layers]
-            if len(layers[first_rank]) == len(layers[second_rank]) == len(sizes):
-                mine, theirs = (layers[rank].astype(np.float64) for rank in (first_rank, second_rank))
-                used = same & (sizes > 0) & (mine > 0.0)
-                count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
-                # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
-                expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
-        self.comparison.squares = count, expected
-
 
 def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
@@ -294,14 +272,12 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
         for comparison in comparisons[:-1]
     ]
     parallel, degrees = zip(*(comparison.parallel for comparison in comparisons), strict=True)
-    equal_squares, expected_squares = zip(*(comparison.squares for comparison in comparisons), strict=True)
     return Comparison(
         **{name: sum(getattr(comparison, name) for comparison in comparisons) for name in counts},
         lengths=[sum(column) for column in zip(*lengths, comparisons[-1].lengths, strict=False)],
         longest=sum(map(max, lengths)) + comparisons[-1].longest,
         other={name: None for comparison in comparisons for name in comparison.other},
         parallel=(sum(parallel), sum(degrees)),
-        squares=(sum(equal_squares), sum(expected_squares)),
         other_data=any(comparison.other_data for comparison in comparisons),
     )
 

@@ -69,8 +69,7 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
             raise RecordingError(f"{part.path}: not the recording of this part")
         if difference := part_folders[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {difference} than the first part")
-        whole = [rank_folder.require_whole() for rank_folder in part.ranks]
-        ended.append(all(whole))
+        ended.append(all(rank_folder.ended for rank_folder in part.ranks))
     states = [_states(part) for part in part_folders]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(part_folders[0], RunFolder) and not (part_folders[0].header.part or ended[0]):
