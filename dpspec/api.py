@@ -162,6 +162,7 @@ def check(
     delta: float = 1e-5,
     group_size: int = 1,
     adjacency: str = "zero-out",
+    model: File | Mapping[str, Any] | None = None,
     public: Sequence[str] = (),
     assume: Sequence[str] = (),
     accept: Sequence[str] = (),
@@ -178,6 +179,8 @@ def check(
         delta: Of the claim, in (0, 1).
         group_size: The number of records of one person.
         adjacency: ``zero-out`` or ``add-remove``.
+        model: The model to be released, to compare with the recording's end: a file of safetensors or ``torch.save``
+            (``.pt``, ``.pth``, ``.bin``, up to 64 GiB, read with ``weights_only=True``), or a ``state_dict()``.
         public: Hyperparameters that do not depend on the records.
         assume: Open channels or assumptions that you assume.
         accept: Rules whose cautions you accept.
@@ -205,7 +208,8 @@ def check(
         ignore=tuple(ignore),
     )
     require_claim(claim)
-    return CheckedRun(result=check_run(Path(run), claim))
+    released = Path(model) if isinstance(model, str | PathLike) else model
+    return CheckedRun(result=check_run(Path(run), claim, model=released))
 
 
 def load(file: File) -> Result:

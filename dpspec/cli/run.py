@@ -230,6 +230,14 @@ def check(
             "add-remove (default of --history): the number is private. replace-one: for --history only.",
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The model to be released (.safetensors, or .pt of torch.save): its tensors must be those at the "
+            "recording's end.",
+        ),
+    ] = None,
     public: Annotated[
         list[str],
         typer.Option(
@@ -271,7 +279,7 @@ def check(
 
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     if history is not None:
-        names = {"RUN": run, "--public": public, "--assume": assume, "--accept": accept}
+        names = {"RUN": run, "--model": model, "--public": public, "--assume": assume, "--accept": accept}
         surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
@@ -294,7 +302,7 @@ def check(
     catalog = load_project()
     report_files = parse_reports(reports, catalog)
     with failures_in_reports(report_files):
-        result = check_run(run, claim, catalog)
+        result = check_run(run, claim, catalog, model)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)

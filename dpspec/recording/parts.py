@@ -10,6 +10,7 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
+from dpspec.recording.adaptive_count import CONSTANTS
 from dpspec.recording.folder.header import GRADIENTS, Header
 from dpspec.recording.planting.planted import GradientCanaries, Planted
 from dpspec.recording.ranks.group import Group
@@ -172,9 +173,10 @@ class Parts:
         of_layers = getattr(optimizer, "max_grad_norms", None)
         of_model = vars(self.hooks or self.model).get("max_grad_norm")
         norms = (norm, None if of_layers is None else tuple(of_layers), of_model)
+        chosen_by = tuple(getattr(optimizer, name, None) for name in CONSTANTS)
         options = {
             "noise_multiplier": multiplier,
-            "clip_norm": () if self.clipping == "adaptive" else norms,
+            "clip_norm": chosen_by if self.clipping == "adaptive" else norms,
             "divisor": divisor,
             "loss_reduction": reduction,
         }

@@ -91,12 +91,7 @@ class Sampler:
 def is_opacus(candidate: Any, name: str) -> bool:
     """Whether an object is of exactly Opacus' class of this name; Opacus is not imported."""
     kind = type(candidate)
-    return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus" and is_registered(kind)
-
-
-def is_registered(kind: type) -> bool:
-    """Whether the module that a class names holds this class, and no other, under its name."""
-    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus"
 
 
 def clipping_of(optimizer: Any) -> Clipping | None:
@@ -142,7 +137,7 @@ def uncompiled(model: Any) -> Any:
     """The model inside the result of ``torch.compile``, which runs its code and holds the same parameters."""
     kind = type(model)
     compiled = kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame"
-    return uncompiled(model._orig_mod) if compiled and is_registered(kind) else model
+    return uncompiled(model._orig_mod) if compiled else model
 
 
 def hooked(model: Any) -> tuple[Any, Any]:

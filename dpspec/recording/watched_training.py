@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleSetup
 from dpspec.errors import UnobservableError, UsageError
+from dpspec.recording.adaptive_count import AdaptiveCount
 from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.early_warnings import warn_at_first_step
 from dpspec.recording.folder.header import Header
@@ -28,7 +29,8 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.group import Group, meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.recognized import inner_module, refuse_processes, uncompiled
+from dpspec.recording.released_model import recorded_digests
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
@@ -112,6 +114,7 @@ class WatchedTraining:
         self._given: dict[str, Tensor] = {}
         self._rank: RankWatch | None = None
         self._opacus: OpacusWatch | None = None
+        self._adaptive: AdaptiveCount | None = None
         self._replays: ReplayedSteps | ReplayedLoop | None = None
         self.loop: ReplayedLoop | None = None
         inner: torch.optim.Optimizer | None = getattr(
@@ -166,6 +169,9 @@ class WatchedTraining:
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, self.guarded, self._undo)
+            if training_parts.clipping == "adaptive":
+                self._adaptive = AdaptiveCount(training_parts.optimizer)
+                self._adaptive.attach(self.guarded, self._undo)
             whole = group is None and training_parts.compiled is None and self.gradients is None
             if whole:
                 ghost = training_parts.clipping == "ghost"
@@ -282,6 +288,8 @@ class WatchedTraining:
         left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
+        if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
+            self.writer.write_weights(recorded_digests(inner_module(self._parts.model)))
         self.writer.end(
             {
                 **self._facts(),
@@ -305,6 +313,7 @@ class WatchedTraining:
             "sums": opacus.sums.found if opacus is not None else None,
             "recomputed": opacus.recomputed_sums if opacus is not None else None,
             **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
+            **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "scaling": opacus.scaling.found if opacus is not None else None,
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",

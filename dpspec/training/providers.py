@@ -139,6 +139,14 @@ class RecordedTrainer:
         raise TypeError("a recorded run cannot be trained again")
 
 
+_MODEL = {
+    "maxLength": 4096,
+    **string(
+        "The model to be released, a safetensors file relative to the spec's folder. Its tensors must be those at the "
+        "recording's end."
+    ),
+}
+
 _RUN = {
     "maxLength": 4096,
     **string(
@@ -201,6 +209,7 @@ BACKENDS: tuple[Backend, ...] = (
             None,
             ["run"],
             run=_RUN,
+            model=_MODEL,
             assume=_ASSUME,
             public=_PUBLIC_NAMES,
             accept=_ACCEPT,

@@ -218,6 +218,12 @@ def test_what_is_open_can_be_assumed_and_what_is_violated_cannot(name: str) -> N
     assert noise(made(), assumption("unchecked"), assumed=("independent-noise",)).status == "open"
 
 
+def test_an_exception_comes_before_its_consequences() -> None:
+    doubts = [assumption("unchecked", name) for name in ("model-state", "ended-by-error")]
+    names = [one.name for one in channels([], complete([], doubts))]
+    assert names.index("released-model") == 0 < names.index("model-state")
+
+
 def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
     found = check_run(sound, Question(delta=1e-5))
     names = {one.assumption for one in found.checks} | {one.name for one in found.assumptions}

@@ -29,12 +29,6 @@ def scaled_between_virtual_steps(training: Training) -> None:
     training.train(each=scale)
 
 
-def scaled_data_between_virtual_steps(training: Training) -> None:
-    """A change through ``.data`` does not change the version counter of the tensor."""
-    first = training.private.params[0]
-    training.train(each=lambda _: first.summed_grad is None or first.summed_grad.data.mul_(1.001))
-
-
 def primed_sum(training: Training) -> None:
     """A raw gradient is in the sum before the first clipped one."""
     for x, y in training.loader:
@@ -45,53 +39,19 @@ def primed_sum(training: Training) -> None:
         training.private.step()
 
 
-def wrapped(name: str) -> Script:
-    """The sum is scaled after clipping, or before the noise, by a method that replaces Opacus' inside the block."""
-
-    def script(training: Training) -> None:
-        original = getattr(training.private, name)
-
-        def method() -> None:
-            if name == "clip_and_accumulate":
-                original()
-            for p in training.private.params:
-                p.summed_grad *= 1.05
-            if name == "add_noise":
-                original()
-
-        setattr(training.private, name, method)
-        training.train()
-
-    return script
-
-
 @pytest.mark.parametrize(
     ("script", "made"),
     [
         (scaled_between_virtual_steps, {"physical": 8}),
-        (scaled_data_between_virtual_steps, {"physical": 8}),
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "ghost"}),
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "per_layer"}),
         (primed_sum, {}),
-        (wrapped("clip_and_accumulate"), {}),
-        (wrapped("add_noise"), {}),
     ],
 )
 def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script, **made)
     assert found.status == ("open", "deviates")
     assert any(c.p_value == 0.0 and c.assumption == "clipping" and "summed gradient" in c.test for c in found.checks)
-
-
-def scaling(factor: float) -> Callable[[Any], None]:
-    original = DPOptimizer.clip_and_accumulate
-
-    def clip(self: Any) -> None:
-        original(self)
-        for p in self.params:
-            p.summed_grad *= factor
-
-    return clip
 
 
 def scaling_by_the_longest(self: Any) -> None:
@@ -103,12 +63,9 @@ def scaling_by_the_longest(self: Any) -> None:
         p.grad_sample._processed = True
 
 
-@pytest.mark.parametrize("clip", [scaling(0.999), scaling(1.001), scaling_by_the_longest])
-def test_other_sums_differ_from_the_recomputed_sum(
-    clip: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_sums_differ_from_the_recomputed_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clipping is replaced in the class, before the recorder begins."""
-    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
+    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", scaling_by_the_longest)
     assert any(test.startswith(CLIPPED_SUMS) for test in recorded(tmp_path / "run", clip=0.3).rejected)
 
 
@@ -133,26 +90,6 @@ def sharpness_aware(training: Training) -> None:
         training.private.step()
 
 
-def moved(number: int, before: str) -> Script:
-    """A parameter moves by the batch before the forward or the backward pass, and back before the step."""
-
-    def script(training: Training) -> None:
-        weight = training.private.params[number]
-        for x, y in training.loader:
-            training.private.zero_grad()
-            kept = weight.data.clone()
-            if before == "forward":
-                weight.data.add_(x.sum() * 0.01)
-            loss = training.criterion(training.model(x), y)
-            if before == "backward":
-                weight.data.mul_(1.0 + float(x.sum()) * 0.01)
-            loss.backward()
-            weight.data.copy_(kept)
-            training.private.step()
-
-    return script
-
-
 def moved_once_in_a_later_pass(training: Training) -> None:
     """One physical batch that is not the first of its step is computed at other parameters."""
     weight, passes = training.private.params[0], 0
@@ -168,9 +105,7 @@ def moved_once_in_a_later_pass(training: Training) -> None:
     assert passes > 5
 
 
-@pytest.mark.parametrize(
-    "script", [sharpness_aware, moved(0, "forward"), moved(2, "backward"), moved_once_in_a_later_pass]
-)
+@pytest.mark.parametrize("script", [sharpness_aware, moved_once_in_a_later_pass])
 def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("open", "deviates")
@@ -260,13 +195,6 @@ def meddled(training: Training) -> None:
     training.train()
 
 
-def masked(training: Training) -> None:
-    """If a parameter is not finite, the others are still observed."""
-    with torch.no_grad():
-        training.model._module[0].weight[0, 0] = -torch.inf
-    training.train()
-
-
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return models with a frozen first weight, and counts."""
@@ -329,7 +257,7 @@ def late_hook(training: Training) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping", "words"),
-    [(masked, "flat", ""), (plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED)],
+    [(plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED)],
 )
 def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script, asked=LARGE, clipping=clipping)

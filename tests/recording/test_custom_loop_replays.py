@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.checked_runs import CheckedRun, checked
-from support.public_mistakes.parts import OwnLoop
+from support.public_mistakes.parts import OwnLoop, norms_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -71,7 +71,28 @@ def noisy_features(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
 
 
-@pytest.mark.parametrize("step", [plain, loaded, reported_in_arrays, microbatches, noisy_features])
+def scaled_by(factor: Callable[[Tensor, float], Tensor]) -> Callable[[OwnLoop, Any], None]:
+    """Every gradient is scaled, so that all contributions have about one norm, at most the clip norm."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        rows = loop.rows(drawn)
+        norms = norms_of(rows)
+        factors = factor(norms, loop.clip)
+        loop.step(run, drawn, norms * factors, [torch.einsum("i,i...", factors, row) for row in rows], loop.noise())
+
+    return step
+
+
+#: Normalized, automatic (arXiv 2206.07136) and per-sample adaptive clipping (arXiv 2212.00328).
+SCALINGS = [
+    scaled_by(lambda norms, clip: clip / norms.clamp_min(1e-12)),
+    scaled_by(lambda norms, clip: clip / (norms + 0.01)),
+    scaled_by(lambda norms, clip: clip / (norms + 0.1 / (norms + 0.1))),
+]
+
+
+@pytest.mark.parametrize("step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, *SCALINGS])
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
     replays = found.run.end.replays

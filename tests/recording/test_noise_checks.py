@@ -12,7 +12,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.noise_checks import ALONG, DIRECTIONS, EARLIER, PAIRS, ComparedGradients, noise_checks
+from dpspec.engine.recorded.noise_checks import ALONG, DIRECTIONS, EARLIER, PAIRS, noise_checks
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -87,10 +87,6 @@ def own(
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
 
-def got(found: CheckedRun) -> Any:
-    return next(check for check in found.checks if check.test.startswith("reported noise"))
-
-
 def others(found: CheckedRun) -> Any:
     return next(check for check in found.checks if check.test.startswith("gradients other than the reported"))
 
@@ -101,7 +97,6 @@ def others(found: CheckedRun) -> Any:
 def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bool, steps: int, tmp_path: Path) -> None:
     found = own(tmp_path / "run", divisor=divisor, after=after, steps=steps)
     assert found.status == ("proved", "no-deviation-found")
-    assert got(found).p_value > 1e-3
     assert (others(found).p_value, others(found).measured) == (1.0, 0)
     assert np.allclose(found.run["divisor"], divisor, rtol=1e-6)
     assert "steps before the recording were not checked" in run_page(found, 200)
@@ -173,22 +168,9 @@ def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
     assert ("rounded so coarsely" in found.assumption("loop-reports").text) is (verdict == "open")
 
 
-def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: Path) -> None:
-    """Half of the update has another divisor."""
-    found = own(tmp_path / "run", part=0.0, width=120, summed="never")
-    assert found.status == ("open", "deviates")
-    assert got(found).p_value < 1e-12
-    half = own(tmp_path / "half", part=0.5, width=120, summed="never")
-    assert half.status == ("open", "no-deviation-found")
-    right = own(tmp_path / "right", summed="never")
-    assert right.status == ("open", "no-deviation-found")
-    assert "call run.summed" in right.assumption("loop-reports").text
-
-
 @pytest.mark.parametrize("part", [0.0, 0.5])
 @pytest.mark.parametrize("said", ["all", "no-sum", "no-optimizer"])
 def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_path: Path) -> None:
-    """Long contributions to a small model: too little to see missing noise at every possible divisor."""
     reported = "never" if said == "no-sum" else "before"
     found = own(tmp_path / "run", part=part, steps=60, summed=reported, seen=said != "no-optimizer")
     assert (found.verdict, found.exit_code) == ("open", 1)
@@ -259,49 +241,6 @@ def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], w
     found = own(tmp_path / "run", **given)
     assert (found.verdict, found.exit_code) == ("open", 1)
     assert words in found.assumption("loop-reports").text
-
-
-def compared(got: Any, noise: Any, summed: int) -> ComparedGradients:
-    """Gradients and reported noise, a row for each step; the sum is reported at ``summed`` of the steps."""
-    return ComparedGradients(
-        steps=len(noise),
-        product=(got * noise).sum(),
-        of_got=(got**2).sum(),
-        of_noise=(noise**2).sum(),
-        most=1.0,
-        summed=summed,
-        fixed=noise.size,
-    )
-
-
-@pytest.mark.parametrize("missing", [0.05, 0.2, 0.5, 1.0])
-def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
-    """Missing noise of the detectable share is detected with the stated power."""
-    source = np.random.default_rng(9)
-    steps, width = 60, 80
-    seen, wanted = [], []
-    for _ in range(100):
-        noise, total = source.normal(size=(2, steps, width))
-        got = total + (1.0 - missing) * noise
-        made = [compared(one, noise, steps) for one in (got, total + noise)]
-        seen.append(made[0].p_value() <= 1e-9)
-        wanted.append((made[1].detectable() or 2.0) <= missing)
-    assert abs(np.mean(seen) - np.mean(wanted)) <= 0.1
-    assert np.mean(wanted) in (0.0, 1.0)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
-    """p-values of many correct loops are valid for any sums."""
-    source = np.random.default_rng(8)
-    found = []
-    for _ in range(2000):
-        steps, width, size = 20, 8, source.choice([0.1, 1.0, 10.0])
-        noise = source.normal(size=(steps, width))
-        total = size * source.normal(size=width) + noise  # a fixed sum of gradients
-        found.append(compared(total, noise, steps if known else 0).p_value())
-    small = np.array(found)
-    assert all((small <= level).mean() <= level + 3 * (level / 2000) ** 0.5 for level in (0.1, 0.01))
 
 
 GOOD: dict[str, Any] = {

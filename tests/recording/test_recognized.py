@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.recognized import is_opacus, largest_multiplicity, sampler_of
+from dpspec.recording.recognized import largest_multiplicity, sampler_of
 
 DATA = TensorDataset(torch.zeros(40, 3))
 
@@ -116,11 +116,6 @@ def test_samplers_are_known_by_name_or_not_at_all(loader, scheme):
     found = sampler_of(loader)
     assert found.scheme == scheme
     assert found.rate is None
-
-
-def test_a_class_that_takes_the_name_of_one_of_opacus_is_another() -> None:
-    name = "UniformWithReplacementSampler"
-    assert not is_opacus(type(name, (), {"__module__": "opacus.utils.uniform_sampler"})(), name)
 
 
 def numbered(count: int) -> TensorDataset:

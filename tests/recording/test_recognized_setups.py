@@ -28,7 +28,9 @@ ROWS = {
     "autocast": "sound_set_ups_are_proved",
     "`GradScaler`": "set_ups_without_a_bound_are_open",
     '`clipping="per_layer"`': "sound_set_ups_are_proved",
-    '`clipping="adaptive"`': "set_ups_without_a_bound_are_open",
+    '`clipping="adaptive"`': "test_adaptive_count.py: the_noisy_count_is_charged",
+    "normalized, automatic clipping (norms below C)": "test_custom_loop_replays.py: "
+    "honest_loops_are_replayed_and_proved",
     "parameters in half precision": "test_recorder_false_alarms.py: sums_in_half_precision_have_no_bound",
     "tensor parallelism": "tensor_parallel_models_are_refused_by_name",
     "LoRA": "../campaigns/test_language_models.py: an_adapter_is_proved",
@@ -217,12 +219,6 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
         ({}, scaled(overflow=10), False, "torch's GradScaler skips a step"),
         ({}, scaled(), False, "under autocast in bfloat16"),
         ({"clipping": "ghost"}, scaled(enabled=False), False, "on the criterion's loss, in float32"),
-        (
-            {"clipping": "adaptive"},
-            Training.train,
-            False,
-            "adaptive clipping divides its noisy count by the real batch",
-        ),
     ],
 )
 def test_set_ups_without_a_bound_are_open(

@@ -345,10 +345,6 @@ def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: An
     shutil.rmtree(tmp_path / "mixed" / "part-2")
     shutil.copytree(tmp_path / "other" / "part-2", tmp_path / "mixed" / "part-2")
     assert "part 2 starts with parameters" in checked(tmp_path / "mixed").doubts
-    states = (begun / "part-2" / STATES).read_bytes()
-    (begun / "part-2" / STATES).write_bytes(states[: len(states) // 2 + 10])
-    with pytest.raises(RecordingError, match="lacks the state at the end of the recording: the file was cut"):
-        open_run(begun)
     (begun / "part-2" / STATES).unlink()
     assert "part 2 has no state of its start" in checked(begun).doubts
 

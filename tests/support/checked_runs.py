@@ -127,12 +127,6 @@ class CheckedRun:
         """The texts of the open assumptions."""
         return "; ".join(one.text for one in self.assumptions if one.status == "unchecked")
 
-    @property
-    def measured(self) -> float | None:
-        """Epsilon with the measured noise and norms."""
-        found = [one.value for one in self.audit.findings if one.bound == "estimate"]
-        return found[0] if found else None
-
     @cached_property
     def run(self) -> RecordedRun:
         return observe(self.path)[0]

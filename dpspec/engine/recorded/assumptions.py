@@ -15,6 +15,7 @@ from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
@@ -33,7 +34,15 @@ _FITTED = 1e-2
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 
-def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int) -> Iterator[Assumption]:
+def assumptions(
+    run: RecordedRun,
+    adjacency: str,
+    *,
+    public: Collection[str],
+    group_size: int,
+    released: ReleasedModel | None = None,
+) -> Iterator[Assumption]:
+    """released: the model to be released, None if the user names none."""
     header, own_loop = run.header, run.header.source == "own-loop"
     yield _constants(run, adjacency, public)
     sampled = header.is_poisson or np.isfinite(run["rate"]).any()
@@ -61,7 +70,7 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
     yield from _model_state(run)
-    yield _released_model(run)
+    yield from _released_model(run, released)
     yield from _records(run, group_size)
     if header.in_epochs:
         yield stated("order")
@@ -260,19 +269,33 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
 
 
-def _released_model(run: RecordedRun) -> Assumption:
+def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:
     before, resumed = run.header.told_before, run.end is not None and run.end.resumed
-    text = TEXTS["released-model"]
+    text, doubt = TEXTS["released-model"], ""
     if run.header.model == ARRAYS:
         text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
-    if resumed and not before:
-        text += ", but its optimizer had made steps when it began"
     if before:
-        text += f", but its accountant had counted {before} steps when it began"
+        doubt = f", but its accountant had counted {before} steps when it began"
+    elif resumed:
+        doubt = ", but its optimizer had made steps when it began"
     if run.end is None:
-        text += f", but {run.missing_end}; what came after it is not known"
+        doubt += f", but {run.missing_end}; what came after it is not known"
     status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
-    return Assumption(name="released-model", status=status, text=text)
+    if released is None or status == "false":
+        yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
+        return
+    recorded = run.folder.weights
+    if recorded is None:
+        reason = run.missing_end or "each rank holds rows of the model, and none the whole"
+        yield stated("released-model", f", but {released.name} cannot be compared: {reason}", "unchecked")
+        return
+    equal, sentence = released.sentence(recorded)
+    if not equal:
+        fix = "release the state_dict() at the end of the block; an average or a cast of it is another model"
+        yield Assumption(name="released-model", status="false", text=f"{sentence}: {fix}")
+        return
+    yield Assumption(name="released-model", status="reported", text=sentence)
+    yield stated("model-choice", doubt, status)
 
 
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:

@@ -15,8 +15,8 @@ from itertools import groupby
 import numpy as np
 from scipy import special
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair
-from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
+from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.contract.results import RecordedPhase
 from dpspec.data.score_table import read_columns
@@ -27,9 +27,7 @@ from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
-from dpspec.results.conformance_status import rejected
 from dpspec.stats.attacks import guess_counts
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 
 #: Confidence of the limits of a custom loop's measured noise.
 NOISE_CONFIDENCE = 0.99
@@ -48,6 +46,8 @@ _SMALLEST, _LARGEST = 1e-100, 1e9
 
 def phases_of(run: RecordedRun) -> list[RecordedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
+    if run.header.clipping == "adaptive":  # chosen by noisy counts
+        clip_norms = [None] * run.steps
     keys = zip(noise_multipliers(run), clip_norms, run.rates, strict=True)
     phases: list[RecordedPhase] = []
     first = 1
@@ -116,33 +116,8 @@ def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sch
     return bound
 
 
-def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:
-    """Epsilon of one record with the measured noise of each step over the largest norm; None if options hold.
-
-    A step whose noise is within four standard deviations of the expected size counts with its configured multiplier.
-    """
-    norms = [] if run.internal is None else run.internal.largest.tolist()
-    longest = max([1.0, *filter(math.isfinite, norms)])
-    noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
-    scaled, configured = run.scaled_squares, configured_multipliers(run)
-    multipliers = [sigma for sigma in configured if sigma is not None]
-    count = run.header.parameters
-    longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
-    if not (noise_off or longer) or scaled is None or len(multipliers) < len(configured) or not count:
-        return None
-    sizes = [math.sqrt(float(squares) / count) for squares in scaled]
-    relative_stds = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
-    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(multipliers, relative_stds, strict=True)]
-    epsilon = _bounded(run, noise, adjacency, delta, 1)
-    return None if epsilon.interval is None else epsilon.interval.upper
-
-
 def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
     scheme = run.header.scheme
-    if run.header.clipping == "adaptive":
-        return ScheduleEpsilon(
-            None, "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
-        )
     if bare := sum(sigma < _SMALLEST for sigma in noise):
         reason = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
         return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=reason, tight=False)
@@ -153,6 +128,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
     rates = [rate for rate in run.rates if rate is not None]
     if len(rates) == len(noise):
+        if run.header.clipping == "adaptive":
+            return _adaptive_epsilon(run, noise, rates, adjacency, delta, size)
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
@@ -228,14 +205,42 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
 
 def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: int) -> tuple[PrivacyLoss, bool]:
     """The privacy loss of all steps, and whether no noise multiplier was rounded."""
-    rounded, exact = list(noise), len(set(noise)) <= _DISTINCT
-    if not exact:
-        exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
-        unit = 10.0**exponent
-        rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
+    exact = len(set(noise)) <= _DISTINCT
+    rounded = list(noise) if exact else _rounded_down(noise, _DIGITS)
     counts = Counter(zip(rounded, rates, strict=True))
     components = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     return PrivacyLoss(tuple(components)), exact
+
+
+def _adaptive_epsilon(
+    run: RecordedRun, noise: Sequence[float], rates: Sequence[float], adjacency: str, delta: float, size: int
+) -> ScheduleEpsilon:
+    """Epsilon of steps with Opacus' adaptive clipping, whose noisy count costs too.
+
+    Opacus adds more noise to gradients than its multiplier says, and divides the count by the real batch size: Theorem
+    55 of ``docs/explanation/proofs/adaptive-clipping.md``.
+    """
+    if adjacency == ADD_REMOVE:
+        reason = "which nothing bounds if a record is added or removed: use --adjacency zero-out"
+        return ScheduleEpsilon(None, f"adaptive clipping divides its noisy count by the real batch size, {reason}")
+    counted = None if run.end is None else run.end.adaptive
+    if counted is None or counted[0] < run.steps or not 0.0 < counted[5] < _LARGEST:
+        return ScheduleEpsilon(None, "the noisy count of adaptive clipping was not observed at every step")
+    raised = run["deviation"] / run["clip_norm"] / run["noise_multiplier"]
+    multipliers = np.asarray(noise) * raised
+    if not np.isfinite(multipliers).all():
+        return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
+    rounded = _rounded_down(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
+    counts = Counter(zip(rounded, rates, strict=True))
+    pairs = ((real_divisor_pair(rate, sigma, counted[5], size), steps) for (sigma, rate), steps in counts.items())
+    method = "Gaussians of the drawn records, with the noisy count of adaptive clipping; batches amplify nothing"
+    return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
+
+
+def _rounded_down(values: Sequence[float], digits: int) -> list[float]:
+    unit = 10.0 ** (np.floor(np.log10(np.maximum(values, 1e-300))) - (digits - 1))
+    rounded: list[float] = (np.floor(np.asarray(values) / unit) * unit).tolist()
+    return rounded
 
 
 def _ranked_epsilon(
@@ -284,7 +289,7 @@ def _profile(run: RecordedRun, adjacency: str, size: int) -> list[tuple[float, f
     if interval is None or math.isinf(interval.upper):
         return []
     noise, rates = [sigma or 0.0 for sigma in noise_multipliers(run)], [rate for rate in run.rates if rate is not None]
-    if len(rates) < len(noise):
+    if len(rates) < len(noise) or run.header.clipping == "adaptive":
         ends = [(epsilon_of(run, adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
         return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
     epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)

@@ -72,7 +72,7 @@ KINDS = {
     ),
     "released-model": _Kind(
         text="the recorded steps are all that was trained, and which model is released does not depend on the records",
-        names=("nothing-unseen", "ended-by-error", "joined-parts"),
+        names=("nothing-unseen", "ended-by-error", "joined-parts", "model-choice"),
         missing="the recording does not show where the training ends",
     ),
     "constants": _Kind(
@@ -109,6 +109,8 @@ TEXTS: Mapping[str, str] = {
     "per-sample gradients) or the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
     "the best of several checkpoints are such choices",
+    "model-choice": "nothing is trained on these records before the recording, and no choice among models reads them: "
+    "early stopping and the best of several checkpoints are such choices",
     "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "
     "functions no record changed between them, nothing else was trained between them, "
     "their generators are independent, and no record affects the choice of the checkpoints and of the loaded values",
@@ -196,7 +198,8 @@ def channels(checks: Sequence[Check], assumptions: Sequence[Assumption]) -> tupl
         channel_checks = [check for check in checks if channel_of(check.assumption) == name]
         needed = [assumption for assumption in assumptions if channel_of(assumption.name) == name]
         run_channels.append(_channel(name, channel_checks, needed, max(1, len(checks))))
-    return tuple(run_channels)
+    # An exception is the cause of what follows it, so its channel comes first.
+    return tuple(sorted(run_channels, key=lambda channel: "ended-by-error" not in channel.sources))
 
 
 def assumes(run_channels: Sequence[Channel]) -> tuple[str, ...]:

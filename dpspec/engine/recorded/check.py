@@ -7,10 +7,10 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
@@ -113,7 +113,8 @@ def require_claim(claim: RunClaim) -> None:
         )
 
 
-def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
+def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
+    """The spec of a claim about a recorded run. model: the name of the model to be released."""
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
     header = open_run(run).header
@@ -133,6 +134,7 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
         "training": {
             "backend": KIND,
             "run": run.as_posix(),
+            **({"model": model} if model else {}),
             **{key: option_names for key, option_names in names.items() if option_names},
         },
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
@@ -140,21 +142,36 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
     }
 
 
-def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Result:
+def check_run(
+    run: Path, claim: RunClaim, catalog: Catalog | None = None, model: Path | Mapping[str, Any] | None = None
+) -> Result:
+    """The result of the pipeline. model: the model to be released, as a file or as its ``state_dict()``."""
+    from dpspec.engine.recorded.executed_run import GIVEN_MODEL
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store
     from dpspec.language.load import from_document
     from dpspec.registry.loader import load_catalog
 
     catalog = catalog or load_catalog()
-    spec = from_document(document_of(run, claim), catalog)
-    with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
-        result = runner.run([spec], catalog, store=Store(folder))
+    released, name = None, ""
+    if model is not None:
+        from dpspec.recording.released_model import released_model
+
+        released = released_model(model)
+        name = model.as_posix() if isinstance(model, Path) else released.name
+    spec = from_document(document_of(run, claim, name), catalog)
+    token = GIVEN_MODEL.set(released)
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
+            result = runner.run([spec], catalog, store=Store(folder))
+    finally:
+        GIVEN_MODEL.reset(token)
     option_values: dict[str, Sequence[object]] = {
         "--delta": [claim.delta],
         "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
         "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
         "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
+        "--model": [name] if name else [],
         "--public": claim.public,
         "--assume": claim.assume,
         "--accept": claim.accept,

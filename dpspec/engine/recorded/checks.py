@@ -13,8 +13,9 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly, worst
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -37,6 +38,8 @@ OTHER_PARAMETERS = "gradients computed at other parameters than the last step le
 UPDATES = "updates that differ from the recomputed update"
 MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
+COUNT_NOISE = "noise of the count of unclipped records"
+NEXT_NORM = "clip norms that do not follow from the noisy count before"
 UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
@@ -74,13 +77,14 @@ _ADVICE = {
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
-    "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
-    noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
+    "largest clipped norm": "Longer gradients lose more than the certified epsilon.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
     _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
     "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
     "of the same standard deviation for every trained tensor, at each step.",
+    COUNT_NOISE: "Leave add_noise and unclipped_num_std of the optimizer unchanged.",
+    NEXT_NORM: "Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
     UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
     **noise_checks.ADVICE,
@@ -261,6 +265,8 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         note = f"{records} records, chosen at random"
         if records:
             yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
+    if end.adaptive is not None and end.adaptive[0]:
+        yield from _adaptive_counts(end.adaptive)
     if end.probe is not None and end.probe[0] >= 1.0:
         probed, removed, change, influence, confirmed, scaled = end.probe
         note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
@@ -292,6 +298,18 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
         yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit, whole=whole)
+
+
+def _adaptive_counts(adaptive: tuple[int, float, float, int, int, float]) -> Iterator[Check]:
+    """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
+    steps, total, largest, silent, unexplained, _ = adaptive
+    measurements = [
+        gaussian_noise.spread(total, steps, COUNT_NOISE),
+        gaussian_noise.spread(largest, 1, COUNT_NOISE, steps),
+    ]
+    yield worst("noise-scale", measurements, "measured", f"in total and at each of {steps} steps")
+    yield none_found("noise-scale", "counts of unclipped records without noise", "measured", silent, f"{steps} steps")
+    yield none_found("data-independent-hyperparameters", NEXT_NORM, "measured", unexplained, f"{steps} steps")
 
 
 def _audited(end: Facts) -> str:

@@ -9,9 +9,9 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from dpspec.contract import (
     Evidence,
     Facts,
     Finding,
-    FrozenMap,
     Phase,
     Scope,
     Spec,
@@ -41,7 +40,6 @@ from dpspec.engine.recorded.bounds import (
     canary_bound,
     epsilon_of,
     evidence_of,
-    measured_epsilon,
     noise_multipliers,
     phases_of,
     profile_series,
@@ -65,6 +63,7 @@ from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
+from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly
@@ -79,6 +78,10 @@ _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
 _MOST_PHASES = 200
 
 _SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
+
+
+#: The model that ``dpspec check`` has read. Specs are untrusted: they name files of safetensors only.
+GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", default=None)
 
 
 def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
@@ -139,7 +142,7 @@ class RecordedRuns:
             run, tested = observe(folder)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None
-        return _executed(spec, facts, run, tested, digest_of(folder))
+        return _executed(spec, facts, run, tested, digest_of(folder), _released(spec))
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
@@ -155,7 +158,29 @@ class RecordedRuns:
         )
 
 
-def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, ...], digest: str) -> ExecutedRun:
+def _released(spec: Spec) -> ReleasedModel | None:
+    name, released = spec.training.options.get("model"), GIVEN_MODEL.get()
+    if name is None or released is not None:
+        return released
+    from dpspec.recording.released_model import SAFETENSORS, released_model
+
+    path = Path(spec.directory) / str(name)
+    try:
+        if path.suffix != SAFETENSORS:
+            raise UsageError(f"{name}: a spec names a file {SAFETENSORS}; dpspec check --model reads other files too")
+        return released_model(path)
+    except UsageError as error:
+        raise SpecError([locate(bad_value(str(error), ("training", "model")), spec.origin)]) from None
+
+
+def _executed(
+    spec: Spec,
+    facts: Facts,
+    run: RecordedRun,
+    tested: tuple[Check, ...],
+    digest: str,
+    released: ReleasedModel | None,
+) -> ExecutedRun:
     assumed, public = _declared_names(spec)
     deltas = claimed_deltas(spec, default=float(spec.mechanism.get("delta", DEFAULT_DELTA)))
     first = min((claim.group_size for claim in spec.claims), default=1)
@@ -174,7 +199,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         checks = (*checks, exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        run_assumptions = assumptions(run, adjacency, public=public, group_size=size)
+        run_assumptions = assumptions(run, adjacency, public=public, group_size=size, released=released)
         return complete(tested, (*run_assumptions, *_doubts(canaries)), assumed)
 
     deviating = {check.assumption for check in checks if rejected(check, len(checks))}
@@ -192,21 +217,19 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         if canaries is not None and not (adjacency == ADD_REMOVE and counted):
             guesses.append(evidence_of(run, canaries, adjacency))
             findings.append(lower_from(guesses[-1], CONFIDENCE))
-    measured = measured_epsilon(run, checks, strictest, deltas[-1])
-    if measured is not None:
-        scope = Scope(adjacency=strictest, access="all-iterates", adversary="gradient", pipeline="executed")
-        delta_and_size = FrozenMap({"delta": deltas[-1], "group_size": 1})
-        method = "the measured noise and norms of the run"
-        kind: dict[str, Any] = {"quantity": "epsilon", "bound": "estimate", "rigor": "approximate"}
-        findings.append(Finding(**kind, value=measured, at=delta_and_size, scope=scope, method=method, source=_SOURCE))
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
         needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
+    elif run.header.clipping == "adaptive" and _declared_phases(spec):
+        text = ", but phases do not declare the noisy count of adaptive clipping: write mechanism: {kind: recorded}"
+        needed = (*needed, stated("bounded", text, "false"))
     accept, select, ignore = _rule_names(spec)
     rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
     run_channels = channels(checks, needed)
+    compared = (need for need in needed if released is not None and need.name == "released-model")
+    verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
@@ -217,7 +240,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             steps=run.steps,
             ended=run.end is not None,
             setup=(*setup(run), f"SHA-256 of the recorded files: {digest}"),
-            cautions=tuple(cautions(run, deltas[-1], canaries, infinite=unbounded is not None)),
+            cautions=tuple(cautions(run, canaries, infinite=unbounded is not None)),
             unrecognized=tuple(unrecognized(run)),
             phases=tuple(phases[:_MOST_PHASES]),
             more_phases=max(0, len(phases) - _MOST_PHASES),
@@ -228,8 +251,8 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             assumed=assumed,
             public=public,
             rules=rules,
-            confirm=tuple(confirmations(run, deltas[-1], first, public)),
-            ran=executed_sentence(run),
+            confirm=tuple(confirmations(run, first, public, released=bool(verified))),
+            ran=f"{executed_sentence(run)}{verified}",
             facts=tuple(run_facts(run, bad)),
         ),
     )

@@ -3,30 +3,26 @@
 Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
 """
 
-import math
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption, Check
 from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.recording.folder.joined_folder import SUMMED, Comparison
+from dpspec.recording.folder.joined_folder import SUMMED
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import Measurement, Observed, exactly, worst
+from dpspec.stats.conformance.measurement import Observed, exactly
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
 ONE_NOISE = "steps whose noise is not added by one rank, always the same"
 EACH_NOISE = "steps at which a rank adds no noise to its rows"
 ALIKE = "noise of two ranks' rows along each other"
-CANCELED = "noise of one rank along the sum of the other ranks"
-SAME_SQUARES = "rows of two ranks with the same squared noise"
 UNEQUAL = "steps with different gradients or parameters on the ranks"
 NO_SUM = "steps whose gradients are not the sum of all ranks'"
 SHARED = "records drawn by several ranks at one step"
 SEEDS = "steps at which two ranks draw from one seed"
 FOREIGN = "steps with records from outside of a rank's share"
-PLACES = "places drawn by two ranks at one step"
 RECOUNTED = "parts whose accountant does not continue the earlier history"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
@@ -35,10 +31,7 @@ ADVICE = {
     OTHER_SETUP: "Give all ranks the same model, optimizer, loader and arguments of make_private.",
     ONE_NOISE: "Leave add_noise and the attribute rank of Opacus' distributed optimizer unchanged.",
     EACH_NOISE: "Leave add_noise unchanged, and give all ranks the same noise multiplier.",
-    **dict.fromkeys(
-        (ALIKE, SAME_SQUARES), "Draw noise of the whole shape on each rank, or seed each rank differently."
-    ),
-    CANCELED: "Give each rank a private generator, and let no script copy it or know its seed.",
+    ALIKE: "Draw noise of the whole shape on each rank, or seed each rank differently.",
     UNEQUAL: "Call step() of make_private's optimizer on every rank, for every batch.",
     NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it. For FSDP2 with "
     "loss_reduction='sum', call set_gradient_divide_factor(1.0).",
@@ -46,7 +39,6 @@ ADVICE = {
     SEEDS: "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise.",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
     RECOUNTED: "Save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
-    PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",
 }
 
 
@@ -77,49 +69,17 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     yield none_found(
         "update", UNEQUAL, "measured", comparison.unequal, f"of {comparison.compared} steps, by digests", None
     )
-    if comparison.squares[1]:
-        count, expected = comparison.squares
-        p_value = math.exp(min(0.0, gaussian_noise.log_repeats(count, expected)))
-        same = Measurement(
-            test=SAME_SQUARES, declared=expected, measured=float(count), p_value=p_value, detectable=None
-        )
-        yield same.check("independent-noise", "reported", "of successive ranks, in all layers and steps")
     if comparison.parallel[1]:
         measured = gaussian_noise.spread(*comparison.parallel, ALIKE)
         yield measured.check(
             "independent-noise", "reported", f"at {comparison.compared} steps, along common directions"
         )
-    steps, total, largest = comparison.along
-    if steps:
-        measurements = [
-            gaussian_noise.spread(total, steps, CANCELED),
-            gaussian_noise.spread(largest, 1, CANCELED, steps),
-        ]
-        yield worst("independent-noise", measurements, "reported", f"at each of {steps} steps, along common directions")
     note = f"of {comparison.compared} steps, along random directions"
     yield none_found("update", NO_SUM, "measured", comparison.summed, note, SUMMED)
     yield none_found("sampling", SHARED, "reported", comparison.shared, "in total", None)
     if run.header.is_poisson:
         yield none_found("sampling", SEEDS, "reported", comparison.seeds, note, None)
         yield none_found("sampling", FOREIGN, "reported", comparison.foreign, note, None)
-        yield from _places(comparison)
-
-
-def _places(comparison: Comparison) -> Iterator[Check]:
-    """Whether ranks draw places of their shares together more often than independent draws do."""
-    if not comparison.overlaps or not comparison.equal:
-        return
-    pairs, steps = len(comparison.overlaps), comparison.compared
-    worst = max(comparison.overlaps, key=lambda overlap: overlap[1] / overlap[0])
-    total = min(gaussian_noise.log_repeats(common, expected) for expected, common, _ in comparison.overlaps)
-    single = min(least for _, _, least in comparison.overlaps)
-    p_value = math.exp(min(0.0, math.log(2.0 * pairs) + min(total, single + math.log(steps))))
-    detectable = 7.1 * math.sqrt(worst[0]) / max(comparison.equal - worst[0], 1e-9)
-    limit = detectable if detectable < 1.0 else None
-    measurement = Measurement(
-        test=PLACES, declared=worst[0], measured=float(worst[1]), p_value=p_value, detectable=limit
-    )
-    yield measurement.check("sampling", "reported", f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks")
 
 
 def resume_checks(run: RecordedRun) -> Iterator[Check]:

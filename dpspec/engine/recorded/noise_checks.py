@@ -1,27 +1,23 @@
 """Checks of a run's noise: independent, Gaussian, and contained in the gradients of the optimizer.
 
 The recorder writes the statistics into the end record (:mod:`dpspec.recording.watching.noise_watch`). The file is
-untrusted: statistics with impossible values give no check. Theorem R3 of ``docs/explanation/proofs/recorded-runs.md``
-tests reported noise.
+untrusted: statistics with impossible values give no check.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.joined_checks import none_found
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, worst
 
 #: Names of the tests.
-NOT_GOT = "reported noise in the gradients of the optimizer"
 OTHERS = "gradients other than the reported sum and noise"
 REPEATED = "absolute values that repeat within a step"
 SHIFTED = "products of coordinates at one distance"
@@ -53,15 +49,8 @@ ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through nois
 ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
 ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
 
-#: Number of divisors and of fractions of missing noise that are tried.
-_TRIED, _SHARES = 4096, 100
-
-#: Largest p-value at which missing noise counts as detected.
-_SEEN = 1e-9
-
-#: Smallest p-value at which reported noise counts as confirmed, and the largest fraction of a layer's noise that
-#: rounding may hide.
-_RARE, _HIDDEN = 1e-3, 0.1
+#: The largest fraction of a layer's noise that rounding may hide.
+_HIDDEN = 0.1
 
 #: The names and sizes of the layers that statistics of noise belong to.
 Layers: TypeAlias = Sequence[tuple[str, int]]
@@ -195,92 +184,39 @@ def _count(value: Any) -> int:
 
 @dataclass(frozen=True)
 class ComparedGradients:
-    """A recorder's comparison of gradients g with reported sums and noise n, over ``steps`` steps.
+    """A recorder's comparison of gradients with reported sums and noise, over ``steps`` steps.
 
-    product, of_got, of_noise: the sums of g . n, g . g and n . n, with D g in place of g if D was fitted. most: the
-    upper limit of D at the median step. summed: the number of steps with a reported sum; apart: of those whose gradient
-    is not sum and noise. room: noise that rounding can hide, in standard deviations. fixed: c of the bound.
+    summed: the number of steps with a reported sum; apart: of steps whose gradient is not sum and noise. hidden: the
+    largest length of noise that rounding can hide, in standard deviations.
     """
 
     steps: float
-    product: float
-    of_got: float
-    of_noise: float
-    most: float
     summed: float
-    apart: float = 0.0
-    room: float = 0.0
-    fixed: float = field(kw_only=True)
-
-    def log_p(self, divisors: Array, product: float) -> Array:
-        """Logarithm of the p-value at each divisor for a sum of g . n of ``product``, at most 0."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = divisors * product - self.of_noise
-            variance = divisors**2 * self.of_got - 2.0 * divisors * product + self.of_noise
-            variance = np.maximum(variance, 0.0) + self.fixed
-            log_p_values: Array = 0.5 * np.log(variance / self.fixed) - moved**2 / (2.0 * variance)
-        return np.where(np.isfinite(log_p_values) & (moved < 0.0), np.minimum(log_p_values, 0.0), 0.0)
-
-    @property
-    def divisors(self) -> Array:
-        """The possible divisors, relative to the reported one."""
-        if self.summed == self.steps and self.most >= 0.5:
-            return np.ones(1)
-        return np.linspace(0.0, 2.0 * self.most, _TRIED + 1)[1:]
-
-    def p_value(self) -> float:
-        return math.exp(float(self.log_p(self.divisors, self.product).max()))
-
-    def detectable(self) -> float | None:
-        """The smallest detectable fraction of missing noise; None if not even the whole is.
-
-        For a sum S of the observed length, V = |S|^2 + f^2 |n|^2 if the fraction f is missing.
-        """
-        if len(self.divisors) > 1:
-            whole_detected = float(self.log_p(self.divisors, 0.0).max()) <= math.log(_SEEN)
-            return 1.0 if whole_detected else None
-        summed = max(0.0, self.of_got - 2.0 * self.product + self.of_noise)
-        missing = np.arange(1, _SHARES + 1) / _SHARES
-        variance = summed + missing**2 * self.of_noise + self.fixed
-        log_p = 0.5 * np.log(variance / self.fixed) - (missing * self.of_noise) ** 2 / (2.0 * variance)
-        seen_from = missing[log_p <= math.log(_SEEN)]
-        return float(seen_from[0]) if len(seen_from) else None
+    apart: float
+    hidden: float
 
 
 def compared(run: RecordedRun) -> ComparedGradients | None:
     gradient_sums = None if run.end is None else numbers(run.end.gradients, 8, least=-1e100, most=1e100)
     if gradient_sums is None:
         return None
-    steps, _, of_got, of_noise, most, summed, differing, _ = gradient_sums
-    if not (1.0 <= steps <= run.steps and 0.0 <= differing <= summed <= steps and min(of_got, of_noise, most) > 0.0):
-        return None
-    return ComparedGradients(*gradient_sums, fixed=max(1.0, steps * run.header.width))
+    steps, *_, summed, apart, hidden = gradient_sums
+    fits = 1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps
+    return ComparedGradients(steps, summed, apart, hidden) if fits else None
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
     comparison = compared(run)
-    if comparison is None:
-        return
-    if comparison.summed:
+    if comparison is not None and comparison.summed:
         note = f"sum and noise over a divisor, at {comparison.summed:.0f} steps"
         yield none_found("update", OTHERS, "measured", comparison.apart, note)
-    if comparison.apart == 0 and comparison.summed in (0, comparison.steps):
-        yield Check(
-            assumption="update",
-            test=f"{NOT_GOT}, correlation",
-            p_value=comparison.p_value(),
-            observed="measured",
-            detectable=comparison.detectable(),
-            note=f"at {comparison.steps:.0f} steps, "
-            + ("with the reported sum" if comparison.summed else "for every divisor"),
-        )
 
 
 def why_noise_unconfirmed(run: RecordedRun) -> str:
     """Why reported noise was not confirmed in the gradients, and the fix; empty if it was.
 
-    It is confirmed if every step reports its sum, the gradient is sum and noise up to rounding that would hide no
-    layer's noise, and the sum does not correlate with the noise.
+    It is confirmed if every step reports its sum, and the gradient is sum and noise up to rounding that would hide no
+    layer's noise. A check tests that the sum does not correlate with the noise.
     """
     if not run.header.optimizer:
         return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
@@ -302,8 +238,5 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     if comparison.apart:
         return f"gradients of {comparison.apart:.0f} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
-    if comparison.room > _HIDDEN * math.sqrt(smallest):
-        return "gradients are rounded so coarsely that noise could be missing in a layer"
-    return (
-        "" if comparison.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"
-    )
+    coarse = comparison.hidden > _HIDDEN * math.sqrt(smallest)
+    return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

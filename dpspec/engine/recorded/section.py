@@ -8,7 +8,7 @@ import numpy as np
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract.results import AccountantReport
-from dpspec.decimals import duration, exact, nearest
+from dpspec.decimals import duration, nearest
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
@@ -19,7 +19,7 @@ from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
 
 
-def cautions(run: RecordedRun, delta: float, canaries: CanaryBound | None, *, infinite: bool) -> Iterator[str]:
+def cautions(run: RecordedRun, canaries: CanaryBound | None, *, infinite: bool) -> Iterator[str]:
     header = run.header
     if canaries is not None and canaries.constant:
         yield (
@@ -41,8 +41,6 @@ def cautions(run: RecordedRun, delta: float, canaries: CanaryBound | None, *, in
         yield "The recorder got no accountant, so steps before the recording were not checked."
     if header.canary_kind in _REPEATED:
         yield f"Canaries of kind {header.canary_kind} repeat records: a person with both is a group of two."
-    if header.records is not None and delta * header.records >= 1.0:
-        yield f"delta = {exact(delta)} is not below 1 over the {header.records} records: such a claim says nothing."
     yield from seam_notes(run)
     if run.end is not None and (excess := run.norm_excess):
         longer = f"may be {nearest(100 * excess)}% longer than the clip norm"
@@ -51,11 +49,12 @@ def cautions(run: RecordedRun, delta: float, canaries: CanaryBound | None, *, in
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
     """The recorder's notes; a loop that reports its batches needs no loader."""
-    reports = _reports_batches(run)
+    reports = reports_batches(run)
     return (note for note in run.header.notes if not (reports and note.startswith("no loader was given")))
 
 
-def _reports_batches(run: RecordedRun) -> bool:
+def reports_batches(run: RecordedRun) -> bool:
+    """Whether a custom loop reports its batches."""
     return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
 
 
@@ -67,17 +66,6 @@ def setup(run: RecordedRun) -> Iterator[str]:
         yield f"{steps}; the recording has no end"
     else:
         yield f"{steps} in {duration(run.end.seconds)}" + (f", ended by {run.end.error}" if run.end.error else "")
-    inner = f" around {header.inner}" if header.inner else ""
-    clipping = f", {header.clipping} clipping" if header.source == "opacus" else ", a custom loop"
-    clipping += f", in {header.world} processes" if header.world else ""
-    yield f"{header.model} of {header.parameters} parameters; {header.optimizer or 'no optimizer'}{inner}{clipping}"
-    kind = "batches of an unknown kind" if header.scheme == "unknown" else f"{header.scheme} batches"
-    batches = f"{kind} ({header.sampler})"
-    if header.scheme == "none":
-        batches = f"batches {'reported by the loop' if _reports_batches(run) else 'not observed'}, drawn"
-    records = f" from {header.records} records" if header.records else ""
-    ahead = f", loaded by {header.workers} processes" if header.workers else ""
-    yield f"{batches}{records}{ahead}"
     if header.canaries:
         copies = f" of {header.copies} equal records each" if header.copies > 1 else ""
         yield f"{header.canaries} canaries ({header.canary_kind}){copies}, {header.left_out // header.copies} excluded"

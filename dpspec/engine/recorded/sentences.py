@@ -10,21 +10,28 @@ from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
+from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
 
 
-def confirmations(run: RecordedRun, delta: float, group_size: int, public: Collection[str]) -> Iterator[str]:
-    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm."""
+def confirmations(
+    run: RecordedRun, group_size: int, public: Collection[str], *, released: bool = False
+) -> Iterator[str]:
+    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm.
+
+    released: whether the model to be released is the recorded one at its end.
+    """
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
     if group_size == 1:
         yield f"one person has one of the {records}{_no_copies(run)}"
     else:
         yield f"one person has at most {group_size} of the {records}"
+    when = "before or during" if released else "before, during or after"
     yield (
-        "nothing else was trained on these records, before, during or after the block, and no teacher or other model "
-        "that read them is used"
+        f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
+        "is used"
     )
     yield "the released model was chosen without them (checkpoints, early stopping)"
     constants = joined([*_constants(run, public), f"{run.steps} steps"])
@@ -58,8 +65,14 @@ def _no_copies(run: RecordedRun) -> str:
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
     """The constants that the user does not declare public, with their values or ranges."""
     for name in ("learning_rate", "clip_norm", "noise_multiplier"):
-        if public_name(name) not in public and (text := _range(run[name])):
-            yield f"{name.replace('_', ' ')} {text}"
+        adaptive = name == "clip_norm" and run.header.clipping == "adaptive"
+        text = _range(run[name][:1] if adaptive else run[name])
+        if public_name(name) not in public and text:
+            yield (
+                f"first clip norm {text} and the constants of its adaptation"
+                if adaptive
+                else f"{name.replace('_', ' ')} {text}"
+            )
 
 
 def _range(values: Array) -> str:
@@ -80,11 +93,14 @@ def executed_sentence(run: RecordedRun) -> str:
     phrases = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
     phrases += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
     optimizer = header.inner or header.optimizer or "no optimizer"
-    batches = f"{header.scheme} batches" if header.scheme not in ("none", "unknown") else "batches reported by the loop"
+    clipping = f" with {header.clipping} clipping" if header.clipping not in ("flat", "own") else ""
+    clipping += f" in {header.world} processes" if header.world else ""
+    schemes = {"none": "batches not observed", "unknown": "batches of an unknown kind"}
+    batches = schemes.get(header.scheme, f"{header.scheme} batches")
+    batches = "batches reported by the loop" if reports_batches(run) else batches
     records_text = f" of {header.records:,} records" if header.records else ""
-    return (
-        f"{', '.join(phrases)}; {optimizer} on {header.parameters:,} parameters; {batches}{records_text}{_audits(run)}"
-    )
+    trained = f"{optimizer}{clipping} on {header.parameters:,} parameters"
+    return f"{', '.join(phrases)}; {trained}; {batches}{records_text}{_audits(run)}"
 
 
 def _audits(run: RecordedRun) -> str:

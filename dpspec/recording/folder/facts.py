@@ -22,9 +22,9 @@ class Facts:
 
     outside: 1 if code other than the optimizer moved a parameter after the last step. audits: the numbers of steps and
     of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had made
-    steps at the beginning. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts or
-    sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a list. ``error`` and
-    ``noised_without_update`` belong to the end alone.
+    steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
+    :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
+    ranks or parts a list. ``error`` and ``noised_without_update`` belong to the end alone.
     """
 
     outside: Number
@@ -37,6 +37,7 @@ class Facts:
     sums: tuple[Count, Count] | None
     recomputed: tuple[Number, Number, Number, Number] | None
     ghost: tuple[Count, Count, Count, Count, Count, Count, Count] | None = None
+    adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     scaling: tuple[Count, Real, Number] | None
     probe: tuple[Number, Number, Number, Number, Number, Number] | None
     probe_failure: str
@@ -111,6 +112,7 @@ _RANKS: dict[str, Join] = {
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
+    "adaptive": _columns(sum, sum, max, sum, sum, min),
     "audits": _columns(min, min, min),
     "recomputed": _columns(sum, sum, sum, max),
     "scaling": partial(max, key=lambda value: abs(value[1])),

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,14 @@ from dpspec.errors import RecordingError
 from dpspec.recording.folder.facts import Facts, of_ranks
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
-from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.weights import Table
 from dpspec.stats import gaussian_noise
-
-#: The largest number of processes all of whose pairs are compared; of more, successive ones.
-_ALL_PAIRS = 16
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 #: Relative difference of the sum over the ranks along a direction that rounding explains: of float32 gradients.
 SUMMED = 3e-6
-
-#: Relative difference of equal sums of squares by rounding.
-_EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
 _COMMON = (
@@ -53,11 +47,8 @@ class Comparison:
     different parameters in their passes. summed: whose reduced gradients are not the sum of all ranks'. shared: records
     drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that another one uses or used.
     foreign: with batches from outside of a rank's share, or in different orders of the records. compared: steps with
-    observations of all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest
-    logarithm of the p-value of a step]; equal: the expected number if the draws were equal. parallel: of the noise of
-    sharded ranks, the squared components along each other and their number. along: of the noise of one rank along the
-    sum of the others, the number of steps, and the total and the largest of its squares. squares: the number of layers
-    and steps at which two ranks' rows have the same sum of squared noise, and the expected number. other_data: whether
+    observations of all ranks. parallel: of the noise of sharded ranks, the squared components along each other and
+    their number. other_data: whether
     records at the same places differ. ended: whether all ranks have an end; interim: otherwise the facts that they
     noted last, None unless all noted some.
     """
@@ -72,11 +63,7 @@ class Comparison:
     seeds: int = 0
     foreign: int = 0
     compared: int = 0
-    overlaps: list[tuple[float, int, float]] = field(default_factory=list)
-    equal: float = 0.0
     parallel: tuple[float, int] = (0.0, 0)
-    along: tuple[int, float, float] = (0, 0.0, 0.0)
-    squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
     interim: Facts | None = None
@@ -152,11 +139,16 @@ class JoinedFolder:
     def has_canaries(self) -> bool:
         return False
 
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end, of the first rank; None if each rank holds rows of it."""
+        return self.ranks[0].weights
+
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         comparison, world = self.comparison, len(self.ranks)
         facts = {name: {getattr(rank_folder.header, name) for rank_folder in self.ranks} for name in (*_COMMON, "data")}
         comparison.other = {name: None for name in _COMMON if len(facts[name]) > 1}
-        comparison.other_data, comparison.noise, comparison.squares = len(facts["data"]) > 1, 0, (0, 0.0)
+        comparison.other_data, comparison.noise = len(facts["data"]) > 1, 0
         streams = [iter(rank_folder.steps()) for rank_folder in self.ranks]
         used, noisy, batches, step_count = [0] * world, 0, 0, 0
         while True:
@@ -172,8 +164,6 @@ class JoinedFolder:
             options = sorted({name for step in steps for name in step.options})
             different += [name for name in options if len({repr(step.options.get(name)) for step in steps}) > 1]
             comparison.other |= dict.fromkeys(different)
-            if self.header.shards:
-                self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
             batches += joined.batches % UNSEEN
             yield joined
@@ -213,9 +203,7 @@ class JoinedFolder:
         comparison, world = self.comparison, len(self.ranks)
         comparison.unequal = comparison.summed = comparison.shared = 0
         comparison.seeds = comparison.foreign = comparison.compared = 0
-        rank_pairs = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
-        pairs, comparison.equal, comparison.parallel = dict.fromkeys(rank_pairs, (0.0, 0, 0.0)), 0.0, (0.0, 0)
-        comparison.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
+        comparison.parallel, seeds = (0.0, 0), [set[bytes]() for _ in range(world)]
         holders = self._holders
         for steps, *internal_steps in zip(
             zip(*(rank_folder.steps() for rank_folder in self.ranks), strict=False),
@@ -232,7 +220,7 @@ class JoinedFolder:
                 comparison.shared += sum(len(np.unique(indices)) for indices in members) - len(np.unique(whole))
             observed = [step.rank for step in internal_steps if step.rank is not None]
             if len(observed) == world:
-                self._compare(observed, public[0], pairs, seeds)
+                self._compare(observed, public[0], seeds)
             largest = _worst([step.largest for step in internal_steps], 1.0)
             # The sum is too long for its contributions if it is on one rank.
             excess = _worst([step.sum_norm - count for step, count in zip(internal_steps, rows, strict=True)], 0.0)
@@ -248,28 +236,15 @@ class JoinedFolder:
                 outside=_worst([step.outside for step in internal_steps], 0.0),
                 members=whole,
             )
-        comparison.overlaps = list(pairs.values())
 
-    def _compare(
-        self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[Any, Any], seeds: Sequence[set[bytes]]
-    ) -> None:
-        comparison, first, rate = self.comparison, observed[0], step.rate
+    def _compare(self, observed: Sequence[RankStep], step: PublicStep, seeds: Sequence[set[bytes]]) -> None:
+        comparison, first = self.comparison, observed[0]
         comparison.compared += 1
         rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
             squares, degrees = gaussian_noise.dependence(np.stack(rows))
             comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
-        widths = {len(rank_step.own) for rank_step in observed}
-        if len(rows) == 1 and step.deviation > 0.0 and widths == {len(rows[0])}:
-            # one rank adds the noise, which the other ranks' sum may not depend on
-            other_ranks_sum = np.sum(
-                [rank_step.own for rank_step in observed if not len(rank_step.noise)], axis=0, dtype=np.float64
-            )
-            if 0.0 < (length := float(np.linalg.norm(other_ranks_sum))) < math.inf:
-                square = (float(np.dot(rows[0], other_ranks_sum)) / length) ** 2
-                steps, total, largest = comparison.along
-                comparison.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         same = all(
             (rank_step.gradients, rank_step.parameters) == (first.gradients, first.parameters) for rank_step in observed
@@ -287,52 +262,22 @@ class JoinedFolder:
             if other_seeds is not rank_seeds
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
-        if not 0.0 < rate < 1.0 or self.header.share is None:
-            return
-        comparison.equal += first.compared * rate
-        for (first_rank, second_rank), (expected, common, least) in pairs.items():
-            both = len(np.intersect1d(observed[first_rank].places, observed[second_rank].places))
-            mean = (first.compared + 1) * rate**2  # shares differ by at most one record
-            pairs[first_rank, second_rank] = (
-                expected + mean,
-                common + both,
-                min(least, gaussian_noise.log_repeats(both, mean)),
-            )
-
-    def _compare_squares(self, layers: Sequence[Floats]) -> None:
-        """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
-        count, expected = self.comparison.squares
-        for first_rank, second_rank in pairwise(range(len(layers))):
-            sizes = np.array([size for _, size in self.ranks[first_rank].header.layers], dtype=np.float64)
-            same = sizes == [size for _, size in self.ranks[second_rank].header.layers]
-            if len(layers[first_rank]) == len(layers[second_rank]) == len(sizes):
-                mine, theirs = (layers[rank].astype(np.float64) for rank in (first_rank, second_rank))
-                used = same & (sizes > 0) & (mine > 0.0)
-                count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
-                # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
-                expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
-        self.comparison.squares = count, expected
 
 
 def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
-    counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared", "equal")
+    counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared")
     lengths = [
         comparison.lengths if comparison.ended else [min(comparison.lengths)] * len(comparison.lengths)
         for comparison in comparisons[:-1]
     ]
-    pairs = zip(*(overlaps for comparison in comparisons if (overlaps := comparison.overlaps)), strict=False)
-    steps, total, largest = zip(*(comparison.along for comparison in comparisons), strict=True)
+    parallel, degrees = zip(*(comparison.parallel for comparison in comparisons), strict=True)
     return Comparison(
         **{name: sum(getattr(comparison, name) for comparison in comparisons) for name in counts},
         lengths=[sum(column) for column in zip(*lengths, comparisons[-1].lengths, strict=False)],
         longest=sum(map(max, lengths)) + comparisons[-1].longest,
         other={name: None for comparison in comparisons for name in comparison.other},
-        overlaps=[
-            (sum(expected), sum(common), min(least))
-            for expected, common, least in (zip(*pair, strict=True) for pair in pairs)
-        ],
-        along=(sum(steps), sum(total), max(largest)),
+        parallel=(sum(parallel), sum(degrees)),
         other_data=any(comparison.other_data for comparison in comparisons),
     )
 

@@ -26,6 +26,7 @@ from dpspec.recording.folder.joined_folder import (
 )
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
+from dpspec.recording.folder.weights import Table
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
@@ -68,8 +69,7 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
             raise RecordingError(f"{part.path}: not the recording of this part")
         if difference := part_folders[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {difference} than the first part")
-        whole = [rank_folder.require_whole() for rank_folder in part.ranks]
-        ended.append(all(whole))
+        ended.append(all(rank_folder.ended for rank_folder in part.ranks))
     states = [_states(part) for part in part_folders]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(part_folders[0], RunFolder) and not (part_folders[0].header.part or ended[0]):
@@ -164,6 +164,11 @@ class ResumedFolder:
     @property
     def has_canaries(self) -> bool:
         return self.parts[-1].has_canaries
+
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end of the last part."""
+        return self.parts[-1].weights
 
     @property
     def joints(self) -> list[tuple[int, Seam]]:

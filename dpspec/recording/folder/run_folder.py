@@ -4,6 +4,7 @@
 internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
 the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
 end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
+``weights.json`` has digests of the model's tensors at the end.
 
 The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
 (4 bytes, little-endian), its kind (1 byte), its payload, and the first 16 bytes of SHA-256 of the digest of the frame
@@ -20,7 +21,6 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import Facts, read_facts
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
+from dpspec.recording.folder.weights import WEIGHTS, Table, read_table, write_table
 
 #: Largest size of a payload in bytes.
 LONGEST = 1 << 22
@@ -38,13 +39,12 @@ _HEAD = struct.Struct("<IB")
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame: its kind, payload and digest, its number in the file from 1 on, and the byte at which it ends."""
+    """A frame: its kind, payload and digest, and its number in the file from 1 on."""
 
     kind: int
     payload: bytes
     digest: bytes
     number: int
-    end: int
 
 
 class JournalWriter:
@@ -99,7 +99,7 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
                     changed = "run.json or this file" if number == 1 else "this file"
                     raise RecordingError(f"{where}: the digest chain breaks: {changed} was changed; record again")
                 offset += _HEAD.size + length + DIGEST
-                yield Frame(kind, payload, digest, number, offset)
+                yield Frame(kind, payload, digest, number)
                 number += 1
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -109,7 +109,7 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
 MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log", "canaries.npz", "states.log"
 
 #: All files, in the order of their digest.
-FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES)
+FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES, WEIGHTS)
 
 #: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and
 #: the reason for which the recorder stopped, after the last internal step.
@@ -174,6 +174,10 @@ class RunWriter:
 
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())
+
+    def write_weights(self, tensors: Table) -> None:
+        """Write the digests of the model at the end."""
+        _write_new(self._folder / WEIGHTS, write_table(tensors))
 
     def end(self, facts: Mapping[str, Any]) -> None:
         try:
@@ -252,10 +256,9 @@ class RunFolder:
     def internal(self) -> Iterator[InternalStep]:
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was withheld")
-        frames, length = self._frames(INTERNAL), 0
+        frames = self._frames(INTERNAL)
         for public, digest in self._public():
             if not isinstance(public, PublicStep):
-                self._require_end(INTERNAL, length)
                 return
             frame = next(frames, None)
             if frame is None or frame.digest != digest:
@@ -268,15 +271,12 @@ class RunFolder:
                     raise ValueError(f"expected step {public.step}, found step {internal.step}")
             except ValueError as error:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
-            length = frame.end
             yield internal
 
-    def require_whole(self) -> bool:
-        """Whether the recording has an end; raises ``RecordingError`` if the state at this end is missing."""
-        kinds, states = [frame.kind for frame in self._frames(STEPS)], self.states()
-        if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
-            raise RecordingError(f"{self.path / STATES}: lacks the state at the end of the recording: the file was cut")
-        return END in kinds
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has an end."""
+        return any(frame.kind == END for frame in self._frames(STEPS))
 
     def states(self) -> list[SavedState]:
         """The saved states in order, the first one of the start; none if the file was withheld."""
@@ -309,12 +309,16 @@ class RunFolder:
     def has_canaries(self) -> bool:
         return (self.path / CANARIES).exists()
 
+    @property
+    def weights(self) -> Table | None:
+        """The digests of the model at the end; None if the recorder wrote none."""
+        return read_table(self.path / WEIGHTS)
+
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
-        ended, scored, length = False, False, 0
+        ended, scored = False, False
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
-            length = frame.end
             where = f"{self.path / STEPS}: frame {frame.number}"
             if ended and frame.kind == SCORED and not scored:
                 scored = True
@@ -344,21 +348,6 @@ class RunFolder:
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
             yield step, digest
-        if ended:
-            self._require_end(STEPS, length, cut=None if scored else SCORED)
-        elif not length and len(list(islice(self._frames(INTERNAL), 2))) == 2:
-            raise RecordingError(f"{self.path / STEPS}: holds no step, but {INTERNAL} holds several: the file was cut")
-
-    def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
-        """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
-        excess_bytes = os.path.getsize(self.path / name) - length
-        with (self.path / name).open("rb") as file:
-            file.seek(length)
-            head = file.read(5)
-        if excess_bytes > 0 and (cut is None or len(head) < 5 or head[4] != cut):
-            raise RecordingError(
-                f"{self.path / name}: {excess_bytes} bytes follow the end of the recording, at byte {length}"
-            )
 
     def _frames(self, name: str) -> Iterator[Frame]:
         there = (self.path / name).exists()

@@ -246,7 +246,6 @@ class RankStep:
     records. foreign: the number of drawn records that are not in this rank's share. own, total: the gradients before
     and after the reduction along common directions; of sharded parameters, the clipped sum of the rank, and its rows of
     the sum of all. noise: of this rank, in standard deviations, along directions that are common to all ranks' rows.
-    compared: the number of places of a share that the ranks compare, the same on all; places: the drawn ones.
     """
 
     gradients: bytes
@@ -256,35 +255,31 @@ class RankStep:
     noise_state: bytes
     order: bytes
     foreign: int
-    compared: int
     own: Floats
     total: Floats
     noise: Halves
-    places: Indices
 
     def encode(self) -> bytes:
         sketches = (self.own.astype("<f4"), self.total.astype("<f4"), self.noise.astype("<f2"))
         digests = [getattr(self, name) for name in _DIGESTS]
-        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), min(self.compared, UNSEEN), *map(len, sketches))
-        return head + b"".join(sketch.tobytes() for sketch in sketches) + encode_members(self.places)
+        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), *map(len, sketches))
+        return head + b"".join(sketch.tobytes() for sketch in sketches)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        *digests, foreign, compared, own_length, total_length, noise_length = _unpacked(_RANK, data)
+        *digests, foreign, own_length, total_length, noise_length = _unpacked(_RANK, data)
         if (longest := max(own_length, total_length, noise_length)) > DIRECTIONS:
             raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {longest}")
-        sketches, end = (
-            np.frombuffer(data, "<f4", own_length + total_length, _RANK.size),
-            _RANK.size + 4 * (own_length + total_length),
-        )
+        end = _RANK.size + 4 * (own_length + total_length)
+        if len(data) != end + 2 * noise_length:
+            raise ValueError("the observations of a rank have another length")
+        sketches = np.frombuffer(data, "<f4", own_length + total_length, _RANK.size)
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
-            compared=compared,
             own=sketches[:own_length],
             total=sketches[own_length:],
             noise=np.frombuffer(data, "<f2", noise_length, end),
-            places=decode_members(data[end + 2 * noise_length :]),
         )
 
 
@@ -303,7 +298,7 @@ _COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
 _INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "bytes")
 _PUBLIC = struct.Struct(f"<{DIGEST}s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL = struct.Struct(f"<II{4 * len(_INTERNAL_NUMBERS)}s")
-_RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IIBBB")
+_RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IBBB")
 _LENGTH = struct.Struct("<I")
 
 #: The numbers of a step that a reader keeps as columns over all steps.

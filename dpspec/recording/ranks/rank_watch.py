@@ -4,7 +4,6 @@ Sketches are projections on secret directions that are equal on all ranks, so th
 sum of their sketches. Digests have the run's key, and show equal bits.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,9 +23,6 @@ _BYTES, _NONE = 8, bytes(8)
 
 #: Largest noise in standard deviations that half precision holds.
 _LARGEST = 6e4
-
-#: The number of places of a batch that the ranks compare, on average at most.
-_PLACES = 256
 
 #: The number of records whose contents the ranks compare.
 _RECORDS = 8
@@ -79,8 +75,8 @@ class RankWatch:
         self._gathered: list[tuple[int, Any]] = []
         self._frozen: dict[int, str] = {}
         self._forget()
-        # The options of the sampler's order, the place of each record in it, and a random order of a share's places.
-        self._order: tuple[tuple[bool, int, int], Indices, Any] | None = None
+        # The options of the sampler's order, and the place of each record in it.
+        self._order: tuple[tuple[bool, int, int], Indices] | None = None
 
     def _forget(self) -> None:
         self._own = self._total = self._noise = torch.zeros(0)
@@ -133,7 +129,7 @@ class RankWatch:
         own_sketch, total_sketch, noise_sketch = (
             along.float().cpu().numpy() for along in (self._own, self._total, self._noise)
         )
-        drawn_places, compared, foreign, order = self._places(drawn, epoch)
+        foreign, order = self._foreign(drawn, epoch)
         rank_step = RankStep(
             gradients=self._gradients,
             parameters=self._passes() if self.sharded else self._digest(self._trained),
@@ -142,11 +138,9 @@ class RankWatch:
             noise_state=self._state,
             order=order,
             foreign=foreign,
-            compared=compared,
             own=own_sketch,
             total=total_sketch,
             noise=noise_sketch,
-            places=drawn_places,
         )
         self._forget()
         return rank_step
@@ -172,36 +166,26 @@ class RankWatch:
             seed = self.group.rank.to_bytes(8, "little")
         return self._digest_of(b"seed", seed)
 
-    def _places(self, drawn: Indices | None, epoch: Any) -> tuple[Indices, int, int, bytes]:
-        """Compared places of this rank's share that were drawn, the number of all compared places, the number of drawn
-        records outside the share, and the order's digest.
+    def _foreign(self, drawn: Indices | None, epoch: Any) -> tuple[int, bytes]:
+        """The number of drawn records outside of this rank's share, and the digest of the order of all records.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
         """
         sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
-            return np.zeros(0, dtype=np.int64), 0, 0, _NONE
+            return 0, _NONE
         seed = int(sampler.shuffle_seed) + int(sampler.epoch if epoch is None else epoch)
         key = bool(sampler.shuffle), seed, int(sampler.total_size)
-        share = key[2] // world  # some ranks have one more
-        compared = min(share, math.ceil(_PLACES / max(float(sampler.sample_rate), 1e-12)))
         if self._order is None or self._order[0] != key:
             order = torch.arange(key[2])
             if key[0]:
                 order = torch.randperm(key[2], generator=torch.Generator().manual_seed(key[1]))
-            inverse = np.empty(key[2], dtype=np.int64)
-            inverse[order.numpy()] = np.arange(key[2])
-            self._order = key, inverse, np.append(np.random.default_rng(self._key[0]).permutation(share), 0)
+            places = np.empty(key[2], dtype=np.int64)
+            places[order.numpy()] = np.arange(key[2])
+            self._order = key, places
         in_range = drawn[(drawn >= 0) & (drawn < key[2])]
-        positions = self._order[1][in_range]
-        mine = positions % world == self.group.rank
-        own_positions, digest = positions[mine] // world, self._digest_of(b"order", repr((key, compared)).encode())
-        return (
-            own_positions[self._order[2][own_positions] < compared],
-            compared,
-            len(drawn) - len(own_positions),
-            digest,
-        )
+        mine = self._order[1][in_range] % world == self.group.rank
+        return len(drawn) - int(mine.sum()), self._digest_of(b"order", repr(key).encode())
 
 
 def _told(fingerprint: Any) -> str:

@@ -1,0 +1,104 @@
+"""Opacus' adaptive clipping: its noisy count is observed, tested and charged."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus.optimizers.adaclipoptimizer import AdaClipDPOptimizer
+from support.checked_runs import checked
+from support.opacus_training import Training, after_each, recorded
+from torch import nn
+
+from dpspec.accounting import PrivacyLoss, real_divisor_pair
+from dpspec.engine.recorded.checks import COUNT_NOISE, NEXT_NORM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+#: The standard deviation of the noise on counts in :class:`Training`.
+COUNT_STD = 3.0
+
+
+@pytest.mark.parametrize("physical", [None, 7])
+def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> None:
+    Training(epochs=2, clipping="adaptive", physical=physical).run(tmp_path / "run")
+    found = checked(tmp_path / "run", delta=1e-5, epsilon=50.0)
+    raised = (1.1**-2 - (2.0 * COUNT_STD) ** -2) ** -0.5
+    expected = PrivacyLoss.of(real_divisor_pair(0.1, raised, COUNT_STD)).compose(20).epsilon(1e-5).upper
+    assert found.costs[1].interval.upper == pytest.approx(expected, rel=1e-4)
+    assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
+    assert [(phase.steps, phase.clip_norm) for phase in found.phases] == [(20, None)]
+    assert "first clip norm 1 and the constants of its adaptation" in " ".join(found.audit.recording.confirm)
+    added = checked(tmp_path / "run", delta=1e-5, epsilon=50.0, adjacency="add-remove")
+    assert added.verdict == "open"
+    assert "nothing bounds if a record is added" in added.reason
+
+
+def other_count(optimizer: Any) -> None:
+    optimizer.unclipped_num = torch.tensor(float(optimizer.sample_size))
+
+
+def of_a_record(optimizer: Any) -> None:
+    optimizer.max_grad_norm = 0.5 + float(optimizer.sample_size % 7) / 10.0
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "test"),
+    [
+        ("add_noise", other_count, COUNT_NOISE),
+        ("update_max_grad_norm", of_a_record, NEXT_NORM),
+    ],
+)
+def test_other_counts_and_clip_norms_deviate(
+    method: str, change: Callable[[Any], None], test: str, tmp_path: Path
+) -> None:
+    found = recorded(tmp_path / "run", prepare=after_each(method, change), clipping="adaptive", epochs=3)
+    assert found.conformance.status == "deviates"
+    assert any(name.startswith(test) for name in found.rejected)
+
+
+def test_a_changed_constant_of_the_adaptation_leaves_the_claim_open(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        training.train()
+        training.private.target_unclipped_quantile = 0.9
+        training.train()
+
+    found = recorded(tmp_path / "run", script, clipping="adaptive", epochs=1)
+    assert found.status == ("open", "no-deviation-found")
+    assert "clip_norm" in found.doubts
+
+
+@pytest.mark.parametrize("length", [0.1, 0.9, 1.1, 50.0])
+def test_executed_neighbors_are_dominated(length: float) -> None:
+    """The optimizer steps with a record, and with a null record in its place: sum and count move as Theorem 55 says."""
+    noise_multiplier, raised = 1.1, (1.1**-2 - (2.0 * COUNT_STD) ** -2) ** -0.5
+    others = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
+    record = torch.nn.functional.normalize(torch.ones(1, 4)) * length
+
+    def released(row: torch.Tensor) -> tuple[torch.Tensor, float]:
+        parameter = nn.Parameter(torch.zeros(4))
+        optimizer = AdaClipDPOptimizer(
+            torch.optim.SGD([parameter], lr=1.0),
+            noise_multiplier=noise_multiplier,
+            target_unclipped_quantile=0.5,
+            clipbound_learning_rate=0.2,
+            max_clipbound=10.0,
+            min_clipbound=0.1,
+            unclipped_num_std=COUNT_STD,
+            max_grad_norm=1.0,
+            expected_batch_size=10,
+        )
+        parameter.grad_sample = torch.cat([others, row])
+        optimizer.clip_and_accumulate()
+        return parameter.summed_grad, float(optimizer.unclipped_num)
+
+    (total, count), (null_total, null_count) = released(record), released(torch.zeros(1, 4))
+    moved = math.hypot(float((total - null_total).norm()) / raised, (count - null_count) / COUNT_STD)
+    largest = math.hypot(1.0 / raised, 1.0 / COUNT_STD)
+    assert moved <= largest
+    assert moved >= (0.999 * largest if length > 1.0 else 0.0)
+    pair, shown = real_divisor_pair(1.0, raised, COUNT_STD), PrivacyLoss.gaussian(1.0 / moved)
+    for delta in (1e-2, 1e-5):
+        assert shown.epsilon(delta).lower <= PrivacyLoss.of(pair).epsilon(delta).upper

@@ -1,0 +1,144 @@
+"""The model to be released, compared with the recording's end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.opacus_training import Training
+from support.ranks import Ranked
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.recording.folder.weights import WEIGHTS, TensorDigest, read_table
+from dpspec.recording.released_model import recorded_digests, released_model
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a recording, and its ``state_dict()`` with the prefix of Opacus."""
+    folder, training = tmp_path_factory.mktemp("released") / "run", Training(epochs=1)
+    training.run(folder)
+    return folder, training.model.state_dict()
+
+
+def channel_of(checked: Any) -> Any:
+    return next(one for one in checked.result.audits[0].recording.channels if one.name == "released-model")
+
+
+def test_the_recorded_end_is_verified_in_every_form(trained: Any, tmp_path: Path) -> None:
+    folder, state = trained
+    save_file(state, tmp_path / "wrapped.safetensors")
+    inner = {name.removeprefix("_module."): tensor for name, tensor in state.items()}
+    torch.save(inner, tmp_path / "inner.pt")
+    torch.save(inner, tmp_path / "legacy.pth", _use_new_zipfile_serialization=False)
+    part = {f"module.{name}": inner[name] for name in list(inner)[:2]} | {"tied": inner["0.weight"]}
+    for model in (tmp_path / "wrapped.safetensors", tmp_path / "inner.pt", tmp_path / "legacy.pth", state, part):
+        checked = dpspec.check(folder, epsilon=50, model=model)
+        assert checked.passed
+        assert channel_of(checked).assumes == ("model-choice",)
+        assert "at the recording's end" in checked.result.audits[0].recording.ran
+    assert "released-model" in channel_of(dpspec.check(folder, epsilon=50)).assumes
+
+
+def test_other_tensors_are_located(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, state = trained
+    names = list(state)
+    other = dict(state)
+    other[names[0]] = 0.5 * (state[names[0]] + state[names[0]].roll(1))
+    other[names[1]] = state[names[1]].bfloat16()
+    other["new"] = torch.ones(3)
+    save_file(other, tmp_path / "other.safetensors")
+    assert main(["check", str(folder), "--epsilon", "50", "--model", str(tmp_path / "other.safetensors")]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "3 of 5 tensors of other.safetensors differ" in printed
+    for words in (f"{names[0]} (other values)", "BF16 [16] instead of F32 [16]", "new (no recorded tensor"):
+        assert words in printed
+
+
+def test_a_spec_names_safetensors_only(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, state = trained
+    save_file(state, folder.parent / "end.safetensors")
+    torch.save(state, folder.parent / "end.pt")
+    for name, code in (("end.safetensors", 0), ("end.pt", 3), ("missing.safetensors", 3)):
+        (folder.parent / "spec.yaml").write_text(
+            "dpspec: 1\nname: released\nmechanism: {kind: recorded}\n"
+            "data: {kind: declared, records: 300, features: 6, classes: 2}\n"
+            f"training: {{backend: recorded, run: {folder.name}, model: {name}}}\n"
+            "threat_model: {adjacency: zero-out}\n"
+            "claims:\n  - {id: one, kind: approx-dp, epsilon: 50.0, delta: 1e-5}\n"
+        )
+        assert main(["run", str(folder.parent / "spec.yaml"), "--report", f"json={tmp_path / 'result.json'}"]) == code
+    errors = capsys.readouterr().err
+    assert "dpspec check --model reads other files too" in errors
+    assert "missing.safetensors: no such file" in errors
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"epoch": 3}, "the entry 'epoch' is int and must be a dense tensor"),
+        ({}, "must have tensors by name"),
+        (torch.ones(2), "must have tensors by name, got Tensor"),
+        ({"a": torch.ones(2).to_sparse()}, "must be a dense tensor"),
+        (Path("x"), "refuses it"),  # not in the list of classes that torch unpickles
+    ],
+)
+def test_other_contents_of_torch_are_refused(content: Any, words: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "file.pt")
+    with pytest.raises(UsageError, match=words):
+        released_model(tmp_path / "file.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x02" + bytes(7) + b"{}", b"\x80\x04" + bytes(20)])
+def test_other_files_than_safetensors_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="safetensors refuses it"):
+        released_model(tmp_path / "file.safetensors")
+
+
+def test_digests_of_files_are_those_of_torch(tmp_path: Path) -> None:
+    kinds = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
+    tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds}
+    tensors |= {"scalar": torch.tensor(2.0), "empty": torch.zeros(0, 3), "turned": torch.arange(6.0).reshape(2, 3).t()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "file.safetensors")
+    assert released_model(tmp_path / "file.safetensors").tensors == released_model(tensors).tensors
+
+
+def test_the_recorded_tensors_are_those_of_state_dict() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model.tied = model[0]
+    model.register_buffer("cache", torch.ones(1), persistent=False)
+    assert recorded_digests(model) == released_model(model.state_dict()).tensors
+
+
+def test_a_recording_without_digests_leaves_the_claim_open(trained: Any, tmp_path: Path) -> None:
+    folder, state = trained
+    (folder / WEIGHTS).rename(tmp_path / WEIGHTS)
+    try:
+        checked = dpspec.check(folder, epsilon=50, model=state)
+        assert not checked.proved
+        assert "cannot be compared" in channel_of(checked).text
+    finally:
+        (tmp_path / WEIGHTS).rename(folder / WEIGHTS)
+    assert read_table(folder / WEIGHTS) == RunFolder.open(folder).weights
+    (tmp_path / WEIGHTS).write_text('{"tensors": {"a": [1, 2, 3]}}')
+    with pytest.raises(RecordingError, match="not the digests of a model"):
+        read_table(tmp_path / WEIGHTS)
+
+
+def test_the_first_rank_has_the_digests(tmp_path: Path) -> None:
+    def saved(training: Any, rank: int) -> None:
+        training.train()
+        torch.save(training.model.state_dict(), tmp_path / f"{rank}.pt")
+
+    assert Ranked(tmp_path / "run", batch=100, epochs=1, within=saved).run() == [0, 0]
+    assert not (tmp_path / "run" / "rank-1" / WEIGHTS).exists()
+    assert dpspec.check(tmp_path / "run", epsilon=50, model=tmp_path / "1.pt").proved
+
+
+def test_a_digest_names_type_and_shape() -> None:
+    assert str(TensorDigest("F32", (2, 3), "")) == "F32 [2, 3]"
