@@ -28,6 +28,7 @@ class Rounds:
     def __init__(self, recorder: Recorder, parameters: Sequence[Tensor]) -> None:
         self._recorder = recorder
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
+        self._types = [parameter.dtype for parameter in parameters]
 
     def aggregated(self, clients: Sequence[int], updates: Sequence[Iterable[Tensor]], noise: Iterable[Tensor]) -> None:
         """Report one round, after the server's optimizer moved the global model.
@@ -59,7 +60,7 @@ class Rounds:
         norms = [torch.stack([part.detach().double().norm() for part in row]).norm() for row in rows]
         self._recorder.sampled(clients)
         self._recorder.clipped(torch.stack(norms) if norms else torch.zeros(0))
-        self._recorder.summed([summed.float() for summed in total])
+        self._recorder.summed([summed.to(kind) for summed, kind in zip(total, self._types, strict=True)])
         self._recorder.noised(self._tensors(noise, "the noise"))
         self._recorder.stepped()
 
@@ -130,7 +131,13 @@ class CheckedRounds:
         return f"{headline}\nIn the report a record is a client.\n{render_brief(self.run.result)}"
 
 
-def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, delta: float = 1e-5) -> CheckedRounds:
+def check_rounds(
+    folder: str | PathLike[str],
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    accept: Sequence[str] = ("second-optimizer",),
+) -> CheckedRounds:
     """Compare recorded rounds with a claim about one client.
 
     ``dpspec check FOLDER --accept second-optimizer`` gives the same verdict: simulated clients have optimizers.
@@ -139,6 +146,7 @@ def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, d
         folder: The folder of :func:`record_rounds`.
         epsilon: The claim; None for no claim.
         delta: Of the claim, in (0, 1).
+        accept: The cautions that are accepted.
 
     Returns:
         The verdict. ``print`` shows it with the report.
@@ -147,4 +155,4 @@ def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, d
         UsageError: The folder or an argument is invalid.
         NothingToRunError: No round was recorded.
     """
-    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=["second-optimizer"]), delta)
+    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=accept), delta)

@@ -79,8 +79,8 @@ _RELEASE: dict[str, dps.Json] = {
         ["kind"],
         name=string("Name of the release, for readers."),
         kind=kit.choice(
-            "The mechanism. Known pairs of outputs: gaussian, gaussian-mixture, laplace, discrete-gaussian, randomized-response. "
-            "Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
+            "The mechanism. Known pairs of outputs: gaussian, gaussian-mixture, laplace, discrete-gaussian, "
+            "randomized-response. Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
             *KINDS,
         ),
         times=kit.integer(
