@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import dpspec
 from dpspec import decimals
@@ -82,7 +83,7 @@ def record_rounds(
     optimizer: torch.optim.Optimizer,
     *,
     clients: int,
-    rate: float,
+    rate: float | None,
     clip_norm: float,
     noise_multiplier: float,
 ) -> Iterator[Rounds]:
@@ -94,7 +95,8 @@ def record_rounds(
         optimizer: The server's optimizer, whose gradients are the noisy average of the updates: ``torch.optim.SGD``
             with ``lr=1`` is DP-FedAvg.
         clients: The number of clients that may be drawn.
-        rate: The probability, in (0, 1], that a round draws a client, independently of the others.
+        rate: The probability, in (0, 1], that a round draws a client, independently of the others. None if the server
+            draws clients otherwise, without regard to their data: a round costs each drawn client one Gaussian release.
         clip_norm: The largest l2 norm of the update of one client, > 0.
         noise_multiplier: The standard deviation of the noise on the sum of the updates, in clip norms.
 
@@ -105,7 +107,9 @@ def record_rounds(
         UsageError: An argument is invalid, or the folder is not empty.
     """
     declared: Any = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": clients}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **declared) as recorder:
+    # the batches of a loader without a known rate, with an order that does not depend on the data
+    loader = DataLoader(range(clients), batch_size=1) if rate is None else None  # type: ignore[arg-type, var-annotated]
+    with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, **declared) as recorder:
         yield Rounds(recorder, [parameter for parameter in model.parameters() if parameter.requires_grad])
 
 

@@ -1,7 +1,7 @@
 """A strategy of Flower that records the rounds of its private strategy, with a client as a record.
 
-Flower draws a fixed number of clients, and this draw does not amplify privacy here: all clients are records of each round,
-and those that were not drawn contribute zero. The guide ``docs/how-to/audit-federated-rounds.md`` has a server.
+Flower draws a fixed number of clients, and this draw does not amplify privacy here: each round costs each drawn client
+one Gaussian release. Guide: ``docs/how-to/audit-federated-rounds.md``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.integrations.federated import Rounds, record_rounds
-
-#: The cautions of :func:`dpspec.integrations.federated.check_rounds` that a recorded strategy causes.
-NOT_DRAWN = ("second-optimizer", "zero-gradient-rows")
 
 
 def _delegated(method: str) -> Any:
@@ -78,7 +75,7 @@ class RecordedStrategy(Strategy):  # type: ignore[misc]
             self._parameters = nn.ParameterList(_tensors(arrays))
             self._server = torch.optim.SGD(self._parameters, lr=1.0)
             noise, clip = self._strategy.noise_multiplier, self._strategy.clipping_norm
-            declared = {"clients": self._clients, "rate": 1.0, "clip_norm": clip, "noise_multiplier": noise}
+            declared = {"clients": self._clients, "rate": None, "clip_norm": clip, "noise_multiplier": noise}
             recorded = record_rounds(self._folder, self._parameters, self._server, **declared)
             self._rounds = self._stack.enter_context(recorded)
         return list(self._strategy.configure_train(server_round, arrays, config, grid))
@@ -90,14 +87,14 @@ class RecordedStrategy(Strategy):  # type: ignore[misc]
         if arrays is None or self._rounds is None:
             return arrays, metrics
         start, new = [p.detach().clone() for p in self._parameters], _tensors(arrays)
-        updates = [[torch.zeros_like(part) for part in start] for _ in range(self._clients)]
+        updates: dict[int, list[Tensor]] = {}
         for message in messages:
             number = self._numbers.setdefault(message.metadata.src_node_id, len(self._numbers))
             if number >= self._clients:
                 raise UsageError(f"more than clients={self._clients} took part")
             (client_arrays,) = message.content.array_records.values()
             updates[number] = [old - part for old, part in zip(start, _tensors(client_arrays), strict=True)]
-        mean = [old - sum(parts) / len(messages) for old, *parts in zip(start, *updates, strict=True)]
+        mean = [old - sum(parts) / len(messages) for old, *parts in zip(start, *updates.values(), strict=True)]
         before, after = self._average or (new, new)
         if all(_is_rounded(part, exact, len(messages)) for part, exact in zip(before, mean, strict=True)):
             before = mean
@@ -105,7 +102,7 @@ class RecordedStrategy(Strategy):  # type: ignore[misc]
         for p, old, part in zip(self._parameters, start, new, strict=True):
             p.grad = old - part
         self._server.step()
-        self._rounds.aggregated(range(self._clients), updates, noise)
+        self._rounds.aggregated(list(updates), list(updates.values()), noise)
         return arrays, metrics
 
     def epsilon(self, delta: float) -> float:

@@ -138,7 +138,7 @@ class Recorder:
         return self._training.epsilon(delta)
 
     def cautions(self, delta: float = 1e-5) -> tuple[str, ...]:
-        """The names of the rules that have fired until now; those on counts of the whole run fire in ``dpspec check``."""
+        """The names of the rules that have fired until now; rules on counts of the run fire in ``dpspec check``."""
         if self._training is None:
             raise UsageError("run.cautions is for use inside the block, or after it")
         return self._training.cautions(delta)
