@@ -6,7 +6,7 @@
             steps.report(drawn, aux.grad_norms, total, noisy, gradient, params)
     print(differences("run", plan.dp_event), dpspec.check("run", epsilon=4))
 
-The guide ``docs/how-to/audit-your-own-loop.md`` has a complete script. Requires jax; the optimizer is of optax, or None.
+The guide ``docs/how-to/audit-your-own-loop.md`` has a script. Requires jax. The optimizer is of optax, or None.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 import dpspec
 from dpspec.engine.declared_history import read_history
 from dpspec.errors import UsageError
-from dpspec.recording.folder.step_record import PublicStep
 from dpspec.recording.folder.resumed_folder import open_run
+from dpspec.recording.folder.step_record import PublicStep
 from dpspec.recording.recorder import Recorder
 
 
