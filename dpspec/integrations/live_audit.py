@@ -64,6 +64,8 @@ class LiveAudit:
                 "loader that make_private returned"
             )
         if self._limit is not None:
+            if _processes() > 1:
+                raise UsageError("stop_at_epsilon is for one process: give epsilon=, and fix the number of steps before")
             self._budget = _Budget(self._limit, self.delta, optimizer, sampler_of(loader).batches)
         self._recorder = dpspec.record(
             self._folder, model=_with_hooks(model), optimizer=optimizer, loader=loader, **self._options
@@ -102,8 +104,7 @@ class LiveAudit:
         recorder.__exit__(None if error is None else type(error), error, None)
         if error is not None:
             return {}
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if distributed:
+        if _processes() > 1:
             torch.distributed.barrier()
             if torch.distributed.get_rank() != 0:
                 return {}
@@ -165,6 +166,11 @@ class _Budget:
             return False
         phases = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
         return PrivacyLoss(phases).epsilon(self._delta).upper <= self._limit
+
+
+def _processes() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _with_hooks(model: Any) -> Any:
