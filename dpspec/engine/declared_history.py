@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: The largest size of a file in bytes, the largest number of different entries, and of runs of one entry.
 _LARGEST_FILE, _MOST_ENTRIES, _MOST_RUNS = 1 << 24, 1000, 10**9
 
+#: The largest number of distances in a mixture of Gaussians.
+_MOST_SHIFTS = 10_000
+
 #: Supported noise: the range of the mechanism ``composition``.
 _LEAST_NOISE, _MOST_NOISE = 1e-9, 1e12
 
@@ -48,6 +51,15 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "PoissonSampledDpEvent": ("sampling_probability", "event"),
     "SampledWithoutReplacementDpEvent": ("source_dataset_size", "sample_size", "event"),
     "SingleEpochTreeAggregationDpEvent": ("noise_multiplier", "step_counts"),
+    "MixtureOfGaussiansDpEvent": ("standard_deviation", "sensitivities", "sampling_probs"),
+    "TruncatedSubsampledGaussianDpEvent": (
+        "dataset_size",
+        "sampling_probability",
+        "truncated_batch_size",
+        "noise_multiplier",
+    ),
+    "RepeatAndSelectDpEvent": ("event", "mean", "shape"),
+    "SampledWithReplacementDpEvent": ("source_dataset_size", "sample_size", "event"),
 }
 
 #: The module that defines these events.
@@ -261,8 +273,30 @@ class _Reader:
                 elif size:
                     keys = {"batch_size": size, "records": records}
                     yield from self.sampled(fields["event"], (*location, "event"), times, keys)
+            case "TruncatedSubsampledGaussianDpEvent":
+                yield from self.truncated(fields, location, times)
+            case "RepeatAndSelectDpEvent":
+                raise self.error(
+                    location, "a random number of runs has no bound here: see mechanism: {kind: selection}"
+                )
             case _:
                 yield self.simple(name, fields, location, times)
+
+    def truncated(self, fields: Mapping[str, Any], location: Location, times: int) -> Iterator[Release]:
+        """The release of Gaussian noise on a Poisson sample with a cap; the record is one of ``dataset_size``."""
+        self.require(location, "a truncated Poisson sample", "add-remove")
+        records = self.count(fields["dataset_size"], (*location, "dataset_size"), "dataset_size")
+        cap = self.count(fields["truncated_batch_size"], (*location, "truncated_batch_size"), "truncated_batch_size")
+        rate_location = (*location, "sampling_probability")
+        rate = self.number(fields["sampling_probability"], rate_location, "rate", 0.0, 1.0)
+        if not rate or not cap or not records:
+            return
+        noise = self.noise(fields["noise_multiplier"], (*location, "noise_multiplier"))
+        keys = {"sigma": noise, "rate": self.number(rate, rate_location, "rate", 1e-30, 1.0)}
+        if cap < records:
+            yield self.release(times, kind="gaussian", **keys, records=records, max_batch=cap)
+        else:
+            yield self.release(times, kind="gaussian", **keys)
 
     def sampled(self, value: Any, location: Location, times: int, sample: Mapping[str, Json]) -> Iterator[Release]:
         """The release of one mechanism with noise on a sample."""
@@ -297,6 +331,8 @@ class _Reader:
                     raise self.error((*location, "noise_parameter"), f"must be above 0 and below 1, got {wrong:g}")
                 epsilon = math.log1p(answers * (1.0 - wrong) / wrong)
                 return self.release(times, kind="randomized-response", epsilon=epsilon, answers=answers)
+            case "MixtureOfGaussiansDpEvent":
+                return self.mixture(fields, location, times)
             case "ZCDpEvent":
                 if fields["xi"] != 0:
                     raise self.error((*location, "xi"), "only xi = 0 is supported")
@@ -319,6 +355,23 @@ class _Reader:
                 raise self.error(location, "an operation without noise has no finite epsilon")
             case _:
                 raise self.error(location, f"no bound is known for {name}")
+
+    def mixture(self, fields: Mapping[str, Any], location: Location, times: int) -> Release:
+        """The release of noise that one record moves by a random distance."""
+        self.require(location, "a mixture of Gaussians", "add-remove", "zero-out")
+        noise = self.noise(fields["standard_deviation"], (*location, "standard_deviation"))
+        columns = {}
+        for key, field, most in (("shifts", "sensitivities", 1e9), ("probabilities", "sampling_probs", 1.0)):
+            values, column = fields[field], (*location, field)
+            if not _is_list(values) or not 1 <= len(values) <= _MOST_SHIFTS:
+                raise self.error(column, f"must be a list of 1 to {_MOST_SHIFTS} numbers")
+            columns[key] = tuple(self.number(value, (*column, i), field, 0.0, most) for i, value in enumerate(values))
+        if len(columns["shifts"]) != len(columns["probabilities"]):
+            raise self.error((*location, "sampling_probs"), "must have a probability for each sensitivity")
+        total = math.fsum(columns["probabilities"])
+        if abs(total - 1.0) > 1e-9:
+            raise self.error((*location, "sampling_probs"), f"must sum to 1, got {total:.12g}")
+        return self.release(times, kind="gaussian-mixture", sigma=noise, **columns)
 
 
 def _distinct_keys(pairs: Sequence[tuple[str, Json]]) -> Json:

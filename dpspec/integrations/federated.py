@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import dpspec
 from dpspec import decimals
@@ -28,6 +29,7 @@ class Rounds:
     def __init__(self, recorder: Recorder, parameters: Sequence[Tensor]) -> None:
         self._recorder = recorder
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
+        self._types = [parameter.dtype for parameter in parameters]
 
     def aggregated(self, clients: Sequence[int], updates: Sequence[Iterable[Tensor]], noise: Iterable[Tensor]) -> None:
         """Report one round, after the server's optimizer moved the global model.
@@ -59,7 +61,7 @@ class Rounds:
         norms = [torch.stack([part.detach().double().norm() for part in row]).norm() for row in rows]
         self._recorder.sampled(clients)
         self._recorder.clipped(torch.stack(norms) if norms else torch.zeros(0))
-        self._recorder.summed([summed.float() for summed in total])
+        self._recorder.summed([summed.to(kind) for summed, kind in zip(total, self._types, strict=True)])
         self._recorder.noised(self._tensors(noise, "the noise"))
         self._recorder.stepped()
 
@@ -81,7 +83,7 @@ def record_rounds(
     optimizer: torch.optim.Optimizer,
     *,
     clients: int,
-    rate: float,
+    rate: float | None,
     clip_norm: float,
     noise_multiplier: float,
 ) -> Iterator[Rounds]:
@@ -93,7 +95,8 @@ def record_rounds(
         optimizer: The server's optimizer, whose gradients are the noisy average of the updates: ``torch.optim.SGD``
             with ``lr=1`` is DP-FedAvg.
         clients: The number of clients that may be drawn.
-        rate: The probability, in (0, 1], that a round draws a client, independently of the others.
+        rate: The probability, in (0, 1], that a round draws a client, independently of the others. None if the server
+            draws clients otherwise, without regard to their data: a round costs each drawn client one Gaussian release.
         clip_norm: The largest l2 norm of the update of one client, > 0.
         noise_multiplier: The standard deviation of the noise on the sum of the updates, in clip norms.
 
@@ -104,7 +107,9 @@ def record_rounds(
         UsageError: An argument is invalid, or the folder is not empty.
     """
     declared: Any = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": clients}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **declared) as recorder:
+    # the batches of a loader without a known rate, with an order that does not depend on the data
+    loader = DataLoader(range(clients), batch_size=1) if rate is None else None  # type: ignore[arg-type, var-annotated]
+    with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, **declared) as recorder:
         yield Rounds(recorder, [parameter for parameter in model.parameters() if parameter.requires_grad])
 
 
@@ -130,7 +135,13 @@ class CheckedRounds:
         return f"{headline}\nIn the report a record is a client.\n{render_brief(self.run.result)}"
 
 
-def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, delta: float = 1e-5) -> CheckedRounds:
+def check_rounds(
+    folder: str | PathLike[str],
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    accept: Sequence[str] = ("second-optimizer",),
+) -> CheckedRounds:
     """Compare recorded rounds with a claim about one client.
 
     ``dpspec check FOLDER --accept second-optimizer`` gives the same verdict: simulated clients have optimizers.
@@ -139,6 +150,7 @@ def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, d
         folder: The folder of :func:`record_rounds`.
         epsilon: The claim; None for no claim.
         delta: Of the claim, in (0, 1).
+        accept: The cautions that are accepted.
 
     Returns:
         The verdict. ``print`` shows it with the report.
@@ -147,4 +159,4 @@ def check_rounds(folder: str | PathLike[str], *, epsilon: float | None = None, d
         UsageError: The folder or an argument is invalid.
         NothingToRunError: No round was recorded.
     """
-    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=["second-optimizer"]), delta)
+    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=accept), delta)

@@ -9,7 +9,7 @@ The guide ``docs/how-to/audit-in-a-trainer.md`` has a complete script. Requires 
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 from transformers import TrainerCallback
 
@@ -21,8 +21,11 @@ from dpspec.integrations.live_audit import LiveAudit
 class DPSpecCallback(TrainerCallback):
     """Records a training with Opacus' optimizer, logs its certified epsilon, and judges a claim at the end.
 
-    The logs have ``dp/epsilon``; the last entry also has ``dp/cautions``, the number of rules that fired, and
+    The logs have ``dp/epsilon`` and ``dp/cautions``, the number of rules that fired; the last entry also has
     ``dp/proved``, whether the claim is proved. The report is printed, and ``FOLDER.html`` is its page.
+
+    A trainer does not report an exception. The recording then ends with the process, or at the end of a block
+    ``with callback:`` around ``trainer.train()``, in both cases without a verdict.
     """
 
     def __init__(
@@ -59,8 +62,16 @@ class DPSpecCallback(TrainerCallback):
         """The result of ``dpspec.check``; None before the end of the training."""
         return self._audit.checked
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._end(error)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """Begin the recording."""
+        self._end(InterruptedError("the trainer began another training"))
         self._hook = training_objects["model"].register_forward_pre_hook(_refuse_loss_of_batch, with_kwargs=True)
         self._audit.start(
             training_objects["model"], training_objects["optimizer"], training_objects["train_dataloader"]
@@ -83,10 +94,14 @@ class DPSpecCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """End the recording, and judge the claim."""
-        self._hook.remove()
-        values = self._audit.end()
+        values = self._end()
         if values:
             state.log_history.append({**values, "step": state.global_step, "epoch": state.epoch})
+
+    def _end(self, error: BaseException | None = None) -> dict[str, float]:
+        if self._hook is not None:
+            self._hook.remove()
+        return self._audit.end(error)
 
 
 def _refuse_loss_of_batch(model: Any, inputs: Any, named: dict[str, Any]) -> None:

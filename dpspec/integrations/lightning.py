@@ -21,9 +21,9 @@ from dpspec.integrations.live_audit import LiveAudit
 class DPSpecCallback(Callback):
     """Records a training with Opacus' optimizer, logs its certified epsilon, and judges a claim at the end.
 
-    The module logs ``dp/epsilon`` at the end of each epoch. At the end of the training the trainer's loggers get
-    ``dp/epsilon``, ``dp/cautions`` (the number of rules that fired) and ``dp/proved``. The report is printed, and
-    ``FOLDER.html`` is its page.
+    The module logs ``dp/epsilon`` and ``dp/cautions`` (the number of rules that fired) at the end of each epoch. At the
+    end of the training the trainer's loggers also get ``dp/proved``. The report is printed, and ``FOLDER.html`` is its
+    page.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DPSpecCallback(Callback):
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log epsilon."""
+        """Log epsilon and the number of cautions."""
         pl_module.log_dict(self._audit.values())
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import sys
 import warnings
 from collections import Counter
 from os import PathLike
@@ -51,7 +53,10 @@ class LiveAudit:
         self.checked: CheckedRun | None = None
 
     def start(self, model: Any, optimizer: Any, loader: Any) -> None:
-        """Begin the recording of Opacus' optimizer, with Opacus' hooks of a model that it does not wrap."""
+        """Begin the recording of Opacus' optimizer, with Opacus' hooks of a model that it does not wrap.
+
+        If the trainer never ends it, because of an exception, it ends with the process.
+        """
         optimizer = unwrapped(optimizer)
         if not hasattr(optimizer, "original_optimizer"):
             raise UsageError(
@@ -59,19 +64,31 @@ class LiveAudit:
                 "loader that make_private returned"
             )
         if self._limit is not None:
+            if _processes() > 1:
+                raise UsageError("stop_at_epsilon is for one process: give epsilon=, and fix the number of steps before")
             self._budget = _Budget(self._limit, self.delta, optimizer, sampler_of(loader).batches)
         self._recorder = dpspec.record(
             self._folder, model=_with_hooks(model), optimizer=optimizer, loader=loader, **self._options
         )
         self._recorder.__enter__()
+        atexit.register(self._abandon)
+
+    def _abandon(self) -> None:
+        """End the recording at the end of the process, of an exception if there was one."""
+        self.end(getattr(sys, "last_value", None) or InterruptedError("the trainer did not end its training"))
 
     def is_spent(self) -> bool:
         """Whether the next step, with the current noise and rate, would exceed the budget. Call it after each step."""
         return self._budget is not None and self._budget.is_spent(self._recorder)
 
     def values(self) -> dict[str, float]:
-        """The certified epsilon of the recorded steps, for the trainer's logs."""
-        return {} if self._recorder is None else {"dp/epsilon": self._recorder.epsilon(self.delta)}
+        """The certified epsilon of the recorded steps, and the number of rules that fired, for the trainer's logs."""
+        if self._recorder is None:
+            return {}
+        return {
+            "dp/epsilon": self._recorder.epsilon(self.delta),
+            "dp/cautions": len(self._recorder.cautions(self.delta)),
+        }
 
     def end(self, error: BaseException | None = None) -> dict[str, float]:
         """End the recording; without an error check it, print the report, write the page, and return numbers for logs.
@@ -79,6 +96,7 @@ class LiveAudit:
         Of several processes the first one checks, after all have ended.
         """
         recorder, self._recorder = self._recorder, None
+        atexit.unregister(self._abandon)
         if self._budget is not None:
             self._budget.hook.remove()
         if recorder is None:
@@ -86,8 +104,7 @@ class LiveAudit:
         recorder.__exit__(None if error is None else type(error), error, None)
         if error is not None:
             return {}
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if distributed:
+        if _processes() > 1:
             torch.distributed.barrier()
             if torch.distributed.get_rank() != 0:
                 return {}
@@ -149,6 +166,11 @@ class _Budget:
             return False
         phases = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
         return PrivacyLoss(phases).epsilon(self._delta).upper <= self._limit
+
+
+def _processes() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _with_hooks(model: Any) -> Any:

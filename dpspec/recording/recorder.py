@@ -137,6 +137,12 @@ class Recorder:
             raise UsageError("run.epsilon is for use inside the block, or after it")
         return self._training.epsilon(delta)
 
+    def cautions(self, delta: float = 1e-5) -> tuple[str, ...]:
+        """The names of the rules that have fired until now; rules on counts of the run fire in ``dpspec check``."""
+        if self._training is None:
+            raise UsageError("run.cautions is for use inside the block, or after it")
+        return self._training.cautions(delta)
+
     def summary(self, delta: float = 1e-5) -> dict[str, float]:
         """Numbers for loggers: ``steps``, ``epsilon`` at ``delta``, and the last ``rate`` and ``noise_multiplier``."""
         if self._training is None:

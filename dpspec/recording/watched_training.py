@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.contract.rules import RuleSetup
+from dpspec.contract.rules import RuleRun, RuleSetup
 from dpspec.errors import UnobservableError, UsageError
 from dpspec.recording.adaptive_count import AdaptiveCount
 from dpspec.recording.audited_steps import SHARE, AuditedSteps
@@ -342,6 +342,12 @@ class WatchedTraining:
         self.guarded(self._write_waiting)
         rounded = self._opacus is not None and self._opacus.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
+
+    def cautions(self, delta: float) -> tuple[str, ...]:
+        """The names of the rules that fire on the facts of the steps until now."""
+        steps, header = int(self.spent.last["steps"]), self._header
+        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
+        return self._rules.fired(run)
 
     def report(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
         """Keep the noise or the sum that a custom loop reports."""

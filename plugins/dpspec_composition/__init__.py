@@ -32,10 +32,23 @@ _KEYS: dict[str, dps.Json] = {
         most=10**12,
     ),
     "records": kit.integer(
-        "Number of records from which a sample of fixed size is drawn, the group included.",
+        "Number of records from which a sample of fixed size, or one with a cap, is drawn, the group included.",
         least=2,
         most=10**12,
     ),
+    "max_batch": kit.integer(
+        "Cap of a Poisson sample of `records` at `rate`: of more drawn records a random subset of this size is kept.",
+        least=1,
+        most=10**12,
+    ),
+    "shifts": kit.array(
+        "Distances by which one record may move the query, with `probabilities`: Gaussian noise against the mixture of "
+        "moved noise, both ways.",
+        kit.number(None, least=0, most=1e9),
+        least=1,
+        most=10000,
+    ),
+    "probabilities": kit.array("Probability of each shift.", kit.number(None, least=0, most=1), least=1, most=10000),
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
         "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
@@ -66,8 +79,8 @@ _RELEASE: dict[str, dps.Json] = {
         ["kind"],
         name=string("Name of the release, for readers."),
         kind=kit.choice(
-            "The mechanism. Known pairs of outputs: gaussian, laplace, discrete-gaussian, randomized-response. "
-            "Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
+            "The mechanism. Known pairs of outputs: gaussian, gaussian-mixture, laplace, discrete-gaussian, "
+            "randomized-response. Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
             *KINDS,
         ),
         times=kit.integer(

@@ -1,5 +1,6 @@
 """The declared releases, and specs that no bound covers."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ from dpspec import kit
 
 #: Per kind of release: required and optional keys.
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "gaussian": (("sigma",), ("sensitivity", "rate", "batch_size", "records")),
+    "gaussian": (("sigma",), ("sensitivity", "rate", "batch_size", "records", "max_batch")),
+    "gaussian-mixture": (("sigma", "shifts", "probabilities"), ()),
     "laplace": (("scale",), ("sensitivity", "rate")),
     "discrete-gaussian": (("sigma",), ("sensitivity",)),
     "randomized-response": (("epsilon",), ("answers",)),
@@ -31,6 +33,9 @@ class Release(kit.Options):
     rate: float = 1.0
     batch_size: int = 0
     records: int = 0
+    max_batch: int = 0
+    shifts: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()
     epsilon: float = 0.0
     delta: float = 0.0
     answers: int = 2
@@ -40,7 +45,7 @@ class Release(kit.Options):
     @property
     def is_sampled(self) -> bool:
         """Whether the query reads a random sample of the records."""
-        return self.rate < 1.0 or self.batch_size > 0
+        return self.rate < 1.0 or self.batch_size > 0 or self.max_batch > 0 or self.kind == "gaussian-mixture"
 
 
 def releases_of(spec: dps.Spec) -> tuple[Release, ...]:
@@ -63,13 +68,17 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         release_path: dps.Path = ("mechanism", "releases", i)
         if release.is_sampled and "replace-one" in relations:
             message = "a sample is covered for added, removed and zeroed-out records, not for replaced ones"
-            key = "batch_size" if release.batch_size else "rate"
+            key = {"gaussian-mixture": "kind"}.get(release.kind, "batch_size" if release.batch_size else "rate")
             yield kit.unsupported(message, (*release_path, key), f"set adjacency: add-remove, or leave {key} out")
         if release.batch_size and "zero-out" in relations:
             message = "a sample of fixed size is covered for added and removed records, not for null records"
             yield kit.unsupported(message, (*release_path, "batch_size"), "set threat_model.adjacency: add-remove")
-        if release.batch_size or release.records:
+        if release.max_batch:
+            yield from _capped_refusals(spec, release, largest, release_path)
+        elif release.batch_size or release.records:
             yield from _fixed_size_refusals(release, largest, release_path)
+        if release.kind == "gaussian-mixture":
+            yield from _mixture_refusals(release, largest, release_path)
         if release.kind == "randomized-response" and "add-remove" in relations:
             message = "randomized response hides an answer, not whether a person answers"
             yield kit.unsupported(message, (*release_path, "kind"), "set threat_model.adjacency: replace-one")
@@ -94,3 +103,29 @@ def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> 
     if release.records and release.batch_size > release.records - largest:
         message = f"batch_size must be at most records less the group of {largest}, got {release.batch_size}"
         yield kit.bad_value(message, (*location, "batch_size"))
+
+
+def _capped_refusals(spec: dps.Spec, release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:
+    if not release.records or release.batch_size:
+        yield kit.unsupported("a Poisson sample with a cap has rate, records and max_batch", (*location, "max_batch"))
+    elif release.records < largest:
+        message = f"records must be at least the group of {largest}, got {release.records}"
+        yield kit.bad_value(message, (*location, "records"))
+    if "zero-out" in adjacencies(spec):
+        message = "a sample with a cap is covered for added and removed records, not for null records"
+        yield kit.unsupported(message, (*location, "max_batch"), "set threat_model.adjacency: add-remove")
+    if any(claim.kind == "zcdp" for claim in spec.claims):
+        message = "no rho is known for a sample with a cap"
+        yield kit.unsupported(message, (*location, "max_batch"), "claim approx-dp")
+
+
+def _mixture_refusals(release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:
+    if len(release.shifts) != len(release.probabilities):
+        message = f"shifts has {len(release.shifts)} numbers, and probabilities {len(release.probabilities)}"
+        yield kit.bad_value(message, (*location, "probabilities"))
+    if abs(math.fsum(release.probabilities) - 1.0) > 1e-9:
+        message = f"probabilities must sum to 1, got {math.fsum(release.probabilities):.12g}"
+        yield kit.bad_value(message, (*location, "probabilities"))
+    if largest > 1:
+        message = f"a declared mixture is that of one record, not of a group of {largest}"
+        yield kit.unsupported(message, (*location, "kind"), "use gaussian with rate")

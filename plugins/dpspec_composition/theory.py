@@ -65,9 +65,13 @@ def step_of(release: Release, group_size: int) -> Step:
     k, times = group_size, release.times
     change = k * release.sensitivity
     match release.kind:
-        case "gaussian":
+        case "gaussian" if release.max_batch:
+            return _capped_step(release, k)
+        case "gaussian" | "gaussian-mixture":
             noise = release.sigma / release.sensitivity
-            if release.batch_size:
+            if release.kind == "gaussian-mixture":
+                pair = accounting.Mixture(release.shifts, release.probabilities, release.sigma)
+            elif release.batch_size:
                 pair = accounting.Mixture.fixed(k, release.records - k, release.batch_size, noise)
             else:
                 pair = accounting.Mixture.poisson(k, release.rate, noise)
@@ -129,6 +133,27 @@ def step_of(release: Release, group_size: int) -> Step:
         lambda orders: accounting.gaussian_rdp(orders, mu),
         rho=0.5 * mu * mu,
         is_steady=True,
+    )
+
+
+def _capped_step(release: Release, k: int) -> Step:
+    """A Poisson sample of which at most ``max_batch`` records are kept: Theorem 4 for groups of 1 to ``k``.
+
+    Whatever the batch, a group of j drawn members moves the sum by at most 2 j: these divergences bound the step.
+    """
+    noise = release.sigma / release.sensitivity
+    smaller = release.records - k
+    step = accounting.TruncatedPoisson(k, release.rate, release.max_batch, release.records - 1, noise, smaller)
+    exact = accounting.TruncatedPoisson(k, release.rate, release.max_batch, smaller, noise).attained()
+    doubled = accounting.Mixture.poisson(k, release.rate, 0.5 * noise)
+    return Step(
+        release.times,
+        step.above(),
+        exact,
+        lambda orders: accounting.mixture_rdp_bounds(orders, doubled)[1],
+        lambda orders: accounting.mixture_rdp_bounds(orders, exact)[0],
+        rho=0.5 * doubled.dominating_effect**2,
+        is_sampled=True,
     )
 
 

@@ -107,6 +107,52 @@ def test_a_sample_of_fixed_size_is_that_of_a_schedule() -> None:
         assert interval(result, 1e-5, size) == pytest.approx((expected.lower, expected.upper), rel=2e-4)
 
 
+def truncated(records: int, rate: float, cap: int, noise: float) -> list[Any]:
+    return event("TruncatedSubsampledGaussianDpEvent", records, rate, cap, noise)
+
+
+def pld_epsilon(content: dp.DpEvent) -> float:
+    accountant = dp.pld.PLDAccountant()
+    accountant.compose(content)
+    return float(accountant.get_epsilon(1e-5))
+
+
+def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_batches() -> None:
+    always = dpspec.check_history(event("SelfComposedDpEvent", truncated(50, 1.0, 20, 3.0), 10))
+    fixed = dpspec.epsilon(noise=3.0, steps=10, sampling="fixed", batch_size=20, records=50, width=1e-4)
+    assert interval(always)[1] == pytest.approx(fixed.upper, rel=2e-4)
+    never = dpspec.check_history(truncated(50, 0.2, 50, 1.0))
+    assert interval(never)[1] == pytest.approx(dpspec.epsilon(noise=1.0, rate=0.2, steps=1, width=1e-4).upper, rel=2e-4)
+    assert interval(never)[0] == pytest.approx(interval(never)[1], rel=2e-4)
+    for nothing in (truncated(50, 0.0, 5, 1.0), truncated(50, 0.2, 0, 1.0), truncated(0, 0.2, 5, 1.0)):
+        with pytest.raises(NothingToRunError):
+            read_history(nothing)
+    with pytest.raises(HistoryError, match="a truncated Poisson sample has a bound for add-remove, not for zero-out"):
+        read_history(truncated(50, 0.2, 5, 1.0), "zero-out")
+
+
+@pytest.mark.parametrize("cap", [30, 60])
+def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_than_its_pair(cap: int) -> None:
+    step = dp.dp_event.TruncatedSubsampledGaussianDpEvent(500, 0.05, cap, 1.0)
+    lower, upper = interval(dpspec.check_history(dp.SelfComposedDpEvent(step, 20).to_named_tuple()))
+    assert 0.0 < lower <= upper <= pld_epsilon(dp.SelfComposedDpEvent(step, 20)) * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "shifts", "chances"), [(2.0, [0, 1, 2], [0.9, 0.08, 0.02]), (0.5, [0, 1.0], [0.99, 0.01])]
+)
+def test_a_mixture_contains_the_value_of_dp_accounting(noise: float, shifts: list[float], chances: list[float]) -> None:
+    mixture = dp.SelfComposedDpEvent(dp.dp_event.MixtureOfGaussiansDpEvent(noise, shifts, chances), 50)
+    lower, upper = interval(dpspec.check_history(mixture.to_named_tuple()))
+    assert lower <= pld_epsilon(mixture) * (1.0 + 2e-4)
+    assert pld_epsilon(mixture) * (1.0 - 2e-4) <= upper < lower * (1.0 + 2e-4)
+
+
+def test_a_mixture_of_one_shift_has_the_closed_form_and_one_without_shift_costs_nothing() -> None:
+    is_gaussian(event("MixtureOfGaussiansDpEvent", 4.0, [2.0], [1.0]), 0.5, "add-remove")
+    assert interval(dpspec.check_history(event("MixtureOfGaussiansDpEvent", 4.0, [0.0], [1.0]))) == (0.0, 0.0)
+
+
 def test_randomized_response_and_laplace_have_pure_epsilons() -> None:
     answers = event("RandomizedResponseDpEvent", 0.5, 4)
     lower, upper = interval(dpspec.check_history(answers, adjacency="replace-one", delta=1e-9), 1e-9)
@@ -134,7 +180,13 @@ def test_a_guarantee_alone_has_no_lower_end() -> None:
             "events[1]: an operation without noise",
         ),
         (event("ComposedDpEvent", [event("UnsupportedDpEvent")]), "events[0]: no bound is known for Unsupported"),
-        (event("MixtureOfGaussiansDpEvent", 1.0, [0, 1], [0.5, 0.5]), "no bound is known for the event 'Mixture"),
+        (event("MixtureOfGaussiansDpEvent", 1.0, [0, 1], [0.5, 0.4]), "sampling_probs: must sum to 1, got 0.9"),
+        (event("MixtureOfGaussiansDpEvent", 1.0, [0, 1], [1.0]), "sampling_probs: must have a probability for each"),
+        (event("MixtureOfGaussiansDpEvent", 1.0, [0, -1], [0.5, 0.5]), "sensitivities[1]: sensitivities must be"),
+        (event("MixtureOfGaussiansDpEvent", 1.0, 3, [1.0]), "sensitivities: must be a list of 1 to 10000"),
+        (event("TruncatedSubsampledGaussianDpEvent", 9, 0.5, 4, 0.0), "noise_multiplier: noise 0 has no finite"),
+        (event("RepeatAndSelectDpEvent", gaussian(1.0), 4.0, 1.0), "a random number of runs has no bound here"),
+        (event("SampledWithReplacementDpEvent", 9, 4, gaussian(1.0)), "no bound is known for SampledWithReplacement"),
         (["os", "system", "true"], "no bound is known for the event 'system' of 'os'"),
         (event("SelfComposedDpEvent", gaussian(0.0), 3), "event.noise_multiplier: noise 0 has no finite epsilon"),
         (event("SelfComposedDpEvent", gaussian(1.0), True), "count: count must be an integer"),

@@ -21,6 +21,8 @@ from torch.utils.data import DataLoader
 
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
+from dpspec.recording.folder.facts import Facts
+from dpspec.recording.folder.run_folder import RunFolder
 
 pytestmark = pytest.mark.ci
 
@@ -80,7 +82,7 @@ class Fitted:
             output_dir=str(folder.parent / "checkpoints"),
             num_train_epochs=options.pop("epochs", 2),
             gradient_accumulation_steps=2 if fault == "accumulated" else 1,
-            seed=SECRET % 2**32,
+            seed=42 if fault == "seed" else SECRET % 2**32,
             use_cpu=True,
             report_to=[],
             save_strategy="no",
@@ -99,7 +101,8 @@ class Fitted:
         )
 
     def train(self) -> "Fitted":
-        torch.seed()
+        if self.trainer.args.seed != 42:
+            torch.seed()
         self.trainer.train()
         return self
 
@@ -113,9 +116,16 @@ def test_a_sound_training_is_proved_and_its_logs_have_epsilon(wrap: bool, tmp_pa
     epsilons = [entry["dp/epsilon"] for entry in logs]
     assert epsilons == sorted(epsilons)
     assert epsilons[-1] == pytest.approx(checked.epsilon)
-    assert logs[-1]["dp/cautions"] == 0
+    assert [entry["dp/cautions"] for entry in logs] == [0] * len(logs)
     assert logs[-1]["dp/proved"] is True
     assert (tmp_path / "run.html").read_text(encoding="utf-8").startswith("<!")
+
+
+def test_the_logs_count_cautions_during_the_training(tmp_path: Path) -> None:
+    fitted = Fitted(tmp_path / "run", "seed", report=False).train()
+    assert (
+        fitted.trainer.state.log_history[0]["dp/cautions"] == fitted.trainer.state.log_history[-1]["dp/cautions"] == 1
+    )
 
 
 def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
@@ -147,6 +157,11 @@ def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
     assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons])
 
 
+def error_of(folder: Path) -> str:
+    (end,) = [step for step in RunFolder.open(folder).steps() if isinstance(step, Facts)]
+    return end.error
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -156,8 +171,26 @@ def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
     ],
 )
 def test_faults_that_end_the_training(fault: str, error: type[Exception], words: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=words):
-        Fitted(tmp_path / "run", fault, report=False).train()
+    fitted = Fitted(tmp_path / "run", fault, report=False)
+    with pytest.raises(error, match=words), fitted.callback:
+        fitted.train()
+    if fault != "torch":
+        assert error_of(tmp_path / "run") == error.__name__
+    assert fitted.callback.checked is None
+
+
+def test_a_recording_that_an_exception_interrupts_ends_with_the_process(tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parent)]!r}
+from pathlib import Path
+from test_huggingface import Fitted
+fitted = Fitted(Path({str(tmp_path / "run")!r}), "uncleared")
+fitted.train()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert "Gradients haven't been cleared" in done.stderr
+    assert error_of(tmp_path / "run") == "ValueError"
 
 
 def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:

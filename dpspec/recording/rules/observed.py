@@ -1,7 +1,7 @@
 """The rules that observe one training: their hooks, their facts, and their warnings during the training."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -66,6 +66,13 @@ class ObservedRules:
             self._guarded(rule, partial(_note, facts_by_rule, rule, observer))
         return {**facts_by_rule, **{name: {"error": error} for name, error in self._failed.items()}}
 
+    def fired(self, run: RuleRun) -> tuple[str, ...]:
+        """The names of the rules that give a caution on the facts until now."""
+        facts, names = self.facts(), list[str]()
+        for rule, observer in [*self._rules.values()]:
+            self._guarded(rule, partial(_name_if_fired, names, rule, observer, facts[rule.name], run))
+        return tuple(names)
+
     def _guarded(self, rule: Rule, observe: Callable[[], None]) -> None:
         try:
             observe()
@@ -78,6 +85,13 @@ class ObservedRules:
 
 def _note(facts: dict[str, Any], rule: Rule, observer: TrainingRule) -> None:
     facts[rule.name] = dict(observer.facts())
+
+
+def _name_if_fired(
+    names: list[str], rule: Rule, observer: TrainingRule, facts: Mapping[str, Any], run: RuleRun
+) -> None:
+    if observer.caution(facts, run):
+        names.append(rule.name)
 
 
 def _warn(rule: Rule, observer: TrainingRule) -> None:

@@ -1,0 +1,138 @@
+"""A strategy of Flower in its own round loop, with clients in this process: a sound server, and faults."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", exc_type=ImportError)
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from support.federated_server import local_update
+from torch import nn
+
+import dpspec
+from dpspec.errors import UsageError
+from dpspec.integrations.federated import CheckedRounds, check_rounds
+from dpspec.integrations.flower import RecordedStrategy
+
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore")]
+
+task_identity = pytest.importorskip("flwr.supercore.task_identity")  # Flower's runtime sets it in a server's process
+
+
+@pytest.fixture(autouse=True)
+def _in_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(task_identity.TaskIdentity, name, 1)
+
+
+CLIENTS, DRAWN, CLIP, NOISE, ROUNDS = 12, 6, 0.5, 3.0, 25
+
+
+class LocalGrid:
+    """Flower's interface to the clients, which train here."""
+
+    def __init__(self, fault: str, rounds: Counter[int]) -> None:
+        self._fault, self._rounds = fault, rounds
+        self._data = [(torch.randn(8, 20), torch.randint(0, 2, (8,))) for _ in range(CLIENTS)]
+
+    def get_node_ids(self) -> list[int]:
+        return [1000 + 7 * number for number in range(CLIENTS)]
+
+    def send_and_receive(self, messages: Any, **_: Any) -> list[Message]:
+        return [self._reply(message) for message in messages]
+
+    def _reply(self, message: Message) -> Message:
+        number = (message.metadata.dst_node_id - 1000) // 7
+        self._rounds[number] += 1
+        model = nn.Linear(20, 2)
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        update = local_update(model, *self._data[number])
+        with torch.no_grad():
+            for p, part in zip(model.parameters(), update, strict=True):
+                p -= part
+        examples = number + 1 if self._fault == "weights by size" else 8
+        content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": examples})}
+        return Message(content=RecordDict(content), reply_to=message)
+
+
+def served(
+    folder: Path, fault: str = "", *, clients: int = CLIENTS, rounds: Counter[int] | None = None
+) -> CheckedRounds:
+    torch.manual_seed(11)
+    np.random.seed(None)
+    strategy = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(fraction_train=DRAWN / CLIENTS, fraction_evaluate=0.0), NOISE, CLIP, DRAWN
+    )
+    add_noise, aggregate = strategy._add_noise_to_aggregated_arrays, strategy.strategy.aggregate_train
+
+    def repeat_noise(arrays: Any) -> Any:
+        np.random.seed(5)
+        return add_noise(arrays)
+
+    if fault == "half the noise":
+        strategy._add_noise_to_aggregated_arrays = lambda arrays: _halved(add_noise, strategy, arrays)
+    if fault == "same noise":
+        strategy._add_noise_to_aggregated_arrays = repeat_noise
+    if fault == "no noise":
+        strategy._add_noise_to_aggregated_arrays = lambda arrays: arrays
+    if fault == "clip norm":
+        strategy.strategy.aggregate_train = lambda *given: _unclipped(aggregate, *given)
+    with RecordedStrategy(strategy, folder, clients=clients) as recorded:
+        arrays = ArrayRecord(nn.Linear(20, 2).state_dict())
+        recorded.start(
+            grid=LocalGrid(fault, Counter() if rounds is None else rounds), initial_arrays=arrays, num_rounds=ROUNDS
+        )
+        assert recorded.epsilon(1e-5) > 0.0
+    return check_rounds(folder, epsilon=15)
+
+
+def _halved(add_noise: Any, strategy: Any, arrays: Any) -> Any:
+    strategy.noise_multiplier = NOISE / 2
+    noisy = add_noise(arrays)
+    strategy.noise_multiplier = NOISE
+    return noisy
+
+
+def _unclipped(aggregate: Any, server_round: int, replies: Any) -> Any:
+    for reply in replies:
+        doubled = {name: array.numpy() + 0.5 for name, array in reply.content["arrays"].items()}
+        reply.content["arrays"] = ArrayRecord({name: torch.from_numpy(values) for name, values in doubled.items()})
+    return aggregate(server_round, replies)
+
+
+def test_the_rounds_of_flower_are_proved_without_amplification(tmp_path: Path) -> None:
+    rounds: Counter[int] = Counter()
+    checked = served(tmp_path / "rounds", rounds=rounds)
+    assert checked.run.passed
+    worst = dpspec.epsilon(noise=NOISE, rate=1.0, steps=max(rounds.values()))  # of the client that was drawn most often
+    assert checked.run.epsilon == pytest.approx(worst.upper, rel=1e-3)
+    assert not any(finding.bound == "lower" for finding in checked.run.result.audits[0].findings)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("weights by size", "gradients other than the reported sum and noise"),
+        ("half the noise", "times the declared standard deviation"),
+        ("same noise", "Draw new noise for every coordinate"),
+        ("no noise", "noise"),
+        ("clip norm", "largest clipped norm"),
+    ],
+)
+def test_a_fault_of_the_strategy_is_found(fault: str, message: str, tmp_path: Path) -> None:
+    checked = served(tmp_path / "rounds", fault)
+    assert not checked.run.proved
+    assert message in " ".join(str(checked).split())
+
+
+def test_other_strategies_and_more_clients_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the strategy is FedAvg: give Flower's Differential"):
+        RecordedStrategy(FedAvg(), tmp_path / "rounds", clients=3)
+    with pytest.raises(UsageError, match="more than clients=7 took part"):
+        served(tmp_path / "rounds", clients=7)
