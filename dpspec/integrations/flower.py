@@ -24,7 +24,7 @@ def _delegated(method: str) -> Any:
     return lambda self, *arguments: getattr(self._strategy, method)(*arguments)
 
 
-class RecordedStrategy(Strategy):  # type: ignore[misc]
+class RecordedStrategy(Strategy):
     """Delegates to a private strategy, and records its clipped updates, its noise and its steps."""
 
     configure_evaluate = _delegated("configure_evaluate")

@@ -44,11 +44,11 @@ _KEYS: dict[str, dps.Json] = {
     "shifts": kit.array(
         "Distances by which one record may move the query, with `probabilities`: Gaussian noise against the mixture of "
         "moved noise, both ways.",
-        kit.number(None, least=0, most=1e9),
+        kit.number("A distance.", least=0, most=1e9),
         least=1,
         most=10000,
     ),
-    "probabilities": kit.array("Probability of each shift.", kit.number(None, least=0, most=1), least=1, most=10000),
+    "probabilities": kit.array("Probability of each shift.", kit.number("A probability.", least=0, most=1), least=1, most=10000),
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
         "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
