@@ -175,7 +175,8 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
         array = f' stroke-dasharray="{dashes}"' if dashes else ""
         yield f'<path d="M {path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
     if len(points) < _FEW:
-        yield from (f'<circle cx="{_n(x)}" cy="{_n(y)}" r="1.9" fill="{_color(line)}"/>' for x, y in points)
+        dots = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
+        yield f'<path class="dots" d="{dots}" stroke="{_color(line)}"/>'
 
 
 def _dash(line: Line) -> tuple[str, str]:

@@ -63,7 +63,8 @@ def test_the_page_shows_one_table_and_folds_what_is_as_expected() -> None:
 
 
 def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_numbers_are() -> None:
-    few, many = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9))
+    few, many, more = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9, 19))
+    assert (len(more) - len(many)) / 10 < 3500  # characters for each further cell
     assert 'id="a0-f0-title"' in few
     assert "a0-f0-title" not in many
     assert "<h3>Findings</h3>" in few
