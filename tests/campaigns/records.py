@@ -37,7 +37,7 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.conclude import conclude
-from dpspec.engine.running.runner import assemble, bound, run
+from dpspec.engine.running.runner import assemble, bound_all, run
 from dpspec.engine.storage.array_files import file_digest
 from dpspec.engine.storage.stored_trials import StoredTrials
 from dpspec.engine.storage.trial_store import Store
@@ -111,7 +111,7 @@ class Bench:
         unedited = run(self.specs, self._catalog, store=self.store, device="cpu")
         self.signature = signature_of(dump(unedited))
         self._cache = WorkerCache([prepared := prepare(self.specs[0], self._catalog)])
-        self._bounded = bound(prepared, self._catalog, cache=self._cache, plan=True, emit=lambda event: None)
+        (self._bounded,) = bound_all([prepared], self._catalog, self._cache, plan=True, emit=lambda event: None)
         self._folders = {file.parent.name: file.parent for file in (self._root / "store").rglob("record.json")}
         self._kept = {
             key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()
