@@ -58,7 +58,7 @@ class Classifier(nn.Module):
 @pytest.mark.parametrize(
     ("records", "options", "message"),
     [
-        (400, {"max_steps": 30, "per_device_train_batch_size": 40}, ""),
+        (4000, {"max_steps": 30, "per_device_train_batch_size": 40}, ""),
         (
             400,
             {"max_steps": 40, "per_device_train_batch_size": 10, "gradient_accumulation_steps": 4},
@@ -67,7 +67,7 @@ class Classifier(nn.Module):
         (30, {"max_steps": 60, "per_device_train_batch_size": 1}, "more-rows-than-records"),
         (
             405,
-            {"max_steps": 30, "per_device_train_batch_size": 40, "dataloader_drop_last": True},
+            {"max_steps": 8, "per_device_train_batch_size": 40, "dataloader_drop_last": True},
             "sampling rate of the accountant",
         ),
     ],
