@@ -1,4 +1,4 @@
-"""The distribution dpspec-core: the code and the dependencies of dpspec, except for the libraries that training needs."""
+"""The distribution dpspec-core: the code and the dependencies of dpspec, except for the libraries of training."""
 
 import subprocess
 import sys
@@ -43,7 +43,9 @@ def test_both_distributions_have_the_same_code_and_metadata() -> None:
     for key in ("version", "requires-python", "license", "classifiers", "scripts", "entry-points"):
         assert core["project"][key] == whole["project"][key]
     packages = core["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert [path.removeprefix("../../") for path in packages] == whole["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [path.removeprefix("../../") for path in packages] == whole["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
     assert f"version: {whole['project']['version']}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
