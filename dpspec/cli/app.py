@@ -52,6 +52,10 @@ def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) ->
     return int(code)
 
 
+#: The libraries that the distribution ``dpspec-core`` does not install.
+_OF_TRAINING = ("torch", "sklearn", "safetensors")
+
+
 def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     try:
         try:
@@ -87,6 +91,11 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         refusal = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         note(f"error: {_said(refusal)}")
         return refusal.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAINING:
+            raise
+        note(f"error: this command needs {error.name}: install dpspec in place of dpspec-core")
+        return ExitCode.USAGE
     except Exception as error:
         out_of_memory = isinstance(error, MemoryError)
         if not out_of_memory and "torch" in sys.modules:

@@ -65,9 +65,7 @@ class LiveAudit:
             )
         if self._limit is not None:
             if _processes() > 1:
-                raise UsageError(
-                    "stop_at_epsilon is for one process: give epsilon=, and fix the number of steps before"
-                )
+                raise UsageError("stop_at_epsilon is for one process: give epsilon=, and fix the number of steps")
             self._budget = _Budget(self._limit, self.delta, optimizer, sampler_of(loader).batches)
         self._recorder = dpspec.record(
             self._folder, model=_with_hooks(model), optimizer=optimizer, loader=loader, **self._options
