@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpspec.accounting.grid import Atoms, TooLongError, require_finite
+from dpspec.accounting.grid import SMALLEST, Atoms, TooLongError, require_finite
 from dpspec.accounting.numerics import EPS, ContradictionError, Floats, Index, bisect, log_or_minus_infinity
 
 #: The maximum mass of the tilted composition outside the window on either side.
@@ -25,6 +25,12 @@ _FFT = 8.0
 
 #: No epsilon near the reference needs nodes whose weight would exceed e^``_REACH``.
 _REACH = 500.0
+
+#: Minus ln of an amplitude that no composition shows.
+_FADED = 50.0
+
+#: The nodes of a transform that cost as much as one product of a mass and a frequency.
+_SUMMED = 4
 
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
@@ -114,23 +120,28 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
 
 
 def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tuple[float, float]]:
-    """The circular convolution of all steps on ``length`` nodes, and bounds on each error and on their l2 norm."""
+    """The circular convolution of all steps on ``length`` nodes, and bounds on each error and on their l2 norm.
+
+    Frequencies from ``bandwidth`` on have no visible amplitude: they count as 0, and as an error.
+    """
     stage = _FFT * EPS * max(1.0, math.log2(length))
+    band = bandwidth(tilted, length)
     product: npt.NDArray[np.complex128] | None = None
     noise, growth, count = np.zeros(2), 0.0, 0
     for part in tilted:
-        folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
         if len(tilted) == part.steps == 1:
+            folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
             return np.asarray(folded, dtype=np.float64), (part.rounding, part.rounding)
-        spectrum = rfft(folded)
+        spectrum, error = _transform(part, length, band)
+        error += part.rounding
         power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
             modulus = np.abs(power)
             modulus /= np.maximum(np.abs(spectrum), 1e-3)
             slopes = _averages(modulus, length) + 1e-3 ** (part.steps - 1)
-        noise += part.steps * (stage + part.rounding) * slopes
-        growth += part.steps * (stage + part.rounding)
+        noise += part.steps * error * slopes
+        growth += part.steps * error
         count += part.steps
         product = power if product is None else np.multiply(product, power, out=product)
     assert product is not None
@@ -138,8 +149,34 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)
-    noise *= math.exp(min(growth, 50.0))
+    noise = noise * math.exp(min(growth, 50.0)) + (math.exp(-_FADED) if band <= length // 2 else 0.0)
     return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
+
+
+def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
+    """The number of frequencies of a circle of ``length`` nodes that may have an amplitude above e^-``_FADED``.
+
+    Masses a and b on neighboring nodes have |a + b e^(iw)| <= a + b - (1 - cos w) a b / (a + b). So the spectrum of all
+    steps is at most exp(-(1 - cos w) c) in modulus, with c the sum over steps and over disjoint pairs of neighbors.
+    """
+    curvature = 0.0
+    for part in tilted:
+        below, above = part.masses[:-1], part.masses[1:]
+        pairs = np.where(np.diff(part.index) == 1, below * (above / np.maximum(below + above, SMALLEST)), 0.0)
+        curvature += part.steps * max(float(pairs[::2].sum()), float(pairs[1::2].sum()))
+    curvature *= 0.99  # roundings
+    if 2.0 * curvature <= _FADED:
+        return length // 2 + 1
+    return min(length // 2, math.ceil(length * math.acos(1.0 - _FADED / curvature) / (2.0 * math.pi))) + 1
+
+
+def _transform(part: TiltedMeasure, length: int, band: int) -> tuple[npt.NDArray[np.complex128], float]:
+    """The first ``band`` frequencies of the masses, by sums if these are few, and a bound of each error."""
+    if len(part.index) * band <= length // _SUMMED:
+        turns = (part.index % length)[:, None] * np.arange(band) % length
+        return part.masses @ np.exp(-2j * math.pi / length * turns), EPS * (16.0 + len(part.index))
+    folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
+    return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
 
 
 def _powers(spectrum: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:

@@ -298,7 +298,7 @@ REVEALING = (0.5 * math.pi, 0.0, 0.3)
 #: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.
 _SHARES = (0.02, 0.08, 0.2, 0.35, 0.5, 0.7, 0.87, 0.95, 0.98, 0.992, 0.999)
 
-#: The largest number of values at which the best share is searched, and their relative width.
+#: The largest numbers of claimed and of other values at which the best share is searched, and their relative width.
 _SEARCHED, _SEARCH_WIDTH = 6, 1e-2
 
 #: Bounds of truncated batches this close to each other, relatively, are not refined.
@@ -613,7 +613,7 @@ def _epsilons(
         )
 
     finest = [i for i, width in enumerate(widths) if width == min(widths)]
-    leading = finest[:: -(-len(finest) // _SEARCHED)]
+    leading = sorted({*finest[:: -(-len(finest) // _SEARCHED)], *range(0, len(deltas), -(-len(deltas) // _SEARCHED))})
     return tuple(loss_intervals(phases, group_size, records, direction, epsilons, leading, least))
 
 

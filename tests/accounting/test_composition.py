@@ -13,6 +13,7 @@ from dpspec.accounting.composition import (
     UNSURE,
     ComposedProfile,
     TiltedMeasure,
+    bandwidth,
     compose,
     convolve,
     find_window,
@@ -88,6 +89,37 @@ def test_stated_error_of_the_convolution_holds_and_is_not_absurd() -> None:
     assert error.max() <= single
     assert math.sqrt(float(error @ error)) <= squared
     assert single < 1e-11
+
+
+@pytest.mark.parametrize(("nodes", "length"), [(7, 4096), (7, 40_000), (400, 4096)])
+@pytest.mark.parametrize("seed", range(4))
+def test_frequencies_beyond_the_band_have_no_amplitude(nodes: int, length: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [TiltedMeasure.of(atoms(list(rng.dirichlet(np.full(nodes, 0.3)))), steps, 0.0) for steps in (3_000, 10**5)]
+    with mpmath.workdps(30):
+        band = bandwidth(parts, length)
+        for frequency in {band, band + 1, length // 3, length // 2} if band < length // 2 else ():
+            log_amplitude = mpmath.mpf(0)
+            for part in parts:
+                turn = mpmath.mpf(-2) * frequency / length
+                value = mpmath.fsum(
+                    m * mpmath.expjpi(turn * int(i)) for m, i in zip(part.masses, part.index, strict=True)
+                )
+                log_amplitude += part.steps * mpmath.log(abs(value))
+            assert log_amplitude < -50
+    values, (single, squared) = convolve(parts, length)
+    spectrum = np.ones(length // 2 + 1, dtype=np.complex128)
+    for part in parts:
+        spectrum *= np.fft.rfft(np.bincount(part.index % length, part.masses, length)) ** part.steps
+    error = np.abs(values - np.fft.irfft(spectrum, length))
+    assert error.max() <= single
+    assert math.sqrt(float(error @ error)) <= squared
+
+
+def test_a_lattice_keeps_all_frequencies() -> None:
+    part = TiltedMeasure.of(atoms([0.5, 0.0, 0.3, 0.0, 0.2]), 10**6, 0.0)
+    assert bandwidth([part], 4096) == 2049
+    assert convolve([part], 4096)[0][1::2].max() < 1e-9  # nothing on nodes that no sum of losses reaches
 
 
 def test_the_window_holds_all_but_the_stated_mass() -> None:

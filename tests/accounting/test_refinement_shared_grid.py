@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss, TruncatedPoisson
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
 
@@ -97,11 +97,21 @@ def test_where_one_direction_is_zero_the_other_is() -> None:
     assert other.epsilons([0.3], other_direction=[zero]) == [zero]
 
 
+def test_an_epsilon_below_the_least_is_as_precise_as_that() -> None:
+    loss = PrivacyLoss.of(TruncatedPoisson(1, 0.1, 1, 999, 1.0, 999).above(), "present-first").compose(100)
+    (coarse,), (fine,) = loss.epsilons([1e-3], width=1e-3, least=1.0), loss.epsilons([1e-3], width=1e-3)
+    assert coarse.width <= 1e-3
+    assert fine.relative_width <= 1e-3 < coarse.relative_width
+    assert coarse.lower <= fine.lower <= fine.upper <= coarse.upper
+
+
 def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> None:
     loss = PrivacyLoss.gaussian(1.2, rate=0.01).compose(10)
     one_way = PrivacyLoss(loss.phases, "present-first")
     with pytest.raises(ValueError, match="width must be one number, or one for each of 1 deltas, got 2"):
         loss.epsilons([1e-5], width=[1e-3, 1e-4])
+    with pytest.raises(ValueError, match="least must be one number, or one for each of 1 deltas, got 2"):
+        loss.epsilons([1e-5], least=[1.0, 1.0])
     with pytest.raises(ValueError, match="width must be above 0"):
         loss.epsilons([1e-5, 1e-6], width=[1e-3, 0.0])
     known = Interval(1.0, 1.0)

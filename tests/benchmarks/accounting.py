@@ -33,6 +33,10 @@ from dpspec.accounting import (
     joint_noise_multiplier,
     largest_sum_pair,
 )
+from dpspec.contract import FrozenMap
+from dpspec_matrix.encoders import encoder_of
+from dpspec_matrix.options import Schedule
+from dpspec_matrix.theory import epsilons
 
 #: name, kind of composition and its arguments (delta is the last), and whether dp-accounting has a fair grid.
 SETTINGS: list[tuple[str, str, list[Any], bool]] = [
@@ -93,11 +97,6 @@ def interval_of(kind: str, arguments: list[Any]) -> Interval:
 
 def matrix_interval(bands: int, rate: float, sigma: float, steps: int, delta: float) -> Interval:
     """The banded square root of a plugin, whose columns have norm one after the scaling of the noise."""
-    from dpspec.contract import FrozenMap
-    from dpspec_matrix.encoders import encoder_of
-    from dpspec_matrix.options import Schedule
-    from dpspec_matrix.theory import epsilons
-
     options: dict[str, Any] = {
         "steps": steps,
         "noise_multiplier": sigma,
