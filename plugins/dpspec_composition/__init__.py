@@ -48,7 +48,9 @@ _KEYS: dict[str, dps.Json] = {
         least=1,
         most=10000,
     ),
-    "probabilities": kit.array("Probability of each shift.", kit.number("A probability.", least=0, most=1), least=1, most=10000),
+    "probabilities": kit.array(
+        "Probability of each shift.", kit.number("A probability.", least=0, most=1), least=1, most=10000
+    ),
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
         "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "

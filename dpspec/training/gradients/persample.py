@@ -18,11 +18,13 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dpspec.contract.phase import Phase
+from dpspec.contract.providers import RecordLoss, TrainingJob
 from dpspec.models.modules import FastPooling, max_pool2d
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, ghost_calls, memory
 from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled
 from dpspec.training.gradients.ghost_calls import Call, Gradients, Rows, squares_of
+from dpspec.training.losses import cross_entropy
 
 #: Functions with a rule, as torch's modules call them.
 RULES: dict[Any, type[Call]] = {
@@ -55,11 +57,12 @@ class PerExample:
         x: Tensor,
         y: Tensor,
         *,
+        loss: RecordLoss,
         together: bool,
         constants: Iterable[Tensor] = (),
     ) -> None:
         """Run the trial pass over one record ``x`` (1, ...), ``y`` (1,). ``constants`` are not trained."""
-        self._forward, self.together = forward, together
+        self._forward, self._loss, self.together = forward, loss, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
@@ -114,12 +117,12 @@ class PerExample:
         def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             with tape:
                 outputs = self._forward({**shared, **copies}, x[None])
-            return nn.functional.cross_entropy(outputs, y[None]), outputs[0]
+            return self._loss(outputs, y[None])[0], outputs[0]
 
         if self.together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
-            return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor, outputs
+            return self._loss(outputs, y).sum() + tape.anchor, outputs
         tape.lifted = True
         losses, outputs = vmap(one)(copies, x, y)
         return losses.sum() + tape.anchor, outputs
@@ -358,8 +361,9 @@ class ClippedSum:
 class FlatModel:
     """A module as a function of one flat vector of parameters. The module itself is never changed or moved."""
 
-    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu") -> None:
+    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu", loss: RecordLoss | None = None) -> None:
         require_uncoupled(model)
+        self.loss = cross_entropy if loss is None else loss
         self.layout = flat_model.Layout.of(model)
         self.size = self.layout.size
         self.device = torch.device(device)
@@ -373,6 +377,11 @@ class FlatModel:
             for qualified, t in flat_model.places(model).items()
             if qualified not in self._trained
         }
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> "FlatModel":
+        """The model, device and loss of a job."""
+        return cls(job.model, device=job.device, loss=job.loss)
 
     def initial(self) -> Tensor:
         return flat_model.flatten(self._model).to(self.device)
@@ -453,7 +462,10 @@ class FlatModel:
             torch.empty(31 * 2**20, dtype=torch.uint8)
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
-                    *(self.forward, parameters, x[:1], y[:1]), together=together, constants=self._constants.values()
+                    *(self.forward, parameters, x[:1], y[:1]),
+                    loss=self.loss,
+                    together=together,
+                    constants=self._constants.values(),
                 )
         return self._examples
 

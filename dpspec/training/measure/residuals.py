@@ -70,7 +70,7 @@ class Residuals(Remembering, Observer):
         self.schedule = Schedule.of(job.phases, len(job.x) + planted)
         self._phases = iter(self.schedule)
         # Copied, because other backends may train the module in place or attach hooks.
-        self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self.model = FlatModel(copy.deepcopy(job.model), device=job.device, loss=job.loss)
         self.x, self.y = rows_on(job.x, job.y, job.device)
         self._update = inversion_of(job.options, job.expected_batch_size, self.schedule.total)
         self.previous: Tensor | None = None
@@ -196,7 +196,7 @@ class SharedPopulations:
         first = watchers[0]
         self._watchers = tuple(watchers)
         self._x, self._y = first.x, first.y
-        self._model = StackedModel(module, self._x, self._y)
+        self._model = StackedModel(module, self._x, self._y, first.model.loss)
         self._ready: dict[int, tuple[Tensor, Population]] = {}
         self._most: int | None = None
         for watcher in watchers:
