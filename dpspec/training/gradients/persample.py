@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -236,10 +236,14 @@ class Clipper:
     """g * min(1, clip_norm / ||g||), then every coordinate truncated to +- ``coordinate_bound``, unless it is infinite.
 
     Algorithm 2 of Xiao, Wan and Devadas. Truncation only shortens, so the l2 norm stays within ``clip_norm``.
+
+    ``per_layer`` instead scales each of L tensors to at most clip_norm / sqrt(L) (McMahan et al. 2018, section 2.3):
+    the norm of the whole is at most sqrt(L clip_norm^2 / L) = clip_norm.
     """
 
     clip_norm: float
     coordinate_bound: float = inf
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.clip_norm < inf:
@@ -249,19 +253,33 @@ class Clipper:
 
     @property
     def is_flat(self) -> bool:
-        return self.coordinate_bound == inf
+        return self.coordinate_bound == inf and not self.per_layer
 
     def scale(self, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
 
-        Returns factors (b,), float32, and norms (b,), float64, of the scaled gradients. Both are zero for a record
-        with a non-finite gradient.
+        Returns factors (b,), float32, or (k, b) per layer, and norms (b,), float64, of the scaled gradients. Norms are
+        zero for a record with a non-finite gradient, and so are its factors, per layer those of the layer.
         """
+        if self.per_layer:
+            layer_norms = squares.sqrt()
+            factors = clip_factors(layer_norms, self.clip_norm / sqrt(len(squares)))
+            scaled = torch.linalg.vector_norm(layer_norms * factors, dim=0)
+            return factors, torch.where(squares.isfinite().all(0), scaled, 0.0)
         norms = squares.sum(0).sqrt()
         factors = clip_factors(norms, self.clip_norm)
         scaled = torch.where(norms.isfinite(), norms * factors, 0.0)
         # Before truncation slightly smaller, so that float32 rounding of products cannot exceed the norm.
-        return factors if self.is_flat else factors * _BELOW, scaled
+        return factors if self.coordinate_bound == inf else factors * _BELOW, scaled
+
+    def rows(self, layout: flat_model.Layout, rows: Tensor) -> Tensor:
+        """The clipped gradients (b, P) of written-out gradients; zero if not finite."""
+        pieces = layout.split(rows).values() if self.per_layer else (rows,)
+        squares = torch.stack([squares_of(piece) for piece in pieces])
+        factors = self.scale(squares)[0].expand(len(squares), -1)
+        sizes = torch.tensor(layout.sizes if self.per_layer else [layout.size], device=rows.device)
+        clipped = (rows * factors.T.repeat_interleave(sizes, 1)).clamp(-self.coordinate_bound, self.coordinate_bound)
+        return torch.where(squares.isfinite().all(0).unsqueeze(1), clipped, 0.0)
 
 
 #: A clipper, or a clip norm for flat clipping.
@@ -281,7 +299,9 @@ def clipper_of(phase: Mapping[str, Any]) -> Clipper:
             return Clipper(clip_norm)
         case "truncated":
             return Clipper(clip_norm, float(clipping["coordinate_bound"]))
-    raise ValueError(f"clipping scheme must be flat or truncated, got {clipping.get('scheme')!r}")
+        case "per-layer":
+            return Clipper(clip_norm, per_layer=True)
+    raise ValueError(f"clipping scheme must be flat, truncated or per-layer, got {clipping.get('scheme')!r}")
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
@@ -318,10 +338,10 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     whole = bool(finite.all())
     if not whole:
         factors, by_name = (
-            factors[finite],
+            factors[..., finite],
             {name: Rows(rows_of_name.rows()[finite]) for name, rows_of_name in by_name.items()},
         )
-    if not how.is_flat:
+    if how.coordinate_bound < inf:
         added_squares, bound = [], how.coordinate_bound * _BELOW
         for name in names:
             rows = by_name[name].rows().reshape(len(factors), totals[name].numel())
@@ -333,8 +353,8 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
             return shortened
         norms[finite] = shortened
         return norms
-    for name in names:
-        by_name[name].add(totals[name], factors)
+    for name, factors_of_name in zip(names, factors.expand(len(names), -1), strict=True):
+        by_name[name].add(totals[name], factors_of_name)
     return norms
 
 

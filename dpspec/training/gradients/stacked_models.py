@@ -57,7 +57,7 @@ class StackedModel:
         with full_precision(self._device):
             outputs, written, inputs = self._factors(states, x, y)
             if not how.is_flat:
-                return self._add_truncated(totals, outputs, written, inputs, inside, how)
+                return self._add_written(totals, outputs, written, inputs, inside, how)
             by_name = self._squares(inputs, outputs, written)
             squares = torch.stack([by_name[name].flatten() for name in names])
             factors, norms = how.scale(squares)
@@ -81,7 +81,7 @@ class StackedModel:
                     totals[layer.bias].add_(torch.bmm(weights.unsqueeze(1), d).squeeze(1))
             return torch.where(counted, norms.view(inside.shape), 0.0)
 
-    def _add_truncated(
+    def _add_written(
         self, totals: Named, outputs: Named, written: Named, inputs: Named, inside: Tensor, how: Clipper
     ) -> Tensor:
         rows = dict(written)
