@@ -259,7 +259,7 @@ class Clipper:
         """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
 
         Returns factors (b,), float32, or (k, b) per layer, and norms (b,), float64, of the scaled gradients. Norms are
-        zero for a record with a non-finite gradient, and so are its factors, per layer those of the layer.
+        zero for a record with a non-finite gradient, and so are its factors, per layer in that layer only.
         """
         if self.per_layer:
             layer_norms = squares.sqrt()
