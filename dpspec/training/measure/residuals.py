@@ -12,13 +12,13 @@ from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
-from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision, send
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.persample import Clip, FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
-from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
+from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import RecoveredUpdate, inversion_of
 from dpspec.training.loop.samplers import PoissonUsers
@@ -121,7 +121,8 @@ class Residuals(Remembering, Observer):
         if self._knows_drawn:
             if self._batch is None:
                 raise ValueError(f"the batch of step {step} must be reported before its model is released")
-            contribution, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
+            rows, self._batch = send(self._batch, self.x.device), None
+            contribution = Drawn(self.model.clipped_sum(previous, self.x[rows], self.y[rows], phase.clip).sum)
         elif self._sample is not None:
             contribution = self._estimate(step, phase, previous, self._sample, 0)
             if self.log is not None:
