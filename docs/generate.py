@@ -77,6 +77,7 @@ def own(catalog: Catalog) -> Catalog:
         backends=kept(catalog.backends),  # type: ignore[arg-type]
         canaries=kept(catalog.canaries),  # type: ignore[arg-type]
         scores=kept(catalog.scores),  # type: ignore[arg-type]
+        losses=kept(catalog.losses),  # type: ignore[arg-type]
     )
 
 

@@ -13,7 +13,7 @@ from dpspec.contract import DpspecHooks, attacks, catalog, events
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
-    ("Descriptors that hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Backend", "Reporter")),
+    ("Descriptors that hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Loss", "Backend", "Reporter")),
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
     ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
@@ -26,7 +26,7 @@ _PLUGIN = (
 )
 
 #: Decorators of functions of a project, which the page of ``dpspec`` describes.
-_DECORATORS = ("backend", "canary", "dataset", "model", "reporter", "score")
+_DECORATORS = ("backend", "canary", "dataset", "loss", "model", "reporter", "score")
 
 #: Further modules for plugins that are not mechanisms: use and module.
 _FURTHER = (

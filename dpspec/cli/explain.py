@@ -152,6 +152,7 @@ _FAMILIES = {
     "backends": ("backend kind", "training.backend"),
     "canaries": ("canary", "audit.canary.kind"),
     "scores": ("score", "audit.score"),
+    "losses": ("loss", "training.loss.kind"),
     "attack_methods": ("attack method", ""),
     "reporters": ("report format", ""),
 }

@@ -71,6 +71,7 @@ def _words(name: str) -> dict[str, str]:
 #: The suite of each part, its further lines, and the next command.
 PARTS = {
     "model": ("ModelSuite", "", "dpspec new spec audit --model $kind"),
+    "loss": ("LossSuite", "", "dpspec run SPEC --set training.loss=$kind"),
     "dataset": ("DatasetSuite", "", "dpspec new spec audit --data $kind"),
     "backend": (
         "BackendSuite",

@@ -16,7 +16,7 @@ from dpspec.contract.findings import (
 )
 from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
-from dpspec.contract.parts import backend, canary, dataset, model, reporter, score
+from dpspec.contract.parts import backend, canary, dataset, loss, model, reporter, score
 from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import (
     CAPABILITIES,
@@ -28,6 +28,7 @@ from dpspec.contract.providers import (
     Executor,
     GradientCanaries,
     LoadedData,
+    Loss,
     Mechanism,
     MissingArrayError,
     Model,
@@ -70,6 +71,7 @@ __all__ = [
     "GradientCanaries",
     "Json",
     "LoadedData",
+    "Loss",
     "Mechanism",
     "MissingArrayError",
     "Model",
@@ -107,6 +109,7 @@ __all__ = [
     "hookspec",
     "in_phase",
     "is_privacy_quantity",
+    "loss",
     "model",
     "other_adjacencies",
     "phases_of",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from dpspec.contract.attacks import Attacker
 from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json, without
-from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
+from dpspec.contract.providers import LoadedData, ModelFactory, RecordLoss, Resumable, Trainer
 from dpspec.contract.spec import Claim, Spec
 from dpspec.errors import Diagnostic, Path
 
@@ -94,6 +94,10 @@ class Context(Protocol):
     @property
     def trainer(self) -> Trainer:
         """The spec's training backend."""
+
+    @property
+    def loss(self) -> RecordLoss | None:
+        """The loss that ``training.loss`` selects, for ``TrainingJob.loss``; None for cross entropy."""
 
     @property
     def attack(self) -> Attacker:

@@ -47,6 +47,7 @@ class Catalog:
     executors: Mapping[str, Offered] = field(default_factory=dict)
     canaries: Mapping[str, Offered] = field(default_factory=dict)
     scores: Mapping[str, Offered] = field(default_factory=dict)
+    losses: Mapping[str, Offered] = field(default_factory=dict)
     attack_methods: Mapping[str, Offered] = field(default_factory=dict)
     rules: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

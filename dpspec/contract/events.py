@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pluggy
 
 from dpspec.contract.attacks import AttackMethod, Canary, Score
-from dpspec.contract.providers import Backend, Dataset, Executor, Mechanism, Model, Reporter
+from dpspec.contract.providers import Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
 
 __all__ = [
@@ -131,6 +131,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_attacks(self) -> Iterable[Canary | Score]:  # type: ignore[empty-body]
         """Canaries and scores for ``audit.canary.kind`` and ``audit.score``."""
+
+    @hookspec
+    def dpspec_losses(self) -> Iterable[Loss]:  # type: ignore[empty-body]
+        """Losses for ``training.loss``."""
 
     @hookspec
     def dpspec_attack_methods(self) -> Iterable[AttackMethod]:  # type: ignore[empty-body]

@@ -109,6 +109,19 @@ def dataset(kind: str, *, classes: int | None = None, label: str | None = None) 
     return _decorator("dataset", kind, classes=classes, label=label)
 
 
+def loss(kind: str) -> Callable[[F], F]:
+    """Offer a function ``(outputs, targets, ...)`` as the loss ``kind``.
+
+    Args:
+        kind: The value of ``training.loss``, or of ``training.loss.kind`` with options.
+
+    Returns:
+        A decorator. The function receives outputs (b, k) of the model and labels (b,), and returns one value per record
+        (b,), from the record's own row alone.
+    """
+    return _decorator("loss", kind)
+
+
 def score(kind: str, *, learns: bool = False, gradients: bool = False, models: int = 0) -> Callable[[F], F]:
     """Offer a function ``(observed, ...)`` of :class:`~dpspec.contract.attacks.Observed` as the score ``kind``.
 
@@ -144,6 +157,7 @@ def backend(
     capabilities: Collection[str] = (),
     schemes: Collection[str] | None = None,
     constants: AssumptionStatus | None = None,
+    losses: bool = False,
 ) -> Callable[[F], F]:
     """Offer a function ``(job, ...)`` of :class:`~dpspec.contract.TrainingJob` as the backend ``kind``.
 
@@ -153,6 +167,7 @@ def backend(
         schemes: The sampling schemes that it supports; None for all.
         constants: Status of the assumption that divisor, rate, clip norm and schedule do not depend on the records:
             ``by-construction`` if they come from the job, ``false`` if one is computed from the records.
+        losses: Whether the function trains with ``job.loss``.
 
     Returns:
         A decorator. The function trains ``job.model`` in place.
@@ -162,7 +177,14 @@ def backend(
         text = f"the backend {kind} states where its constants come from"
         stated = Assumption(name="data-independent-hyperparameters", status=constants, text=text)
     supported = None if schemes is None else frozenset(schemes)
-    return _decorator("backend", kind, capabilities=frozenset(capabilities), schemes=supported, constants=stated)
+    return _decorator(
+        "backend",
+        kind,
+        capabilities=frozenset(capabilities),
+        schemes=supported,
+        constants=stated,
+        losses=losses,
+    )
 
 
 def reporter(format: str, *, suffix: str = ".txt") -> Callable[[F], F]:
@@ -185,9 +207,11 @@ def _decorator(family: str, kind: str, **settings: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())
         takes_folder = family == "dataset" and bool(parameters) and parameters[0].name == "folder"
-        if not parameters and family != "dataset":
-            raise TypeError(f"{function.__name__}() needs a first parameter")
-        options = parameters[int(family != "dataset" or takes_folder) :] if family != "reporter" else []
+        received = {"dataset": int(takes_folder), "loss": 2}.get(family, 1)
+        if len(parameters) < received:
+            first = "parameters for outputs and targets" if received == 2 else "a first parameter"
+            raise TypeError(f"{function.__name__}() needs {first}")
+        options = parameters[received:] if family != "reporter" else []
         schema, readers = _options(function, options)
         part = Part(
             family=family,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract.findings import Assumption, Facts
 from dpspec.contract.frozen import FrozenMap, Json
@@ -60,6 +60,7 @@ class Mechanism:
         canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
+        losses: Whether it trains with the loss that ``training.loss`` selects, and its bounds hold for every loss.
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
         assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
@@ -81,6 +82,7 @@ class Mechanism:
     chosen_weights: bool = False
     canaries: frozenset[str] = frozenset()
     scores: bool = False
+    losses: bool = False
     description: str = ""
     recordable: bool = False
     assumptions: tuple[str, ...] = ()
@@ -111,6 +113,29 @@ class Model:
     tokens: bool = False
 
 
+#: Losses (b,) of records by outputs (b, k) and labels (b,).
+RecordLoss: TypeAlias = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A loss for ``training.loss``, the function that training differentiates for every record.
+
+    Attributes:
+        function: Names a function ``(outputs, targets, **options) -> losses`` of outputs (b, k) and labels (b,), int64,
+            that returns one value per record (b,), from the record's own row alone. dpspec checks that.
+        schema: The loss's own keys in ``training.loss``.
+        trial_revision, revision_only: See :class:`Mechanism`.
+    """
+
+    kind: str
+    summary: str
+    function: str
+    schema: Schema = field(default_factory=_nothing)
+    trial_revision: int = 1
+    revision_only: bool = False
+
+
 #: Capabilities of a backend: reports to observers, and gradient canaries.
 CAPABILITIES = frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries", "parts"})
 
@@ -126,6 +151,7 @@ class Backend:
             they come from the job; ``false``: one is computed from the records, which proves no claim. Default:
             unknown, and proofs become ``supported``.
         users: Whether it supports ``sampling.unit: user``.
+        losses: Whether it trains with ``job.loss``.
         schemes: The sampling schemes that it supports; None for all.
         recording: Name of the reader of an executed run, for a backend that reads a recording instead of training.
     """
@@ -140,6 +166,7 @@ class Backend:
     revision_only: bool = False
     constants: Assumption | str = ""
     users: bool = False
+    losses: bool = False
     schemes: frozenset[str] | None = None
     recording: str = ""
 
@@ -270,6 +297,7 @@ class TrainingJob:
         expected_batch_size: A public constant, the divisor if ``reduction`` is mean; never the realized size.
         records: Public number of records without canaries, which determines rates and divisors. None: ``len(x)``.
         resumable: Where the run may store its state. Backends without support restart from the beginning.
+        loss: The losses of records; None for cross entropy.
     """
 
     x: np.ndarray[Any, Any]
@@ -286,6 +314,7 @@ class TrainingJob:
     cancelled: Callable[[], bool] | None = None
     resumable: Resumable | None = None
     records: int | None = None
+    loss: RecordLoss | None = None
 
     @property
     def public_records(self) -> int:

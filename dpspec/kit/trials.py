@@ -160,6 +160,7 @@ def training_job(
         cancelled=context.cancelled,
         resumable=context.resumable(index) if resumable else None,
         records=count,
+        loss=context.loss,
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
-from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
+from dpspec.contract import Backend, Dataset, Json, Loss, Mechanism, Model, thaw
 from dpspec.contract.attacks import USUAL, Canary, Score
 from dpspec.contract.catalog import Catalog
 
@@ -86,9 +86,11 @@ def kind_block(name: str, provider: Dataset | Model) -> Plain:
     return _provider_block(combine(core(name), provider.schema), provider.kind, provider.summary)
 
 
-def training_block(provider: Backend) -> Plain:
+def training_block(provider: Backend, loss: Loss | None = None) -> Plain:
     schema = combine(core("training"), provider.schema)
     schema["properties"]["backend"] = {"const": provider.kind}
+    if loss is not None:
+        schema["properties"]["loss"] = combine(schema["properties"]["loss"], loss.schema)
     schema["description"] = core("spec")["properties"]["training"]["description"]
     return schema
 
@@ -185,10 +187,10 @@ def reference(catalog: Catalog) -> dict[str, Json]:
 
 
 def _spec_schema(catalog: Catalog, block_of_mechanism: Json) -> Plain:
-    training = _by_kind("training", "backend", _providers(catalog.backends), training_block)
+    training = _by_kind("training", "backend", _providers(catalog.backends), _block_of_backend)
     del training["required"]
     backend = {**training["properties"]["backend"], "default": "native"}
-    training["properties"] = {**core("training")["properties"], "backend": backend}
+    training["properties"] = {**core("training")["properties"], "backend": backend, "loss": _loss_schema(catalog)}
     for case in training.get("allOf", ()):
         if case["if"] == _has_value("backend", "native"):
             case["if"] = {"properties": {"backend": {"const": "native"}}}
@@ -230,6 +232,25 @@ def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Pl
         for kind, provider in providers.items()
     ]
     return _with_cases(schema, cases)
+
+
+def _block_of_backend(provider: Backend) -> Plain:
+    """Without the loss, which ``_loss_schema`` describes for all backends."""
+    schema = training_block(provider)
+    return {**schema, "properties": {**schema["properties"], "loss": {}}}
+
+
+def _loss_schema(catalog: Catalog) -> Plain:
+    """Of ``training.loss``: a name, or a map with the kind and its keys."""
+    losses, block = _providers(catalog.losses), core("training")["properties"]["loss"]
+    described = block["properties"]["kind"]["description"] + _summaries(losses)
+    cases = []
+    for kind, provider in losses.items():
+        own_keys = _without_description(_provider_block(combine(block, provider.schema), kind, provider.summary))
+        cases.append({"if": _has_value("kind", kind), "then": own_keys})
+    options = {"type": "object", "properties": {"kind": _choice(losses, described)}, "required": ["kind"]}
+    name = _without_description(_choice(losses, ""))
+    return {"description": block["description"], "anyOf": [name, _with_cases(options, cases)]}
 
 
 def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:

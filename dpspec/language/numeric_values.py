@@ -70,12 +70,15 @@ def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
 def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, NumericKey | None]]:
     """Paths of keys on which bounds may depend, with None if the key is not a number."""
     document = spec.to_json()
-    mechanism = catalog.mechanisms[spec.mechanism.kind].provider
+    mechanism, loss = catalog.mechanisms[spec.mechanism.kind].provider, spec.training.get("loss")
     schemas: dict[str, Plain] = {
         "mechanism": blocks.mechanism_block(mechanism),
         "threat_model": blocks.threat_model_block(mechanism),
         "data": blocks.kind_block("data", catalog.datasets[spec.data.kind].provider),
-        "training": blocks.training_block(catalog.backends[spec.training.kind].provider),
+        "training": blocks.training_block(
+            catalog.backends[spec.training.kind].provider,
+            None if loss is None else catalog.losses[loss["kind"]].provider,
+        ),
     }
     if spec.model is not None:
         schemas["model"] = blocks.kind_block("model", catalog.models[spec.model.kind].provider)

@@ -269,6 +269,16 @@ class Checked:
             return None
         return selection
 
+    def loss(self, block: Json) -> Any:
+        """The loss that a block of ``training`` selects; None without one, or if it is unknown."""
+        if not isinstance(block, dict) or not isinstance(block.get("kind"), str):
+            return None  # absent, or reported by the schema
+        selection = _find_kind(block["kind"], self.catalog.losses, "loss", ("training", "loss", "kind"), self.catalog)
+        if isinstance(selection, Diagnostic):
+            self.diagnostics.append(selection)
+            return None
+        return selection
+
     def block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
         """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
         block = self.document.get(name)
@@ -348,8 +358,12 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         checked.block("training", core("training"))  # no backend selected
     elif isinstance(written, dict):
         document["training"] = {"backend": "native", **written}
+        if isinstance(written.get("loss"), str):
+            document["training"]["loss"] = {"kind": written["loss"]}
+        loss = checked.loss(document["training"].get("loss"))
         if (backend := checked.provider("training")) is not None:
-            checked.block("training", blocks.training_block(backend))
+            unknown = loss is None and "loss" in document["training"]
+            checked.block("training", blocks.training_block(backend, loss), open=unknown)
     threat_model: dict[str, Json] | None = None
     if checked.block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
         threat_model = document["threat_model"]

@@ -14,7 +14,7 @@ from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.recording.rules.builtin import RULES
 from dpspec.stats.attacks.methods import OWN_METHODS
-from dpspec.training.providers import BACKENDS, CANARIES, SCORES
+from dpspec.training.providers import BACKENDS, CANARIES, LOSSES, SCORES
 
 DATASETS = (
     table_files.CSV,
@@ -171,6 +171,11 @@ def dpspec_executors() -> Iterable[dps.Executor]:
 @dps.hookimpl
 def dpspec_attacks() -> Iterable[Canary | Score]:
     return (*CANARIES, *SCORES)
+
+
+@dps.hookimpl
+def dpspec_losses() -> Iterable[dps.Loss]:
+    return LOSSES
 
 
 @dps.hookimpl

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, get_args
 import pluggy
 from packaging.utils import canonicalize_name
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Mechanism, Model, Reporter
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, Statistic
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
@@ -51,12 +51,13 @@ CORE_KEYS: dict[str, frozenset[str]] = {
     "training": frozenset({"backend"}),
     "canary": frozenset({"space", "kind", "count", "spread", "every"}),
     "score": frozenset(),
+    "loss": frozenset({"kind"}),
 }
 
 
 @dataclass(frozen=True)
 class Family:
-    """One of the ten families of providers, in ``field`` of the catalog.
+    """One of the families of providers, in ``field`` of the catalog.
 
     ``code``, ``key`` and ``optional`` are fields of the descriptor: its code, its kind, and more code or nothing.
     ``block`` owns the core keys that ``schema`` may not define.
@@ -123,7 +124,7 @@ def fragments(provider: Any) -> dict[str, Any]:
     return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod) else {"schema": provider.schema}
 
 
-#: The ten families, in the order in which their hooks are called.
+#: All families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
     Family("mechanism", "mechanisms", "dpspec_mechanisms", Mechanism, "audit"),
     Family("dataset", "datasets", "dpspec_datasets", Dataset, "source", block="data"),
@@ -133,6 +134,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("executor", "executors", "dpspec_executors", Executor, "pool"),
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
+    Family("loss", "losses", "dpspec_losses", Loss, "function", block="loss"),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )

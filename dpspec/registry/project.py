@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
-from dpspec.contract import HOOK_API, Backend, Dataset, Model, Reporter, hookimpl
+from dpspec.contract import HOOK_API, Backend, Dataset, Loss, Model, ModelError, Reporter, hookimpl
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.parts import PARTS, Part, located
 from dpspec.data.function_data import FunctionData
@@ -255,6 +255,16 @@ def _attack(part: Part) -> Callable[..., Any]:
     return lambda request: part.call(request.options, request)
 
 
+def _loss(part: Part) -> Callable[..., Any]:
+    def losses(outputs: Any, targets: Any, **options: Any) -> Any:
+        try:
+            return part.call(options, outputs, targets)
+        except Exception as error:
+            raise ModelError(f"{part.function.__name__}() fails at {part.located(error)}") from error
+
+    return losses
+
+
 def _backend(part: Part) -> Callable[..., Any]:
     class FunctionTrainer:
         def train(self, job: Any) -> None:
@@ -267,6 +277,7 @@ def _backend(part: Part) -> Callable[..., Any]:
 _FAMILIES: dict[str, tuple[str, type[Any], str, Callable[[Part], Any]]] = {
     "model": ("dpspec_models", Model, "factory", _model),
     "dataset": ("dpspec_datasets", Dataset, "source", lambda part: partial(FunctionData, part)),
+    "loss": ("dpspec_losses", Loss, "function", _loss),
     "score": ("dpspec_attacks", Score, "score", _attack),
     "canary": ("dpspec_attacks", Canary, "make", _attack),
     "backend": ("dpspec_backends", Backend, "trainer", _backend),

@@ -14,7 +14,7 @@ The plugin must be installed. The docstring of every test states a requirement. 
 """
 
 from dpspec.testing.backend import BackendSuite
-from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
+from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite, Trend, decreasing, increasing
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
@@ -23,6 +23,7 @@ __all__ = [
     "BackendSuite",
     "CanarySuite",
     "DatasetSuite",
+    "LossSuite",
     "MechanismSuite",
     "ModelSuite",
     "ProviderSuite",

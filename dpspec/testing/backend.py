@@ -338,6 +338,25 @@ class BackendSuite(ProviderSuite):
         for norms in log.all("clipped"):
             require(float(norms.max()) <= 1 + 1e-5, "the canary is not clipped")
 
+    def test_declared_losses_are_trained(self) -> None:
+        """A backend with ``losses`` descends on ``job.loss``: one unclipped full step without noise is its gradient."""
+        if not self.provider().losses:
+            return
+        import torch
+
+        def squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (outputs - targets.unsqueeze(1)).square().sum(1)
+
+        job = self.job(noise=0.0, sampling=self.everybody(), steps=1, clip_norm=1e4, loss=squares)
+        loss = squares(job.model(torch.tensor(job.x)), torch.tensor(job.y)).sum()
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(job.model.parameters()))])
+        before = parameters(job.model)
+        self.code()().train(job)
+        divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+        expected = before - gradient * (float(job.options["learning_rate"]) / divisor)
+        fits = torch.allclose(parameters(job.model), expected, rtol=1e-3, atol=1e-4)
+        require(fits, "a step on another loss does not move the model along the gradient of job.loss")
+
     def test_a_cancelled_job_stops(self) -> None:
         """Once ``cancelled()`` is true, the next step raises ``Cancelled``."""
         log = _Log()

@@ -1,10 +1,11 @@
-"""The suites for datasets, models, canaries and scores."""
+"""The suites for datasets, models, losses, canaries and scores."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -203,6 +204,24 @@ class ModelSuite(ProviderSuite):
             source = torch.Generator().manual_seed(seed)
             return torch.randint(0, self.facts.vocabulary, (_BATCH, *shape), generator=source).float()
         return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+class LossSuite(ProviderSuite):
+    """Subclass it and set ``kind``; ``options`` are the loss's keys, ``classes`` the number of outputs per record."""
+
+    family: ClassVar[str] = "loss"
+    options: ClassVar[Mapping[str, Json]] = {}
+    classes: ClassVar[int] = CLASSES
+
+    def test_every_record_has_its_own_loss(self) -> None:
+        """The loss of a record and its gradient are the same alone, in other batches and in another order."""
+        from dpspec.training.losses import checked_loss
+
+        options = filled(self.provider().schema, self.options)
+        try:
+            seeded(lambda: checked_loss(partial(self.code(), **options), self.classes))
+        except ModelError as error:
+            raise AssertionError(str(error)) from None
 
 
 #: Largest deviation of the Gram matrix of directions from the identity.

@@ -15,7 +15,7 @@ from typing import Any
 from dpspec.contract import Facts, thaw
 from dpspec.registry.loader import FAMILIES, Registry, describe
 from dpspec.testing.backend import BackendSuite
-from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
+from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
@@ -36,6 +36,7 @@ _SUITES: dict[str, type[ProviderSuite]] = {
     "mechanism": MechanismSuite,
     "dataset": DatasetSuite,
     "model": ModelSuite,
+    "loss": LossSuite,
     "canary": CanarySuite,
     "score": ScoreSuite,
     "backend": BackendSuite,
@@ -44,7 +45,7 @@ _SUITES: dict[str, type[ProviderSuite]] = {
 
 
 #: Suites that need the provider's options, which are known to its authors only unless all have defaults.
-_WITH_OPTIONS = (DatasetSuite, ModelSuite)
+_WITH_OPTIONS = (DatasetSuite, LossSuite, ModelSuite)
 
 
 def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:

@@ -24,6 +24,7 @@ from dpspec.text import shortened
 from dpspec.training.device import generator, tensors
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.samplers import FixedSize
+from dpspec.training.losses import cross_entropy
 from dpspec.training.providers import rates_of
 
 try:
@@ -105,8 +106,8 @@ class _Run:
             for group in self._optimizer.param_groups:
                 group["lr"] = rates(step) * self._correction
             self._optimizer.zero_grad(set_to_none=True)
-            loss = nn.functional.cross_entropy(self._model(x.to(job.device)), y.to(job.device), reduction=reduction)
-            torch.autograd.backward(loss)
+            losses = (job.loss or cross_entropy)(self._model(x.to(job.device)), y.to(job.device))
+            torch.autograd.backward(losses.mean() if reduction == "mean" else losses.sum())
             self._require_gradients(len(x))
             self._plant(indices)
             self._optimizer.step()

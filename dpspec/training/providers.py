@@ -11,9 +11,9 @@ from typing import Any
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
-from dpspec.contract.fragments import array, block, choice, string
+from dpspec.contract.fragments import array, block, choice, number, string
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.providers import CAPABILITIES, Backend, TrainingJob
+from dpspec.contract.providers import CAPABILITIES, Backend, Loss, TrainingJob
 from dpspec.contract.spec import Spec
 
 
@@ -189,6 +189,7 @@ BACKENDS: tuple[Backend, ...] = (
         trainer="dpspec.training.loop.native:NativeTrainer",
         trial_revision=2,
         users=True,
+        losses=True,
         constants="dpspec.training.providers:native_constants",
     ),
     Backend(
@@ -199,6 +200,7 @@ BACKENDS: tuple[Backend, ...] = (
         trainer="dpspec.training.opacus_backend:OpacusTrainer",
         trial_revision=2,
         as_declared=FrozenMap({"sampler": "declared-rate", "divisor": "declared"}),
+        losses=True,
         schemes=frozenset({"full", "fixed", "poisson", "shuffled"}),
         constants="dpspec.training.providers:opacus_constants",
     ),
@@ -225,6 +227,28 @@ BACKENDS: tuple[Backend, ...] = (
     ),
 )
 
+
+_SMOOTHING = number("Share of the label that is spread evenly over all values.", least=0, most=1, default=0.0)
+
+LOSSES = (
+    Loss(
+        kind="cross-entropy",
+        summary="Cross entropy of the softmax of the outputs with the label",
+        function="dpspec.training.losses:cross_entropy",
+        schema=block(label_smoothing=_SMOOTHING),
+    ),
+    Loss(
+        kind="binary-cross-entropy",
+        summary="Sum over classes of the cross entropy of the output's sigmoid with whether it is the label",
+        function="dpspec.training.losses:binary_cross_entropy",
+        schema=block(label_smoothing=_SMOOTHING),
+    ),
+    Loss(
+        kind="squared-error",
+        summary="Squared distance of the outputs from the one-hot label",
+        function="dpspec.training.losses:squared_error",
+    ),
+)
 
 #: Maximum number of features for least-variance canaries, whose covariance is decomposed.
 MOST_FEATURES = 4096

@@ -152,6 +152,7 @@ GROUP = dps.Mechanism(
     audit="dpspec_group:GroupAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=6,
+    losses=True,
     units=frozenset({"record", "user"}),
     accesses=("all-iterates", "final-model", "transcript"),
     tokens=True,

@@ -25,11 +25,12 @@ EDGES = tuple(number / 64 for number in range(-768, 769))
 _LOOKS = 16
 
 CLIPPING: dict[str, dps.Json] = kit.block(
-    "Choice of clip norms. flat (default): clip_norm at each step. adaptive: clip_norm at the first step, then by a "
-    "noisy count of unclipped records, divided by a public number (Andrew et al. 2021). The clip norms are released. "
+    "Choice of clip norms. flat (default): clip_norm at each step. per-layer: each of L tensors of parameters is "
+    "clipped to clip_norm / sqrt(L), with the bounds of flat. adaptive: clip_norm at the first step, then by a noisy "
+    "count of unclipped records, divided by a public number (Andrew et al. 2021). The clip norms are released. "
     "noise_multiplier is the noise on the sum of gradients alone; bounds charge the count too.",
     ["scheme"],
-    scheme=kit.choice("flat or adaptive.", "flat", "adaptive"),
+    scheme=kit.choice("flat, per-layer or adaptive.", "flat", "per-layer", "adaptive"),
     count_std=kit.number(
         "Standard deviation of the noise on the count, in records (adaptive, required).", above=0, most=1e9
     ),
@@ -301,7 +302,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling
-        yield from _clipping(spec, i, phase)
+        yield from _clipping(spec, facts, i, phase)
         yield from kit.other_scheme(
             spec,
             i,
@@ -337,12 +338,17 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             )
 
 
-def _clipping(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
-    options = phase.get("clipping") or {}
+def _clipping(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    options, path = phase.get("clipping") or {}, dps.in_phase(spec, number, "clipping", "scheme")
+    if phase.clipping_scheme == "per-layer":
+        if spec.audit is not None and "scores" not in spec.audit.options and "parts" not in facts.capabilities:
+            message = f"backend {spec.training.kind!r} does not clip each layer"
+            yield kit.unsupported(message, path, "scheme: flat, or training.backend: native")
+        if phase.sampling.max_batch is not None:  # lower ends use gradients at any angle
+            yield kit.unsupported("no bound covers max_batch with clipping per layer", path, "scheme: flat")
     if phase.clipping_scheme != "adaptive":
         for key in sorted(options.keys() - {"scheme"}):
-            path = dps.in_phase(spec, number, "clipping", key)
-            yield kit.unsupported(f"{key} applies to scheme: adaptive only", path, f"remove {key}")
+            yield kit.unsupported(f"{key} applies to scheme: adaptive only", (*path[:-1], key), f"remove {key}")
         return
     if "count_std" not in options:
         help = (
@@ -352,7 +358,7 @@ def _clipping(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Dia
         yield kit.missing_key("count_std", dps.in_phase(spec, number, "clipping"), help)
     if spec.audit is not None:
         message = "no backend here trains with adaptive clipping, so that nothing can be attacked"
-        yield kit.unsupported(message, dps.in_phase(spec, number, "clipping", "scheme"), "remove audit")
+        yield kit.unsupported(message, path, "remove audit")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -145,6 +145,7 @@ MODELMIX = dps.Mechanism(
     audit="dpspec_modelmix:ModelMixAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
+    losses=True,
 )
 
 

@@ -61,7 +61,7 @@ class Reader(Remembering, dps.Observer):
         self._owned, self._clipping = owned, clipping
         self._coordinates, values = owned.supports(torch.arange(owned.count))
         self._signs = values.sign()
-        self._model = FlatModel(job.model, device=job.device)
+        self._model = FlatModel.of(job)
         self._x, self._y = rows_on(job.x, job.y, job.device)
         self._phases = list(Schedule.of(job.phases, len(job.x)))
         self._current: Tensor | None = None

@@ -171,7 +171,7 @@ def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> Row
     anchors = None
     if embedding.anchors:
         public = context.data.test_x[: embedding.anchors], context.data.test_y[: embedding.anchors]
-        anchors = FlatModel(job.model, device=job.device), *native.tensors(*public, job.device)
+        anchors = FlatModel.of(job), *native.tensors(*public, job.device)
     size = Layout.of(job.model).size
     return TwoParts(embedding, size, anchors, context.seed(index, "subspace"), job.device)
 
@@ -271,7 +271,7 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
     if clipping is not None:
         embedding = PhaseOptions.of(job.phases[0]).embedding
         contributions = WrittenOut(
-            FlatModel(job.model, device=job.device),
+            FlatModel.of(job),
             *native.tensors(job.x, job.y, job.device),
             clipping,
             job.canaries,

@@ -24,6 +24,7 @@ PER_INSTANCE = dps.Mechanism(
     audit="dpspec_per_instance:PerInstanceAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
+    losses=True,
 )
 
 RECORDS = dps.Reporter(

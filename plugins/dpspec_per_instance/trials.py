@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -206,7 +206,7 @@ def attack_records(
         scores: list[float] = []
         for start in range(0, attack.runs, _TOGETHER):
             jobs, watchers = [], []
-            target = Target(setup.job(run_number, label).model, other_records, record)
+            target = Target(setup.job(run_number, label), other_records, record)
             for run in range(start, min(attack.runs, start + _TOGETHER)):
                 rows = present if coins[run] else absent
                 job = setup.job(run_number, label, str(run), rows=rows, progress=progress_label if run == start else "")
@@ -241,7 +241,7 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
     total = sum(phase.steps for phase in phases)
     keeper = _Snapshots(total)
     setup.train([replace(job, observers=(keeper,))])
-    model = FlatModel(job.model, device=job.device)
+    model = FlatModel.of(job)
     ends = np.cumsum([phase.steps for phase in phases])
     count, points = min(rule.points, len(setup.audited.points)), setup.audited.points
     inside = np.array(points[:count]) if setup.audited.population == "train" else None
@@ -299,7 +299,7 @@ class NormObserver(Observer):
     right: SyncedAttribute[Array] = SyncedAttribute()
 
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
-        self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self._model = FlatModel(copy.deepcopy(job.model), device=job.device, loss=job.loss)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
         self._place = {step: position for position, step in enumerate(steps)}
@@ -337,10 +337,11 @@ class RecordView(NamedTuple):
 class Target:
     """One attacked record. The first request at a step evaluates the models of all waiting runs together."""
 
-    def __init__(self, module: nn.Module, other_records: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, job: TrainingJob, other_records: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
         self._x, self._y = other_records
         self._record = record
-        self._model = StackedModel(copy.deepcopy(module).to(other_records[0].device), *record)
+        module = copy.deepcopy(job.model).to(other_records[0].device)
+        self._model = StackedModel(module, *record, job.loss)
         self.watchers: list[RecordAttack] = []
         self._most: int | None = None
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}

@@ -115,6 +115,7 @@ RERO = dps.Mechanism(
     audit="dpspec_rero:ReroAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
+    losses=True,
 )
 
 #: Largest number of runs per chunk, and largest number of bytes of their records.

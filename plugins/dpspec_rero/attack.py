@@ -54,7 +54,7 @@ def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
         train_many(context.trainer, jobs)
         return
     for job in jobs:
-        rows, model = tensors(job.x, job.y, job.device), FlatModel(job.model, device=job.device)
+        rows, model = tensors(job.x, job.y, job.device), FlatModel.of(job)
         train_with(job, replace(parts_of(job), contributions=AbsoluteSum(model, *rows)))
 
 
@@ -122,9 +122,9 @@ class Reader:
         self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
         self._jobs, self._iterates, self._laplace = jobs, iterates, adds_laplace(first.phases)
         self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
-        self._model = FlatModel(first.model, device=x.device)
+        self._model = FlatModel.of(first)
         self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
-        self._stacked = StackedModel(first.model, x, y)
+        self._stacked = StackedModel(first.model, x, y, first.loss)
         self._width = max(1, memory.chunk_size(3 * 4 * self._model.size, x.device) // len(rows))
         self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
         self._most: dict[bool, int | None] = {}
@@ -283,7 +283,7 @@ class Reader:
         return scale_rows(rows, clip, ord=1 if self._laplace else 2)
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return torch.nn.functional.cross_entropy(self._model.forward(parameters, x.unsqueeze(0)), y.unsqueeze(0))
+        return self._model.loss(self._model.forward(parameters, x.unsqueeze(0)), y.unsqueeze(0))[0]
 
 
 class _RunObserver(Observer):

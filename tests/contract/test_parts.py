@@ -88,6 +88,16 @@ def test_other_signatures_are_refused(parameters, message):
         dpspec.model("net")(names["net"])
 
 
+def test_a_loss_receives_outputs_and_targets():
+    @dpspec.loss("power")
+    def power(outputs, targets, *, gamma: float = 2.0):
+        return outputs, targets, gamma
+
+    assert part_of(power).call({"gamma": 1}, "outputs", "targets") == ("outputs", "targets", 1.0)
+    with pytest.raises(TypeError, match="needs parameters for outputs and targets"):
+        dpspec.loss("one")(lambda outputs: outputs)
+
+
 def test_a_decorator_without_a_name_is_refused():
     with pytest.raises(TypeError, match=r'write @dpspec.score\("name"\)'):
 

@@ -41,7 +41,7 @@ def test_generated_pages_say_what_the_code_says(name: str, pages: dict[str, str]
 
 
 #: Described on the page of ``dpspec`` alone, because anchors do not distinguish ``model`` from ``Model``.
-DECORATORS = ("backend", "canary", "dataset", "model", "reporter", "score")
+DECORATORS = ("backend", "canary", "dataset", "loss", "model", "reporter", "score")
 HOOKS = [name for name in vars(dpspec.contract.DpspecHooks) if name.startswith("dpspec_")]
 
 

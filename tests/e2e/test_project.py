@@ -144,7 +144,7 @@ def test_workers_execute_the_code_of_the_project(dpspec: Run, project: Path) -> 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("part", ["model", "dataset", "backend", "report"])
+@pytest.mark.parametrize("part", ["model", "loss", "dataset", "backend", "report"])
 def test_a_new_part_passes_its_own_tests(part: str, dpspec: Run, own_tests: Run, tmp_path: Path) -> None:
     succeeds(dpspec("new", part, "first-part"))
     assert (tmp_path / "pyproject.toml").read_text() == '[tool.dpspec]\nplugins = ["dp/first_part.py"]\n'
@@ -152,7 +152,8 @@ def test_a_new_part_passes_its_own_tests(part: str, dpspec: Run, own_tests: Run,
     assert done.returncode == 0, done.stdout + done.stderr
     choice = {"model": ["--model", "first-part"], "dataset": ["--data", "first-part"]}.get(part, [])
     succeeds(dpspec("new", "spec", "audit", *choice))
-    own = {"backend": ["--set", "training.backend=first-part"], "report": ["--report", "first-part=-"]}.get(part, [])
+    settings = {"backend": "training.backend=first-part", "loss": "training.loss=first-part"}
+    own = ["--report", "first-part=-"] if part == "report" else ["--set", settings[part]] if part in settings else []
     assert "proved" in succeeds(dpspec("run", "audit.yaml", *own)).lower()
     assert dpspec("new", part, "first-part").returncode == 2
     assert 'plugins = ["dp/first_part.py", "dp/second.py"]' in succeeds(dpspec("new", part, "second"))

@@ -34,7 +34,7 @@ def adversary_of_records(job: TrainingJob) -> Sequence[Observer]:
 
 def adversary_of_one_record(job: TrainingJob) -> Sequence[Observer]:
     x, y = torch.tensor(job.x, device=job.device), torch.tensor(job.y, device=job.device)
-    return (RecordAttack(job, Target(job.model, (x[1:], y[1:]), (x[:1], y[:1]))),)
+    return (RecordAttack(job, Target(job, (x[1:], y[1:]), (x[:1], y[:1]))),)
 
 
 def directions(job: TrainingJob) -> SignBlocks:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpspec.contract import Facts
 from dpspec.registry.loader import Candidate, Registry, build
-from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite, ScoreSuite
+from dpspec.testing import BackendSuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 
 
 @functools.cache
@@ -64,6 +64,11 @@ class TestCnnSmall(Ours, ModelSuite):
 
 class TestResnet20(Ours, ModelSuite):
     kind = "resnet20"
+
+
+class TestSmoothing(Ours, LossSuite):
+    kind = "binary-cross-entropy"
+    options: ClassVar = {"label_smoothing": 0.2}
 
 
 class TestNative(Ours, BackendSuite):

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.contract import CAPABILITIES, Assumption, Backend, Dataset, Facts, LoadedData, Model
+from dpspec.contract import CAPABILITIES, Assumption, Backend, Dataset, Facts, LoadedData, Loss, Model
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite
+from dpspec.testing import BackendSuite, DatasetSuite, LossSuite, ModelSuite
 from dpspec.testing.inspection import inspect as inspect_plugin
 from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
 
@@ -173,8 +173,16 @@ def test_bad_models_are_refused(factory, test, match):
     refuses(suite(ModelSuite, Model(kind="net", summary=".", schema=EMPTY, factory="a:B"), factory), test, match)
 
 
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, lambda o, t: o[:, 0] - o.mean()])
+def test_losses_that_mix_records_are_refused(loss):
+    bad = suite(LossSuite, Loss(kind="odd", summary=".", function="a:B"), loss)
+    refuses(bad, "test_every_record_has_its_own_loss", "one value for the batch|mixes records")
+
+
 PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construction", text="the job's")
-BACKEND = Backend(kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B", constants=PUBLIC)
+BACKEND = Backend(
+    kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B", constants=PUBLIC, losses=True
+)
 
 
 def with_parts(change) -> type:
@@ -252,6 +260,7 @@ quiet_with_adam = with_job(observers=lambda job: () if "adam" in str(job.options
         (counting_records, "test_it_says_where_its_constants_come_from", "some divisor counts the records"),
         (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
         (quiet_with_adam, "test_declared_capabilities_are_delivered_in_order", "with optimizer adam"),
+        (with_job(loss=lambda job: None), "test_declared_losses_are_trained", "along the gradient of job.loss"),
     ],
 )
 def test_bad_backends_are_refused(backend, test, match):

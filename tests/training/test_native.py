@@ -67,6 +67,7 @@ FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_si
             )
         ),
         ([{"clipping": {"scheme": "truncated", "coordinate_bound": 0.02}}], None),
+        ([{"clipping": {"scheme": "per-layer"}}], None),
         ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "momentum"}),
         ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "adam"}),
     ],

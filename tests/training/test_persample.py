@@ -286,7 +286,7 @@ def test_coordinates_are_cut_after_scaling():
     assert torch.allclose(loose[""], torch.tensor([1.2, 1.6, 0.0, 0.0]), rtol=1e-6)
 
 
-HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1)])
+HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1), Clipper(0.7, per_layer=True)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -304,7 +304,7 @@ def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
     assert torch.allclose(whole, added.sum(0), rtol=1e-4, atol=1e-5 * how.clip_norm)
 
 
-@pytest.mark.parametrize("how", [Clipper(1.0), Clipper(1.0, 0.2)])
+@pytest.mark.parametrize("how", [Clipper(1.0), Clipper(1.0, 0.2), Clipper(1.0, per_layer=True)])
 @pytest.mark.parametrize("value", [inf, -inf, float("nan")])
 def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
     rows, healthy = gradients(5), totals()
@@ -347,7 +347,10 @@ def test_norms_are_summed_in_float64():
         (lambda: Clipper(0.0), "clip_norm must be finite and above 0"),
         (lambda: Clipper(inf), "clip_norm must be finite and above 0"),
         (lambda: Clipper(1.0, 0.0), "coordinate_bound must be above 0"),
-        (lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}), "must be flat or truncated"),
+        (
+            lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
+            "must be flat, truncated or per-layer",
+        ),
     ],
 )
 def test_refused(make, words):
@@ -361,6 +364,7 @@ def test_refused(make, words):
         (None, Clipper(2.0)),
         ({"scheme": "flat"}, Clipper(2.0)),
         ({"scheme": "truncated", "coordinate_bound": 0.5}, Clipper(2.0, 0.5)),
+        ({"scheme": "per-layer"}, Clipper(2.0, per_layer=True)),
     ],
 )
 def test_phases_declare_clippers(clipping, expected):
@@ -368,7 +372,7 @@ def test_phases_declare_clippers(clipping, expected):
     assert clipper_of(FrozenMap(phase)) == expected
 
 
-@pytest.mark.parametrize("how", [Clipper(0.4, 0.05)])
+@pytest.mark.parametrize("how", [Clipper(0.4, 0.05), Clipper(0.4, per_layer=True)])
 def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
     x, y = rows("cnn", 6)
     model = FlatModel(make_model("cnn"))
@@ -387,3 +391,21 @@ def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
     assert torch.allclose(planted.sum, records.sum, rtol=1e-4, atol=1e-6)
     assert torch.allclose(planted.norms, records.norms, rtol=1e-6)
     assert float(records.norms.max()) <= 0.4
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_neighbors_of_a_layerwise_clipped_step_differ_by_at_most_the_clip_norm(factor, make_model, rows):
+    """Every tensor of the difference is min(1, c / norm) times the record's gradient, with c = clip norm / sqrt(L)."""
+    model, (x, y), how = make_model("cnn"), rows("cnn", 5), Clipper(0.4 * factor, per_layer=True)
+    flat = FlatModel(model)
+    state = flat.initial()
+    whole, without = (flat.clipped_sum(state, x[:n], y[:n], how) for n in (5, 4))
+    loss = torch.nn.functional.cross_entropy(model(x[4:]), y[4:])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    share = how.clip_norm / sqrt(len(gradients))
+    expected = torch.cat([(g * min(1.0, share / float(g.norm()))).flatten() for g in gradients])
+    torch.testing.assert_close(whole.sum - without.sum, expected, rtol=1e-3, atol=1e-5 * factor)
+    assert float(expected.norm()) <= how.clip_norm * (1.0 + 1e-6)
+    assert float(whole.norms[4]) == pytest.approx(float(expected.norm()), rel=1e-5)
+    written = how.rows(flat.layout, per_example_gradients(flat, x, y))
+    torch.testing.assert_close(written.sum(0), whole.sum, rtol=1e-4, atol=1e-6 * factor)

@@ -98,7 +98,8 @@ def by_hand(models, x, y, inside, how):
             rows = [g.double() for g in torch.autograd.grad(loss, [own[name] for name in names])]
             squares = torch.stack([row.square().sum() for row in rows])[:, None]
             factors, _ = how.scale(squares)
-            clipped = torch.cat([(row * factors).flatten() for row in rows])
+            factors = factors.expand(len(rows), -1)
+            clipped = torch.cat([(row * factor).flatten() for row, factor in zip(rows, factors, strict=True)])
             clipped = clipped.clamp(-how.coordinate_bound, how.coordinate_bound)
             norms[run, record] = clipped.norm()
             total += clipped
@@ -106,7 +107,9 @@ def by_hand(models, x, y, inside, how):
     return torch.stack(sums), norms
 
 
-@pytest.mark.parametrize("how", [Clipper(0.3), Clipper(0.5, 0.05)], ids=["flat", "truncated"])
+@pytest.mark.parametrize(
+    "how", [Clipper(0.3), Clipper(0.5, 0.05), Clipper(0.3, per_layer=True)], ids=["flat", "truncated", "per-layer"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_a_plain_loop(kind, how):
     models, states, x, y = made(kind)
@@ -123,7 +126,7 @@ def test_as_a_plain_loop(kind, how):
     assert torch.allclose(sums, 2 * before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", [Clipper(0.3), Clipper(0.5, 0.05)])
+@pytest.mark.parametrize("how", [Clipper(0.3), Clipper(0.5, 0.05), Clipper(0.3, per_layer=True)])
 def test_a_record_that_is_not_finite_counts_as_nothing(how):
     models, states, x, y = made("mlp")
     inside = torch.ones(RUNS, RECORDS, dtype=torch.bool)

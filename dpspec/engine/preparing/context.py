@@ -15,9 +15,12 @@ from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
+from dpspec.contract.providers import RecordLoss
 from dpspec.engine.preparing.chosen_attack import ChosenAttack
+from dpspec.engine.preparing.loss import loss_of
 from dpspec.engine.preparing.model import chosen_weights
 from dpspec.engine.preparing.prepare import Prepared, prepare
+from dpspec.engine.preparing.providers import providers_of
 from dpspec.registry.loader import made, misbehaved
 
 #: Memory for loading rows below which the free memory is not checked.
@@ -98,6 +101,10 @@ class RunContext:
     def trainer(self) -> Trainer:
         _, offered = self.prepared.offers["backend"]
         return cast(Trainer, made(offered, offered.provider.trainer, "its trainer"))
+
+    @cached_property
+    def loss(self) -> RecordLoss | None:
+        return loss_of(self.prepared.spec, providers_of(self.prepared.spec, self._catalog), self.facts)
 
     @cached_property
     def attack(self) -> Attacker:

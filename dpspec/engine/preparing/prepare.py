@@ -11,13 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from dpspec.contract import Assumption, DataError, DataSource, Facts, ModelFactory
+from dpspec.contract import Assumption, DataError, DataSource, Facts, ModelError, ModelFactory
 from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.spec import Spec
 from dpspec.data.source import LOADING_BYTES
-from dpspec.engine.preparing.diagnostics import data_unreadable
+from dpspec.engine.preparing.diagnostics import data_unreadable, model_mismatch
+from dpspec.engine.preparing.loss import loss_of
 from dpspec.engine.preparing.model import model_of
 from dpspec.engine.preparing.providers import constants_of, providers_of
 from dpspec.engine.preparing.refusals import refusals
@@ -91,6 +92,12 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     model: ModelFactory | None = None
     if "model" in providers:
         model, facts = model_of(spec, providers["model"][1], facts, catalog, recorded)
+    own_parts = [p for p in ("canary", "score", "loss") if p in providers and not is_foreign(providers[p][1])]
+    if "loss" in providers and "loss" not in own_parts:
+        try:
+            loss_of(spec, providers, facts)
+        except ModelError as error:
+            raise SpecError([model_mismatch(error, ("training", "loss"), spec)]) from None
     audit, constants = audit_of(mechanism), constants_of(backend, spec)
     components = []
     for name, path, document in audit.components(spec):
@@ -108,14 +115,13 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     problems = [*refusals(spec, facts, source, providers, catalog), *audit.check(spec, facts)]
     if backend.provider.recording:  # it is refused for every attack, with the alternative
         problems = [problem for problem in problems if problem.code != "missing-capability"]
-    own_attack = [part for part in ("canary", "score") if part in providers and not is_foreign(providers[part][1])]
     return Prepared(
         spec=spec,
         audit=audit,
         source=source,
         facts=facts,
         model=model,
-        offers={part: offer for part, offer in providers.items() if part not in own_attack},
+        offers={part: offer for part, offer in providers.items() if part not in own_parts},
         diagnostics=tuple(locate(problem, spec.origin) for problem in problems),
         missing=mechanism.provider.missing,
         constants=constants,

@@ -7,7 +7,7 @@ from typing import Any
 from dpspec.contract import Assumption, Backend
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
-from dpspec.contract.spec import Spec
+from dpspec.contract.spec import Section, Spec
 from dpspec.errors import PluginError
 from dpspec.registry.loader import CORE_KEYS, made, misbehaved, resolve
 
@@ -25,6 +25,7 @@ FAMILIES = {
     "model": ("models", "model kind"),
     "canary": ("canaries", "canary"),
     "score": ("scores", "score"),
+    "loss": ("losses", "loss"),
 }
 
 
@@ -41,6 +42,7 @@ def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]
         "model": spec.model,
         "canary": None if spec.audit is None else spec.audit.canary,
         "score": None if spec.audit is None else spec.audit.score,
+        "loss": None if spec.training.get("loss") is None else Section(spec.training["loss"]["kind"]),
     }
     providers = {}
     for part, (family, name) in FAMILIES.items():

@@ -105,6 +105,13 @@ def refusals(
         yield from reader.check(spec, comparable)
     if chosen_weights(spec):
         yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
+    for offered, family in ((mechanism, catalog.mechanisms), (backend, catalog.backends)) if "loss" in offers else ():
+        if not offered.provider.losses:
+            yield unsupported(
+                f"{offered.provider.kind!r} does not train with training.loss",
+                ("training", "loss"),
+                f"remove loss, or use {kinds_with(family, 'losses')}",
+            )
     if "canary" in offers:
         yield from _beyond_limit(spec, facts, offers["canary"][1])
 

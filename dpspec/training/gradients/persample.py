@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -18,11 +18,13 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dpspec.contract.phase import Phase
+from dpspec.contract.providers import RecordLoss, TrainingJob
 from dpspec.models.modules import FastPooling, max_pool2d
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, ghost_calls, memory
 from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled
 from dpspec.training.gradients.ghost_calls import Call, Gradients, Rows, squares_of
+from dpspec.training.losses import cross_entropy
 
 #: Functions with a rule, as torch's modules call them.
 RULES: dict[Any, type[Call]] = {
@@ -55,11 +57,12 @@ class PerExample:
         x: Tensor,
         y: Tensor,
         *,
+        loss: RecordLoss,
         together: bool,
         constants: Iterable[Tensor] = (),
     ) -> None:
         """Run the trial pass over one record ``x`` (1, ...), ``y`` (1,). ``constants`` are not trained."""
-        self._forward, self.together = forward, together
+        self._forward, self._loss, self.together = forward, loss, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
@@ -114,12 +117,12 @@ class PerExample:
         def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             with tape:
                 outputs = self._forward({**shared, **copies}, x[None])
-            return nn.functional.cross_entropy(outputs, y[None]), outputs[0]
+            return self._loss(outputs, y[None])[0], outputs[0]
 
         if self.together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
-            return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor, outputs
+            return self._loss(outputs, y).sum() + tape.anchor, outputs
         tape.lifted = True
         losses, outputs = vmap(one)(copies, x, y)
         return losses.sum() + tape.anchor, outputs
@@ -233,10 +236,14 @@ class Clipper:
     """g * min(1, clip_norm / ||g||), then every coordinate truncated to +- ``coordinate_bound``, unless it is infinite.
 
     Algorithm 2 of Xiao, Wan and Devadas. Truncation only shortens, so the l2 norm stays within ``clip_norm``.
+
+    ``per_layer`` instead scales each of L tensors to at most clip_norm / sqrt(L) (McMahan et al. 2018, section 2.3):
+    the norm of the whole is at most sqrt(L clip_norm^2 / L) = clip_norm.
     """
 
     clip_norm: float
     coordinate_bound: float = inf
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.clip_norm < inf:
@@ -246,19 +253,33 @@ class Clipper:
 
     @property
     def is_flat(self) -> bool:
-        return self.coordinate_bound == inf
+        return self.coordinate_bound == inf and not self.per_layer
 
     def scale(self, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
 
-        Returns factors (b,), float32, and norms (b,), float64, of the scaled gradients. Both are zero for a record
-        with a non-finite gradient.
+        Returns factors (b,), float32, or (k, b) per layer, and norms (b,), float64, of the scaled gradients. Norms are
+        zero for a record with a non-finite gradient, and so are its factors, per layer in that layer only.
         """
+        if self.per_layer:
+            layer_norms = squares.sqrt()
+            factors = clip_factors(layer_norms, self.clip_norm / sqrt(len(squares)))
+            scaled = torch.linalg.vector_norm(layer_norms * factors, dim=0)
+            return factors, torch.where(squares.isfinite().all(0), scaled, 0.0)
         norms = squares.sum(0).sqrt()
         factors = clip_factors(norms, self.clip_norm)
         scaled = torch.where(norms.isfinite(), norms * factors, 0.0)
         # Before truncation slightly smaller, so that float32 rounding of products cannot exceed the norm.
-        return factors if self.is_flat else factors * _BELOW, scaled
+        return factors if self.coordinate_bound == inf else factors * _BELOW, scaled
+
+    def rows(self, layout: flat_model.Layout, rows: Tensor) -> Tensor:
+        """The clipped gradients (b, P) of written-out gradients; zero if not finite."""
+        pieces = layout.split(rows).values() if self.per_layer else (rows,)
+        squares = torch.stack([squares_of(piece) for piece in pieces])
+        factors = self.scale(squares)[0].expand(len(squares), -1)
+        sizes = torch.tensor(layout.sizes if self.per_layer else [layout.size], device=rows.device)
+        clipped = (rows * factors.T.repeat_interleave(sizes, 1)).clamp(-self.coordinate_bound, self.coordinate_bound)
+        return torch.where(squares.isfinite().all(0).unsqueeze(1), clipped, 0.0)
 
 
 #: A clipper, or a clip norm for flat clipping.
@@ -278,7 +299,9 @@ def clipper_of(phase: Mapping[str, Any]) -> Clipper:
             return Clipper(clip_norm)
         case "truncated":
             return Clipper(clip_norm, float(clipping["coordinate_bound"]))
-    raise ValueError(f"clipping scheme must be flat or truncated, got {clipping.get('scheme')!r}")
+        case "per-layer":
+            return Clipper(clip_norm, per_layer=True)
+    raise ValueError(f"clipping scheme must be flat, truncated or per-layer, got {clipping.get('scheme')!r}")
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
@@ -315,10 +338,10 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     whole = bool(finite.all())
     if not whole:
         factors, by_name = (
-            factors[finite],
+            factors[..., finite],
             {name: Rows(rows_of_name.rows()[finite]) for name, rows_of_name in by_name.items()},
         )
-    if not how.is_flat:
+    if how.coordinate_bound < inf:
         added_squares, bound = [], how.coordinate_bound * _BELOW
         for name in names:
             rows = by_name[name].rows().reshape(len(factors), totals[name].numel())
@@ -330,8 +353,8 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
             return shortened
         norms[finite] = shortened
         return norms
-    for name in names:
-        by_name[name].add(totals[name], factors)
+    for name, factors_of_name in zip(names, factors.expand(len(names), -1), strict=True):
+        by_name[name].add(totals[name], factors_of_name)
     return norms
 
 
@@ -358,8 +381,9 @@ class ClippedSum:
 class FlatModel:
     """A module as a function of one flat vector of parameters. The module itself is never changed or moved."""
 
-    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu") -> None:
+    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu", loss: RecordLoss | None = None) -> None:
         require_uncoupled(model)
+        self.loss = cross_entropy if loss is None else loss
         self.layout = flat_model.Layout.of(model)
         self.size = self.layout.size
         self.device = torch.device(device)
@@ -373,6 +397,11 @@ class FlatModel:
             for qualified, t in flat_model.places(model).items()
             if qualified not in self._trained
         }
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> "FlatModel":
+        """The model, device and loss of a job."""
+        return cls(job.model, device=job.device, loss=job.loss)
 
     def initial(self) -> Tensor:
         return flat_model.flatten(self._model).to(self.device)
@@ -453,7 +482,10 @@ class FlatModel:
             torch.empty(31 * 2**20, dtype=torch.uint8)
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
-                    *(self.forward, parameters, x[:1], y[:1]), together=together, constants=self._constants.values()
+                    *(self.forward, parameters, x[:1], y[:1]),
+                    loss=self.loss,
+                    together=together,
+                    constants=self._constants.values(),
                 )
         return self._examples
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
+from dpspec.contract.providers import RecordLoss
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.ghost_calls import squares_of
@@ -29,8 +30,8 @@ class _Dense:
 class StackedModel:
     """A module as a function of R flat parameter vectors. The module itself is never changed."""
 
-    def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        self._model = FlatModel(module, device=x.device)
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, loss: RecordLoss | None = None) -> None:
+        self._model = FlatModel(module, device=x.device, loss=loss)
         self.layout, self._module, self._device = self._model.layout, module, x.device
         self._dense = self._find_dense(x[0], y[0]) if len(x) else ()
         covered = {name for layer in self._dense for name in (layer.weight, layer.bias)}
@@ -56,7 +57,7 @@ class StackedModel:
         with full_precision(self._device):
             outputs, written, inputs = self._factors(states, x, y)
             if not how.is_flat:
-                return self._add_truncated(totals, outputs, written, inputs, inside, how)
+                return self._add_written(totals, outputs, written, inputs, inside, how)
             by_name = self._squares(inputs, outputs, written)
             squares = torch.stack([by_name[name].flatten() for name in names])
             factors, norms = how.scale(squares)
@@ -80,7 +81,7 @@ class StackedModel:
                     totals[layer.bias].add_(torch.bmm(weights.unsqueeze(1), d).squeeze(1))
             return torch.where(counted, norms.view(inside.shape), 0.0)
 
-    def _add_truncated(
+    def _add_written(
         self, totals: Named, outputs: Named, written: Named, inputs: Named, inside: Tensor, how: Clipper
     ) -> Tensor:
         rows = dict(written)
@@ -137,7 +138,7 @@ class StackedModel:
         all_parameters = {**parameters, **other_parameters}
         with _Taps(all_parameters, taps) as mode:
             outputs = self._model.forward(all_parameters, x.unsqueeze(0))
-            loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+            loss = self._model.loss(outputs, y.unsqueeze(0))[0]
         return loss, mode.inputs
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:
@@ -148,7 +149,7 @@ class StackedModel:
         with torch.enable_grad():
             with _Taps(trainable, None) as mode:
                 outputs = self._model.forward(trainable, x.unsqueeze(0))
-                loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0)) + anchor
+                loss = self._model.loss(outputs, y.unsqueeze(0))[0] + anchor
             elsewhere = torch.autograd.grad(loss, [anchor, *trainable.values()], allow_unused=True)[1:]
         used = {name for name, gradient in zip(trainable, elsewhere, strict=True) if gradient is not None}
         names = [name for layer in mode.layers for name in (layer.weight, layer.bias) if name is not None]

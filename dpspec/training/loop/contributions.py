@@ -264,11 +264,6 @@ def population(
     return Population(total, squares, within)
 
 
-def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    rows = send(indices, x.device)
-    return Drawn(model.clipped_sum(state, x[rows], y[rows], clip).sum)
-
-
 def estimated(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:

@@ -158,7 +158,7 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     to the device once. Only the first job reports progress.
     """
     first = jobs[0]
-    same = ("phases", "options", "expected_batch_size", "device")
+    same = ("phases", "options", "expected_batch_size", "device", "loss")
     for job in jobs:
         alike = all(getattr(job, name) == getattr(first, name) for name in same) and repr(job.model) == repr(
             first.model
@@ -206,8 +206,8 @@ class _Runs:
         self._y = torch.cat([y for _, y in pooled.values()])
         self._rows = [torch.arange(len(job.x)) + starts[id(job.x), id(job.y)] for job in jobs]
         self._most: int | None = None
-        model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
-        self._stacked = StackedModel(jobs[0].model, self._x, self._y)
+        model, none = FlatModel.of(jobs[0]), (self._x[:0], self._y[:0])
+        self._stacked = StackedModel(jobs[0].model, self._x, self._y, jobs[0].loss)
         self._canaries = [
             RecordsAndCanaries(model, *none, job.canaries) if job.canaries is not None else None for job in jobs
         ]
@@ -257,7 +257,7 @@ def draws_users(phases: Sequence[FrozenMap]) -> bool:
 
 
 def parts_of(job: TrainingJob) -> Parts:
-    model = FlatModel(job.model, device=job.device)
+    model = FlatModel.of(job)
     x, y = tensors(job.x, job.y, job.device)
     schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))
     contributions = RecordsAndCanaries(model, x, y, job.canaries)

@@ -12,13 +12,13 @@ from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
-from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision, send
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.persample import Clip, FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
-from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
+from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import RecoveredUpdate, inversion_of
 from dpspec.training.loop.samplers import PoissonUsers
@@ -70,7 +70,7 @@ class Residuals(Remembering, Observer):
         self.schedule = Schedule.of(job.phases, len(job.x) + planted)
         self._phases = iter(self.schedule)
         # Copied, because other backends may train the module in place or attach hooks.
-        self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self.model = FlatModel(copy.deepcopy(job.model), device=job.device, loss=job.loss)
         self.x, self.y = rows_on(job.x, job.y, job.device)
         self._update = inversion_of(job.options, job.expected_batch_size, self.schedule.total)
         self.previous: Tensor | None = None
@@ -121,7 +121,8 @@ class Residuals(Remembering, Observer):
         if self._knows_drawn:
             if self._batch is None:
                 raise ValueError(f"the batch of step {step} must be reported before its model is released")
-            contribution, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
+            rows, self._batch = send(self._batch, self.x.device), None
+            contribution = Drawn(self.model.clipped_sum(previous, self.x[rows], self.y[rows], phase.clip).sum)
         elif self._sample is not None:
             contribution = self._estimate(step, phase, previous, self._sample, 0)
             if self.log is not None:
@@ -196,7 +197,7 @@ class SharedPopulations:
         first = watchers[0]
         self._watchers = tuple(watchers)
         self._x, self._y = first.x, first.y
-        self._model = StackedModel(module, self._x, self._y)
+        self._model = StackedModel(module, self._x, self._y, first.model.loss)
         self._ready: dict[int, tuple[Tensor, Population]] = {}
         self._most: int | None = None
         for watcher in watchers:

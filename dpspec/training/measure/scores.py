@@ -14,7 +14,6 @@ from dpspec.contract.providers import TrainingJob
 from dpspec.training.canaries import plant
 from dpspec.training.device import Array, derive, tensors
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.ghost_calls import squares_of
 from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
@@ -136,12 +135,8 @@ class RecordScores(Residuals):
 
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero if not finite."""
-        how = clipper(phase.clip)
         for chunk in self.model.gradients(state, x, y):
-            squares = squares_of(chunk)
-            factors, _ = how.scale(squares.unsqueeze(0))
-            rows = (chunk * factors.unsqueeze(1)).clamp(-how.coordinate_bound, how.coordinate_bound)
-            yield torch.where(squares.isfinite().unsqueeze(1), rows / phase.clip_norm, 0.0)
+            yield clipper(phase.clip).rows(self.model.layout, chunk) / phase.clip_norm
 
 
 def _signals(

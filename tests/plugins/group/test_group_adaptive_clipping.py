@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from support.attacks import audited, errors
 
+import dpspec
 from dpspec.accounting import PrivacyLoss, joint_noise_multiplier
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
@@ -87,3 +89,37 @@ def test_lower_ends_need_data_that_attain_them(overrides: tuple[str, ...], refut
 def test_what_is_not_covered_is_refused(overrides: tuple[str, ...], words: str | None, tmp_path: Path) -> None:
     found = errors(tmp_path, *overrides, text=TEXT)
     assert any(words in message for message in found) if words else found == []
+
+
+LAYERS = {
+    "dpspec": 1,
+    "name": "layers",
+    "mechanism": {
+        "kind": "group",
+        "noise_multiplier": 1.0,
+        "clip_norm": 1.0,
+        "sampling": {"scheme": "poisson", "rate": 0.2},
+        "steps": 15,
+        "clipping": {"scheme": "per-layer"},
+    },
+    "data": {"kind": "synthetic", "records": 80, "features": 6, "classes": 3},
+    "model": {"kind": "mlp", "hidden": [8]},
+    "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 40.0, "delta": 1e-5}],
+    "audit": {"method": "one-run", "canary": {"space": "input", "kind": "mislabelled", "count": 16}},
+}
+
+
+def test_runs_with_a_clip_norm_for_each_layer_conform_and_have_the_flat_bound() -> None:
+    flat = {**LAYERS, "mechanism": {**LAYERS["mechanism"], "clipping": {"scheme": "flat"}}}
+    layers, constant = (dpspec.run(spec).audits[0] for spec in (LAYERS, flat))
+    assert layers.conformance.status == "no-deviation-found"
+    assert layers.verdicts[0].upper == constant.verdicts[0].upper
+    assert layers.trials[0].key != constant.trials[0].key
+
+
+def test_clipping_per_layer_is_refused_where_it_is_not_executed_or_not_covered(tmp_path: Path) -> None:
+    text = yaml.safe_dump(LAYERS)
+    other = errors(tmp_path, "training.backend=opacus", text=text)
+    assert any("does not clip each layer" in error for error in other)
+    capped = errors(tmp_path, "mechanism.sampling={scheme: truncated-poisson, rate: 0.2, max_batch: 30}", text=text)
+    assert any("no bound covers max_batch with clipping per layer" in error for error in capped)

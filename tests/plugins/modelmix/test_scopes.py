@@ -38,6 +38,7 @@ def law_of(mechanism: dict[str, Any], x: list[float], y: list[int], public: int)
         progress=lambda *_, **__: None,
         cancelled=lambda: False,
         resumable=lambda index: None,
+        loss=None,
     )
     inputs = FrozenMap({"mechanism": mechanism, "training": {"learning_rate": 0.5}})
     made = make_job(inputs, cast(Context, context), 0, "oracle")

@@ -97,7 +97,7 @@ def test_an_attack_scores_as_the_formula_says() -> None:
     torch.manual_seed(1)
     model, x, y = torch.nn.Linear(3, 2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
     job = job_of(model, x, y, steps=1, noise=0.8, clip=0.5, rate=0.3)
-    watcher = RecordAttack(job, Target(model, (x[:5], y[:5]), (x[5:], y[5:])))
+    watcher = RecordAttack(job, Target(job, (x[:5], y[:5]), (x[5:], y[5:])))
     state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     noisy = torch.randn(len(state))
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
     job = job_of(model, x, y, steps=4, noise=1.0, clip=0.5, rate=0.5)
 
     def scores(seeds: list[int]) -> list[float]:
-        target = Target(model, (x[:8], y[:8]), (x[8:], y[8:]))
+        target = Target(job, (x[:8], y[:8]), (x[8:], y[8:]))
         watchers = [RecordAttack(job, target) for _ in seeds]
         run_batched([replace(job, seed=s, observers=(w,)) for s, w in zip(seeds, watchers, strict=True)])
         return [watcher.score for watcher in watchers]
