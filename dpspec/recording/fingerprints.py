@@ -8,7 +8,7 @@ integer x: sum x, and sum x w with odd weights w that depend on the place and on
 import ctypes
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from dpspec.recording.ranks.shards import local
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
-#: Types of dense tensors whose memory has their bits; others are reinterpreted.
+#: Types of numbers whose memory is read; others are reinterpreted as integers.
 _DENSE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 
 #: Numbers that are read in one piece.
@@ -38,7 +38,7 @@ def key_of(secret: bytes) -> Key:
 
 
 #: The key of this process.
-_KEY = key_of(secrets.token_bytes(24))
+KEY = key_of(secrets.token_bytes(24))
 
 #: The maximum number of values in one digest.
 MOST_VALUES = 100_000
@@ -93,34 +93,18 @@ class TensorSnapshot:
 
     def _compare(self, fingerprints: list[Any]) -> bool | Tensor:
         before = self._fingerprints
-        return True if before is None or len(before) != len(fingerprints) else differ(before, fingerprints)
+        return True if before is None else differ(before, fingerprints)
 
 
-class ParameterMemory:
-    """A parameter whose fingerprint is read often: its memory is found once, until the parameter gets other memory."""
-
-    def __init__(self, parameter: Tensor) -> None:
-        self._parameter, self._address, self._memory, self._kind = parameter, -1, b"", ()
-        if is_dense(parameter):
-            self._address, self._memory = parameter.data_ptr(), memory_of(parameter.detach())
-            *kind, _ = fingerprint(parameter)
-            self._kind = tuple(kind)
-
-    def fingerprint(self) -> Any:
-        """As :func:`fingerprint`."""
-        if self._address < 0 or self._parameter.data_ptr() != self._address:
-            return fingerprint(self._parameter)
-        return *self._kind, xxh3_128_digest(self._memory, _KEY[0])
+def is_plain(value: Tensor) -> bool:
+    """Whether a tensor has usual numbers in the host's memory."""
+    return value.is_cpu and value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
 
 
-def is_dense(value: Tensor) -> bool:
-    """Whether a tensor is a dense row of numbers in the host's memory."""
-    is_plain = type(local(value)) in (Tensor, torch.nn.Parameter) and local(value) is value and value.is_cpu
-    return is_plain and value.dtype in _DENSE and value.layout == torch.strided and value.is_contiguous()
-
-
-def differ(before: Iterable[Any], now: Iterable[Any]) -> bool | Tensor:
-    """Whether one of equally many fingerprints differs."""
+def differ(before: Sequence[Any], now: Sequence[Any]) -> bool | Tensor:
+    """Whether a fingerprint differs, or their number."""
+    if len(before) != len(now):
+        return True
     return any_event(_differ(old, new) for old, new in zip(before, now, strict=True))
 
 
@@ -141,7 +125,7 @@ def any_event(events: Iterable[bool | Tensor]) -> bool | Tensor:
     return torch.stack([event.to(on_devices[0].device) for event in on_devices]).any() if on_devices else False
 
 
-def fingerprint(value: Any, key: Key = _KEY) -> Any:
+def fingerprint(value: Any, key: Key = KEY) -> Any:
     """The fingerprint of a value; a tensor on the device of a tensor that is not in the host's memory."""
     if not isinstance(value, Tensor):
         return repr(value)
@@ -150,9 +134,8 @@ def fingerprint(value: Any, key: Key = _KEY) -> Any:
         return None
     if not value.is_cpu:
         return _sums(value, key)
-    is_readable = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
-    memory = memory_of(value.detach().contiguous() if is_readable else integers(value))
-    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(memory, key[0])
+    memory = memory_of(value.detach().contiguous() if is_plain(value) else integers(value))
+    return value.dtype, value.shape, xxh3_128_digest(memory, key[0])
 
 
 def _sums(value: Tensor, key: Key) -> Tensor:
@@ -181,58 +164,17 @@ def memory_of(value: Tensor) -> Any:
 
 
 def integers(value: Tensor) -> Tensor:
-    """The bits of a tensor's numbers in a row, as integers; of all stored parts of a sparse or quantized tensor."""
-    stored_integers = [_integers(part) for part in _stored_parts(local(value).detach())]
-    return (
-        stored_integers[0]
-        if len(stored_integers) == 1
-        else torch.cat([part.view(torch.uint8) for part in stored_integers])
-    )
-
-
-def _integers(value: Tensor) -> Tensor:
-    dense = value if value.layout == torch.strided else value.to_dense()
+    """The bits of a tensor's numbers in a row, as integers."""
+    values = local(value).detach()
+    if values.is_quantized:
+        values = values.dequantize()
+    dense = values if values.layout == torch.strided else values.to_dense()
     real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
     return real.resolve_neg().contiguous().reshape(-1).view(_BITS[real.element_size()])
 
 
-def _stored_parts(value: Tensor) -> tuple[Tensor, ...]:
-    """The tensors that represent a tensor: equal values can have several representations."""
-    if not value.is_quantized:
-        return sparse_parts(value)
-    if "channel" in str(value.qscheme()):
-        axis = torch.tensor(value.q_per_channel_axis(), device=value.device)
-        return value.int_repr(), value.q_per_channel_scales(), value.q_per_channel_zero_points(), axis
-    step = torch.tensor([value.q_scale(), value.q_zero_point()], dtype=torch.float64, device=value.device)
-    return value.int_repr(), step
-
-
-def sparse_parts(value: Tensor) -> tuple[Tensor, ...]:
-    """The indices and values of a sparse tensor, or the tensor itself."""
-    if value.layout == torch.sparse_coo:
-        return value._indices(), value._values()
-    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return value.crow_indices(), value.col_indices(), value.values()
-    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return value.ccol_indices(), value.row_indices(), value.values()
-    return (value,)
-
-
-def _kind(value: Tensor) -> str:
-    """All of a tensor that is saved apart from its numbers and attributes."""
-    local_tensor = local(value)
-    traits = [value.dtype, tuple(value.shape), local_tensor.layout, local_tensor.is_neg(), local_tensor.is_conj()]
-    if local_tensor.is_quantized:
-        traits.append(local_tensor.qscheme())
-    if local_tensor.layout == torch.sparse_coo:
-        traits.append(local_tensor.is_coalesced())
-    if len(components := sparse_parts(local_tensor)) > 1:
-        traits += [(part.dtype, tuple(part.shape)) for part in components]
-    return " ".join(map(str, traits))
-
-
 def tensor_digest(value: Tensor) -> str:
-    whole = hashlib.sha256(f"{_kind(value)} ".encode())
+    whole = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode())
     for part in torch.split(integers(value), _CHUNK):  # frozen parameters may be too large for a second copy
         whole.update(memory_of(part))
     return whole.hexdigest()

@@ -149,13 +149,11 @@ class WatchedTraining:
             self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
         self._probe: SensitivityProbe | None = None
         self._seeds: SeedWatch | None = None
+        replayable = group is None and training_parts.compiled is None
         if training_parts.clipping is not None:
-            drawing = (
-                None
-                if training_parts.sampler is None or training_parts.sampler.rate is None
-                else training_parts.sampler
-            )
-            self._seeds = SeedWatch(training_parts.optimizer, None if drawing is None else drawing.batches)
+            sampler = training_parts.sampler
+            is_drawing = sampler is not None and sampler.rate is not None
+            self._seeds = SeedWatch(training_parts.optimizer, sampler.batches if sampler and is_drawing else None)
             self._opacus = opacus = OpacusWatch(
                 training_parts.optimizer,
                 training_parts.clipping,
@@ -172,8 +170,7 @@ class WatchedTraining:
             if training_parts.clipping == "adaptive":
                 self._adaptive = AdaptiveCount(training_parts.optimizer)
                 self._adaptive.attach(self.guarded, self._undo)
-            whole = group is None and training_parts.compiled is None and self.gradients is None
-            if whole:
+            if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, ghost=ghost)
                 opacus.replays.attach(self.guarded, self._undo)
@@ -181,12 +178,7 @@ class WatchedTraining:
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             attach_step_hooks(inner, before, after, self._undo)
-        if (
-            training_parts.clipping is None
-            and isinstance(training_parts.model, nn.Module)
-            and group is None
-            and training_parts.compiled is None
-        ):
+        if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
             self._replays = self.loop = ReplayedLoop(
                 [*training_parts.model.parameters(), *training_parts.model.buffers()]
             )
@@ -196,14 +188,8 @@ class WatchedTraining:
             self._passes.attach(training_parts.model, self.guarded, self._undo, training_parts.compiled)
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
                 self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward")
-        if training_parts.clipping is None:
-            self._options = OptionWatch(
-                inner,
-                lambda: {name: option for name, option in self.declared.items() if name != "records"},
-                self.guarded,
-            )
-        else:
-            self._options = OptionWatch(inner, training_parts.private_options, self.guarded)
+        private = self._declared_options if training_parts.clipping is None else training_parts.private_options
+        self._options = OptionWatch(inner, private, self.guarded)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
@@ -220,6 +206,10 @@ class WatchedTraining:
         self._undo.callback(self._rules.stop)
         self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
         self._start(part)
+
+    def _declared_options(self) -> dict[str, Any]:
+        """The options of a custom loop's private sum."""
+        return {name: option for name, option in self.declared.items() if name != "records"}
 
     def _start(self, part: int) -> None:
         if self.writer is None:
@@ -311,7 +301,6 @@ class WatchedTraining:
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
-            "recomputed": opacus.recomputed_sums if opacus is not None else None,
             **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "scaling": opacus.scaling.found if opacus is not None else None,

@@ -1,6 +1,5 @@
 """Fingerprints of tensors, by hashes of bytes and by sums over bits."""
 
-from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -8,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dpspec.recording import fingerprints
-from dpspec.recording.fingerprints import ParameterMemory, TensorSnapshot, digest, tensor_digest
+from dpspec.recording.fingerprints import TensorSnapshot, digest
+from dpspec.recording.watching.parameter_watch import ParameterWatch
 
 VALUES = {
     "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),
@@ -44,11 +44,11 @@ def test_other_bits_differ(kind: str, piece: int, monkeypatch: pytest.MonkeyPatc
     every = edits(VALUES[kind])
     for one, other in combinations(every, 2):
         assert differ(one, other)
-        assert not torch.equal(fingerprints._sums(one, fingerprints._KEY), fingerprints._sums(other, fingerprints._KEY))
+        assert not torch.equal(fingerprints._sums(one, fingerprints.KEY), fingerprints._sums(other, fingerprints.KEY))
     for one in every:
         again = one.clone()
         assert not differ(one, again)
-        assert torch.equal(fingerprints._sums(one, fingerprints._KEY), fingerprints._sums(again, fingerprints._KEY))
+        assert torch.equal(fingerprints._sums(one, fingerprints.KEY), fingerprints._sums(again, fingerprints.KEY))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 70_001])
@@ -64,22 +64,25 @@ def test_signs_of_single_numbers_and_of_neighbors_count(size: int) -> None:
 
 def test_writes_in_place_and_other_memory_are_seen() -> None:
     value, snapshot = torch.nn.Parameter(torch.arange(6.0).view(2, 3)), TensorSnapshot()
-    memory = ParameterMemory(value)
+    watch = ParameterWatch([torch.nn.Parameter(torch.ones(3)), value])
     writes = (
         lambda: value.data.add_(1.0),
         lambda: setattr(value, "data", value.data.clone().add_(1.0)),
-        lambda: setattr(value, "data", value.data.t().contiguous()),
+        lambda: setattr(value, "data", value.data.t()),
+        lambda: setattr(value, "data", value.data.mul(2.0)),
         lambda: setattr(value, "data", value.data.half()),
     )
     for write in writes:
         snapshot.keep([value])
-        before = memory.fingerprint()
-        assert before == fingerprints.fingerprint(value)
+        assert not watch.moved()
         assert not snapshot.differ([value])
         assert not snapshot.differ([value.detach().clone()])
+        value.data = value.data.clone()
+        assert not watch.moved()
         write()
         assert snapshot.differ([value])
-        assert memory.fingerprint() == fingerprints.fingerprint(value) != before
+        assert watch.moved()
+        assert watch.advance()
     assert not TensorSnapshot().exists
     assert TensorSnapshot().differ([value])
 
@@ -119,7 +122,7 @@ def test_a_digest_covers_contents_and_has_a_limit() -> None:
 
 def test_a_changed_type_or_shape_differs() -> None:
     ones = torch.zeros(4)
-    for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None, ones.neg()._neg_view()):
+    for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None):
         assert differ(ones, other)
 
 
@@ -128,49 +131,9 @@ def test_sums_with_shifted_bits_differ() -> None:
     before = torch.rand(100) + 1.0
     after = before.clone()
     after.view(torch.int32)[10:13] += torch.tensor([1, -2, 1], dtype=torch.int32)
-    assert not torch.equal(fingerprints._sums(before, fingerprints._KEY), fingerprints._sums(after, fingerprints._KEY))
+    assert not torch.equal(fingerprints._sums(before, fingerprints.KEY), fingerprints._sums(after, fingerprints.KEY))
 
 
 def test_views_with_other_strides_have_the_bits_of_their_values() -> None:
     value = torch.arange(6.0).view(2, 3)
     assert not differ(value.t(), value.t().contiguous())
-
-
-def sparse(*places: int) -> Tensor:
-    values = torch.zeros(len(places))
-    values[0] = 1.0
-    return torch.sparse_coo_tensor(torch.tensor([places]), values, (9,))
-
-
-def compressed(place: int) -> Tensor:
-    """(2, 3) with a zero that is stored at this place of the first row."""
-    return torch.sparse_csr_tensor(torch.tensor([0, 1, 1]), torch.tensor([place]), torch.zeros(1), (2, 3))
-
-
-def quantized(scale: float, point: int) -> Tensor:
-    return torch.quantize_per_tensor(torch.zeros(3), scale, point, torch.quint8)
-
-
-def of_channels(*points: int) -> Tensor:
-    scales = torch.ones(len(points))
-    return torch.quantize_per_channel(torch.zeros(len(points), 2), scales, torch.tensor(points), 0, torch.qint32)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        (lambda: torch.eye(3), lambda: torch.eye(3).to_sparse(), lambda: torch.eye(3).to_sparse_csr()),
-        (lambda: sparse(0), lambda: sparse(0, 3), lambda: sparse(0, 5), lambda: sparse(0, 3).coalesce()),
-        (lambda: compressed(0), lambda: compressed(2), lambda: compressed(2).to_sparse_csc()),
-        (lambda: torch.zeros(4, 4).to_sparse_bsr((2, 2)), lambda: torch.zeros(4, 4).to_sparse_bsr((4, 4))),
-        (lambda: quantized(1.0, 0), lambda: quantized(0.5, 0), lambda: quantized(1.0, 7)),
-        (lambda: of_channels(0, 1), lambda: of_channels(1, 0)),
-    ],
-)
-def test_equal_values_in_other_representations_differ(kinds: tuple[Callable[[], Tensor], ...]) -> None:
-    for make, other in combinations(kinds, 2):
-        assert torch.equal(*(one.dequantize() if one.is_quantized else one.to_dense() for one in (make(), other())))
-        for found in (tensor_digest, digest):
-            assert found(make()) == found(make())
-            assert found(make()) != found(other())

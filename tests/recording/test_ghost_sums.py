@@ -38,8 +38,8 @@ def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
     assert "were recomputed on the graph of the loss" in found.assumption(PER_RECORD_CLIPPING).text
     batches, *faults, records, _ = found.run.end.ghost
-    assert faults == [0, 0, 0, 0]
-    assert 4 <= records <= 8 * found.run.end.recomputed[1] <= 8 * batches
+    assert faults == [0, 0, 0]
+    assert 4 <= records <= 8 * batches
     assert len(phases_of(found.run)) == 1
     if not made:
         Training(clip=0.1).run(tmp_path / "flat")
@@ -137,14 +137,12 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(term_beside), {checks.ADDED}),
     (looped(cleared_before), {checks.ADDED}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
-    (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
+    (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.SUM_MOVED}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),
-    (coefficients(torch.ones_like), {checks.COEFFICIENTS}),
-    (coefficients(by_the_longest), {checks.COEFFICIENTS}),
-    (coefficients(lambda norms: (0.2 / (norms + 1e-6)).clamp(max=1.0)), {checks.COEFFICIENTS}),
+    (coefficients(torch.ones_like), {checks.GHOST_NORMS}),
+    (coefficients(by_the_longest), {checks.GHOST_NORMS}),
     (norms_times(0.5), {checks.GHOST_NORMS}),
-    (norms_times(2.0), {checks.GHOST_NORMS}),
-    ((Losses, "backward", second_pass_of_equal_weights), {checks.SECOND_PASS, checks.CLIPPED_SUMS}),
+    ((Losses, "backward", second_pass_of_equal_weights), {checks.SECOND_PASS}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", lambda **_: 0.0), {checks._WITHOUT}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", noise_on_one_tensor), {"chi-square of the quietest layer"}),
 ]

@@ -94,35 +94,6 @@ def test_repeated_and_public_seeds_deviate(
         assert found.run.end.seeds == (0, 0)
 
 
-@pytest.mark.parametrize("adds", [0.0, 1.0])
-def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        optimizer, kept = training.private, list[torch.Tensor]()
-
-        def edit(*_: Any) -> None:
-            kept[:] = [p.grad.clone() for p in optimizer.params]
-            for p in optimizer.params:
-                p.grad.add_(adds * p.summed_grad)
-
-        def restore(*_: Any) -> None:
-            for p, grad in zip(optimizer.params, kept, strict=True):
-                p.grad.copy_(grad)
-
-        inner = optimizer.original_optimizer
-        for x, y in training.loader:
-            optimizer.zero_grad()
-            training.criterion(training.model(x), y).backward()
-            handles = [inner.register_step_pre_hook(edit), inner.register_step_post_hook(restore)]
-            optimizer.step()
-            for handle in handles:
-                handle.remove()
-
-    found = recorded(tmp_path / "run", script)
-    status = found.channel("update-rule").status
-    assert (status == "violated") is bool(adds)
-    assert status != "open"
-
-
 def drawn_at(training: Training, rate: Any) -> None:
     """Batches are drawn at a rate that the sampler does not have before or after."""
     sampler = training.loader.batch_sampler

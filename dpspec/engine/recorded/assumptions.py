@@ -202,12 +202,11 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
     probe, passes = (None, None) if run.end is None else (run.end.probe, run.end.ghost)
     status: AssumptionStatus = "unchecked"
-    if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
-        batches, records, again = passes[0], passes[5], (run.end and run.end.recomputed) or [0.0] * 4
+    if ghost and passes is not None and observed and passes[1] == 0 and passes[4] and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
-            f"gives the weighted sum of the gradients: the norms of {records} records, and the sums of "
-            f"{again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
+            f"gives the weighted sum of the gradients: the norms of {passes[4]} records in {passes[0]} batches were "
+            "recomputed on the graph of the loss"
         )
         status = "declared"
     elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
@@ -305,7 +304,7 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     if end is not None and end.probe_failure:
         text = f"; the sensitivity probe failed: {end.probe_failure}"
     elif probe is not None and probe[0] >= 1.0:
-        probed, removed, _, _, confirmed, _ = probe
+        probed, removed, _, _, confirmed = probe
         text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps, and its loss gives the "
         text += f"gradients of the training at {confirmed:.0f} of these steps"
     if end is not None and end.replays is not None and end.replays[1] >= 1.0:

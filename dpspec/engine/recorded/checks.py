@@ -21,8 +21,6 @@ from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, ex
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
 
 EDITED = "changes of the summed gradient outside of clipping"
-CLIPPED_SUMS = "clipped sums that differ from the recomputed sum"
-COEFFICIENTS = "batches with clipping coefficients other than clip norm over norm"
 SECOND_PASS = "batches whose backward passes do not weigh records equally, then by the clipping coefficients"
 ADDED = "batches with other gradients than the second backward pass left"
 GHOST_NORMS = "norms that differ from the recomputed gradient's"
@@ -33,7 +31,6 @@ REMOVED = "move of the clipped sum for each record that a replayed step omits or
 OTHERS_MOVED = (
     "change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"
 )
-SCALED = "steps whose per-sample gradients are scaled by the batch size"
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"
 MOVED = "parameter changes outside the DP optimizer"
@@ -54,8 +51,6 @@ _FURTHER_NORMS = "clipped norms in excess of the drawn records"
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
     EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
-    CLIPPED_SUMS: "Scale each per-sample gradient by its own norm only, and add nothing else to the sum.",
-    COEFFICIENTS: "Leave get_clipping_coef of the model unchanged.",
     SECOND_PASS: "Call backward() on the loss of make_private's criterion, and leave it unchanged.",
     ADDED: "Give every term of the loss to make_private's criterion, and change no gradient before the step.",
     GHOST_NORMS: "Call each layer by its forward, once in a pass, and keep the hooks of Opacus.",
@@ -67,7 +62,6 @@ _ADVICE = {
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, in-batch negatives, and losses that divide by a total of the batch.",
-    SCALED: "Give the loss the reduction that make_private got as loss_reduction.",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
@@ -252,14 +246,9 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         compared, edited = end.sums
         note = f"compared {compared} times, at {_audited(end)}"
         yield _sampled("clipping", EDITED, edited == 0, 0.0, edited, note, 1e-4, whole=_all_audited(end))
-    if end.recomputed is not None and end.recomputed[1] >= 1.0:
-        calls, recomputed, different, limit = end.recomputed
-        note = f"at {recomputed:.0f} of {calls:.0f} calls"
-        whole, limit = recomputed == calls, max(limit, 1e-9)
-        yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, limit, whole=whole)
     if end.ghost is not None and end.ghost[0]:
-        batches, _, wrong, unused, changed, records, norms = end.ghost
-        for test, count in ((COEFFICIENTS, wrong), (SECOND_PASS, unused), (ADDED, changed)):
+        batches, _, unused, changed, records, norms = end.ghost
+        for test, count in ((SECOND_PASS, unused), (ADDED, changed)):
             note = f"{batches} batches, at {_audited(end)}"
             yield _sampled("clipping", test, count == 0, 0.0, count, note, None, whole=_all_audited(end))
         note = f"{records} records, chosen at random"
@@ -268,13 +257,12 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.adaptive is not None and end.adaptive[0]:
         yield from _adaptive_counts(end.adaptive)
     if end.probe is not None and end.probe[0] >= 1.0:
-        probed, removed, change, influence, confirmed, scaled = end.probe
+        probed, removed, change, influence, confirmed = end.probe
         note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
         rejects = change > 1.0 + ROUNDING or influence > ROUNDING
         if removed >= 1.0 and (confirmed or rejects):  # otherwise its loss is not the training's
             yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
             yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
-        yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"

@@ -35,11 +35,10 @@ class Facts:
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
-    recomputed: tuple[Number, Number, Number, Number] | None
-    ghost: tuple[Count, Count, Count, Count, Count, Count, Count] | None = None
+    ghost: tuple[Count, Count, Count, Count, Count, Count] | None = None
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     scaling: tuple[Count, Real, Number] | None
-    probe: tuple[Number, Number, Number, Number, Number, Number] | None
+    probe: tuple[Number, Number, Number, Number, Number] | None
     probe_failure: str
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
@@ -91,8 +90,8 @@ def _word(values: Sequence[str]) -> str:
 
 def _probe(rows: Sequence[Any]) -> Any:
     """As :attr:`Facts.probe` of all ranks; the number of probed steps of the rank with the fewest."""
-    probed, removed, change, influence, confirmed, scaled = _columns(list, sum, max, max, sum, sum)(rows)
-    return min(probed), removed, change, influence, max(0, min(probed) - sum(probed) + confirmed), scaled
+    probed, removed, change, influence, confirmed = _columns(list, sum, max, max, sum)(rows)
+    return min(probed), removed, change, influence, max(0, min(probed) - sum(probed) + confirmed)
 
 
 def _rules(rows: Sequence[Any]) -> list[Any]:
@@ -114,7 +113,6 @@ _RANKS: dict[str, Join] = {
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
     "audits": _columns(min, min, min),
-    "recomputed": _columns(sum, sum, sum, max),
     "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
     "replays": _columns(sum, sum, sum, max, max, max),
@@ -128,7 +126,7 @@ _PARTS: dict[str, Join] = {
     **dict.fromkeys(("history", "error", "noised_without_update"), itemgetter(-1)),
     "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),
-    "probe": _columns(sum, sum, max, max, sum, sum),
+    "probe": _columns(sum, sum, max, max, sum),
     "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
     "noise": list,
 }
@@ -156,5 +154,5 @@ def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
         observed = [value for facts in part_facts if (value := getattr(facts, name)) is not None]
         joined[name] = join(observed) if observed else None
         if name == "probe" and 0 < len(observed) < len(part_facts):
-            joined[name] = (*joined[name][:4], 0, *joined[name][5:])  # a part without the probe confirms nothing
+            joined[name] = (*joined[name][:4], 0)  # a part without the probe confirms nothing
     return Facts(**{**joined, "drawn_batches": batches})

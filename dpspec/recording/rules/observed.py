@@ -33,6 +33,7 @@ class ObservedRules:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules: dict[str, tuple[Rule, TrainingRule]] = {}
         self._failed: dict[str, str] = {}
+        self._at_steps: list[tuple[Rule, TrainingRule]] = []
         for rule in rules:
             self._guarded(rule, partial(self._add, rule))
 
@@ -42,13 +43,18 @@ class ObservedRules:
     def start(self, setup: RuleSetup) -> None:
         for rule, observer in [*self._rules.values()]:
             self._guarded(rule, partial(observer.start, setup))
+        self._at_steps = [
+            (rule, observer)
+            for rule, observer in self._rules.values()
+            if type(observer).after_step is not TrainingRule.after_step
+        ]
 
     def after_step(
         self, number: int, drawn: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, clip_norm: float
     ) -> None:
         step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
-        for rule, observer in [*self._rules.values()]:
-            if type(observer).after_step is not TrainingRule.after_step:
+        for rule, observer in self._at_steps:
+            if rule.name in self._rules:
                 self._guarded(rule, partial(observer.after_step, step))
         if number == 1:
             for rule, observer in [*self._rules.values()]:

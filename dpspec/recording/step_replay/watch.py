@@ -144,14 +144,18 @@ class ReplayedSteps:
         if not self._pauses:
             gradients.append(gradient)
 
+    @property
+    def traces(self) -> bool:
+        """Whether the current step is traced."""
+        return self._trace is not None
+
     def before_noise(self, sums: Sequence[Tensor]) -> None:
         """The clipped sum of the step is complete."""
         self._try(lambda: self._measure(sums))
 
     def _measure(self, sums: Sequence[Tensor]) -> None:
         trace = self._trace
-        if trace is None:
-            return
+        assert trace is not None
         self.stop(keep=True)
         self._tried += 1
         start = time.monotonic()

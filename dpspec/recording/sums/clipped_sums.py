@@ -1,4 +1,4 @@
-"""The clipped sum of a step: whether it consists of clipped contributions, and is not changed between calls."""
+"""The clipped sum of a step: its contributions, and whether it is changed between calls."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from dpspec.recording.ranks.shards import local
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: Relative rounding errors of the types to which torch may round factors of float32 products.
-_PRODUCTS = {"TF32": 2.0**-11, "bfloat16": 2.0**-8}
-
 #: Medians that wait on the device before they are read.
 _WAITING = 64
 
 #: Standard error of the slope below which sums and means are distinguished.
 _DECIDED = 0.1
+
+#: The regression uses the first coordinates of the smallest parameters: a factor of the loss scales each coordinate.
+_PARAMETERS, _COORDINATES = 4, 256
 
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
@@ -52,6 +52,8 @@ class SummedGradients:
 
     def compare(self, *, first: bool = False) -> None:
         """Compare the sums with those that were kept; the ``first`` call of an audited step finds an empty sum."""
+        if not (first or self._left.exists):
+            return
         sums = summed_gradients(self._optimizer, self._parameters)
         if self._left.exists:
             self._compared += 1
@@ -64,16 +66,10 @@ class SummedGradients:
         self._left.forget()
 
 
-class RecomputedSums:
-    """Recomputes the clipped sums of audited steps from the per-sample gradients.
-
-    Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where u =
-    2^-23. A sum of b unrelated gradients is about sqrt(b) times shorter than sum l_i, so the smallest detected factor
-    is about 1 + (16 sqrt(b) + 4 b) u: 1.00005 for b = 64. The recorder reports the largest of these limits.
+class Contributions:
+    """Observes the per-sample gradients that Opacus' optimizer clips and adds.
 
     Attributes:
-        norms: (b,) of the gradients of the last audited call, before clipping.
-        clipped: (b,) after clipping.
         norm_type: The half precision in which Opacus computed norms, or "".
         sum_type: The half precision in which Opacus computed sums, or "".
     """
@@ -81,77 +77,49 @@ class RecomputedSums:
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
         self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
-        self._expected: list[tuple[Tensor, Tensor]] = []
-        self.norms = self.clipped = torch.zeros(0)
-        self._calls = self._recomputed = self._different = 0
-        self._limit = 0.0
-        self.norm_type = self.sum_type = ""
+        self._smallest = sorted(self._parameters, key=lambda p: p.numel() or math.inf)[:_PARAMETERS]
+        self.norm_type = ""
+        self.sum_type = next((HALVES[p.dtype] for p in self._parameters if p.dtype in HALVES), "")
 
-    @property
-    def found(self) -> list[float]:
-        return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
-
-    @torch.no_grad()
-    def expect(self, *, audited: bool) -> int:
-        """A call begins: compute the sum that it must leave, if the step is audited. Return the number of its rows."""
-        self._calls += 1
-        self._expected = []
+    def count(self) -> int:
+        """The number of rows of this call, whose precision is noted."""
         for p in self._parameters:
-            self.norm_type = HALVES.get(rows_of(p)[0].dtype, self.norm_type)
-            self.sum_type = HALVES.get(p.dtype, self.sum_type)
+            if (kind := rows_of(p)[0].dtype) in HALVES:
+                self.norm_type = HALVES[kind]
         self.sum_type = product_type() or self.sum_type
-        if audited:
-            self._expect()
         return sum(map(len, rows_of(self._parameters[0])))
 
     @torch.no_grad()
-    def lengths(self) -> Tensor:
-        """(b,) the norms of the gradients before clipping, at a step that is not audited."""
-        rows = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in self._optimizer.grad_samples]
-        norms = [torch.linalg.vector_norm(g, dim=1).to(rows[0].device, torch.float64) for g in rows]
-        lengths: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    def sampled_lengths(self) -> Tensor:
+        """(b,) the norms before clipping, of some coordinates only."""
+        passes = [[part.detach() for part in rows_of(p)] for p in self._smallest]
+        rows = [torch.cat([part.flatten(1) if part.dim() > 1 else part[:, None] for part in parts]) for parts in passes]
+        parts = [part[:, :_COORDINATES].to(rows[0].device, torch.float64) for part in rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat(parts, dim=1), dim=1)
         return lengths
 
-    def _expect(self) -> None:
-        optimizer, parameters = self._optimizer, self._parameters
-        gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
-        exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
-        norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
-        with torch.autocast(gradients[0].device.type, enabled=False):
-            # Opacus computes the norms of gradients in half precision in that precision.
-            rounded = [
-                torch.linalg.vector_norm(g, dim=1) if g.dtype in HALVES else norm
-                for g, norm in zip(gradients, norms, strict=True)
-            ]
-            factors = clip_factors(optimizer, self._clipping, rounded)
-            for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
-                total = torch.mv(g.to(norm.dtype).t(), factor.to(norm.dtype))
-                tolerance = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
-                before = p.summed_grad
-                if before is not None:
-                    tolerance = tolerance + 4.0 * unit_of(g, p) * torch.linalg.vector_norm(before.detach().to(total))
-                    total = total + before.detach().reshape(-1).to(total)
-                self._expected.append((total, tolerance))
-        device = norms[0].device
-        layer_norms = torch.stack([norm.to(device).double() for norm in norms])
-        factor = torch.stack([sample_factors.to(device).double() for sample_factors in factors])
-        self.norms, self.clipped = layer_norms.square().sum(0).sqrt(), (factor * layer_norms).square().sum(0).sqrt()
+    @torch.no_grad()
+    def clipped_norms(self) -> Tensor:
+        """(b,) the norms after clipping.
 
-    def compare(self) -> None:
-        expected, self._expected = self._expected, []
-        if not expected:
-            return
-        different, lengths, tolerances = False, [], []
-        with torch.no_grad():
-            for p, (total, tolerance) in zip(self._parameters, expected, strict=True):
-                distance = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
-                lengths.append(float(torch.linalg.vector_norm(total)))
-                tolerances.append(float(tolerance))
-                different |= distance > tolerances[-1]
-        self._recomputed += 1
-        self._different += different
-        if math.hypot(*lengths) > 0.0:
-            self._limit = max(self._limit, math.hypot(*tolerances) / math.hypot(*lengths))
+        Opacus computes the norms of gradients in half precision in that precision, so a contribution can exceed the
+        clip norm.
+        """
+        gradients = [g.detach() if g.dim() > 1 else g.detach()[:, None] for g in self._optimizer.grad_samples]
+        dimensions = [tuple(range(1, g.dim())) for g in gradients]
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            rounded = [torch.linalg.vector_norm(g, dim=dim) for g, dim in zip(gradients, dimensions, strict=True)]
+            exact = [
+                torch.linalg.vector_norm(g, dim=dim, dtype=torch.float32) if g.dtype in HALVES else norm
+                for g, dim, norm in zip(gradients, dimensions, rounded, strict=True)
+            ]
+            factors = clip_factors(self._optimizer, self._clipping, rounded)
+            device = exact[0].device
+            clipped = [
+                (factor.to(device).double() * norm.to(device)) for factor, norm in zip(factors, exact, strict=True)
+            ]
+            lengths: Tensor = torch.linalg.vector_norm(torch.stack(clipped), dim=0)
+        return lengths
 
 
 def rows_of(parameter: Any) -> list[Tensor]:
@@ -168,12 +136,6 @@ def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list
     whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), dim=0)
     factors = (float(optimizer.max_grad_norm) / (whole + 1e-6)).clamp(max=1.0)
     return [factors.to(norm) for norm in norms]
-
-
-def unit_of(gradients: Tensor, parameter: Tensor) -> float:
-    """The relative rounding error of one operation in the types of the sum and of matrix products."""
-    units = [torch.finfo(kind).eps for kind in (gradients.dtype, parameter.dtype) if kind.is_floating_point]
-    return max(_PRODUCTS.get(product_type(), 0.0), *units)
 
 
 def product_type() -> str:

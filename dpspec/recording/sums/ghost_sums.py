@@ -1,11 +1,10 @@
 """Ghost clipping: whether a batch's gradient is the sum of its records' gradients, each times its clipping coefficient.
 
 Opacus' criterion makes two backward passes. The first gives the norms n_i of the records' gradients; the second
-differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At audited steps the recorder compares the
-coefficients with the norms, the gradients that reach the losses in both passes with equal weights and with the
-coefficients, and the gradients after the second pass with those that the optimizer adds up. At some batches it
-differentiates the weighted sum of all losses, then single losses and two parts of the sum, on the graph of the
-training, without Opacus.
+differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At audited steps the recorder compares the gradients
+that reach the losses in both passes with equal weights and with the coefficients, and the gradients after the second
+pass with those that the optimizer adds up. At some batches it differentiates single losses on the graph of the
+training, without Opacus, and compares their norms.
 
 If FSDP2 shards the model, each backward pass gathers the parameters on all ranks, so the ranks recompute the same
 batches, with the same number of passes, after each has written to the store that it takes part. The gradients of whole
@@ -15,7 +14,7 @@ parameters are projected on the common directions one parameter at a time: a ran
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -29,14 +28,14 @@ from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import inner_module, is_fsdp2
-from dpspec.recording.sums.clipped_sums import HALVES, product_type, unit_of
+from dpspec.recording.sums.clipped_sums import HALVES, product_type
 from dpspec.recording.watching.step_hooks import put_method
 
 #: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
 #: a backward pass.
 FIRST, RECORDS = 2, 8
 
-#: Relative difference of coefficients that are computed by the same formula in float32.
+#: Relative difference of equal weights that float32 explains.
 _SAME = 1e-5
 
 #: The class of the gradient of an embedding.
@@ -68,23 +67,17 @@ class GhostSums:
         self._coefficients: Tensor | None = None
         self._norms: Tensor | None = None
         self._left, self._ended = TensorSnapshot(), False
-        self._expected: tuple[list[Tensor], float, bool] | None = None
         self._own = False
-        self._calls = self._unobserved = self._recomputed = self._different = self._records = self._wrong_norms = 0
-        self._limit = 0.0
-        self._wrong, self._unweighted, self._changed = Tally(), Tally(), Tally()
+        self._calls = self._unobserved = self._records = self._wrong_norms = 0
+        self._unweighted, self._changed = Tally(), Tally()
         self.norm_type, self.sum_type = "", ""
 
     @property
     def found(self) -> list[int]:
-        """[batches, batches that no criterion summed, batches with other coefficients, with a second pass without
-        them, with other gradients than it left, records whose gradient was computed, those with another norm]."""
-        counts = (int(tally) for tally in (self._wrong, self._unweighted, self._changed))
+        """[batches, batches that no criterion summed, batches with a second pass without coefficients, with other
+        gradients than it left, records whose gradient was computed, those with another norm]."""
+        counts = (int(tally) for tally in (self._unweighted, self._changed))
         return [self._calls, self._unobserved, *counts, self._records, self._wrong_norms]
-
-    @property
-    def recomputed(self) -> list[float]:
-        return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe the criterion's ``backward`` at its class, until ``undo`` ends it."""
@@ -124,14 +117,12 @@ class GhostSums:
         self.norm_type = HALVES.get(norms.dtype, self.norm_type)
         fits = coefficients.shape == norms.shape == losses.shape
         if self._audits.audited:
-            self._compare_coefficients(coefficients, norms, fits)
+            self._compare_cleared()
         passes = self._passes(len(losses) if fits else None)
         if passes is not None:
             self._recompute(losses, coefficients, passes)
 
-    def _compare_coefficients(self, coefficients: Tensor, norms: Tensor, fits: bool) -> None:
-        expected = (float(self._model.max_grad_norm) / (norms + 1e-6)).clamp(max=1.0)
-        self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
+    def _compare_cleared(self) -> None:
         grads = [local(p.grad) for p in self._optimizer.params if p.grad is not None]
         # zero_grad precedes the second pass
         ends = [end.to(grads[0].device) for grad in grads if grad.numel() for end in grad.aminmax()]
@@ -156,28 +147,18 @@ class GhostSums:
                 for hook in self._hooks(losses):
                     undo.callback(hook.remove)
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
-                weighted = coefficients.to(losses) * losses
-                total, _ = self._gradient(weighted.sum())
-                record_order = self._random.sample(range(len(losses)), len(losses))
-                chosen, half = record_order[:passes], (len(record_order) + passes) // 2
-                remainders = [gradient.clone() for gradient in total]
+                chosen = self._random.sample(range(len(losses)), min(passes, len(losses)))
                 for record in chosen:
                     self._of_padding = 0.0
-                    gradient, squares = self._gradient(losses[record])
+                    squares = self._squared_length(losses[record])
                     used, norm = float(coefficients[record]), math.sqrt(squares)
                     factor_error = abs(used - min(1.0, limit / (math.sqrt(squares + self._of_padding) + 1e-6)))
                     self._wrong_norms += not factor_error * norm <= tolerance
-                    _subtract(remainders, gradient, used)
                 for _ in range(passes - len(chosen)):  # of other ranks
-                    self._gradient(losses.sum())
-                for part in (record_order[passes:half], record_order[half:]):
-                    _subtract(remainders, self._gradient(weighted[part].sum())[0])
+                    self._squared_length(losses.sum())
                 self._records += len(chosen)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-        length = float((coefficients * self._norms).sum())
-        allowed = room_of(len(losses), 2.0**-8 if cast else self._unit(), length)
-        self._expected = total, length, length_of(remainders) <= allowed
 
     def _hooks(self, losses: Tensor) -> Iterator[Any]:
         """Observe the gradients of padding that the passes compute."""
@@ -195,16 +176,10 @@ class GhostSums:
         if (gradient := gradients[0]) is not None:
             self._of_padding += float(gradient[positions].sum(0).double().square().sum())
 
-    def _unit(self) -> float:
-        self.sum_type = product_type() or self.sum_type
-        return max(unit_of(p, p) for p in self._optimizer.params)
-
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
-        """The gradient of a value, and its squared length."""
+    def _squared_length(self, value: Tensor) -> float:
+        """The squared length of the gradient of a value."""
         derivatives = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
-        pairs = zip(derivatives, self._optimizer.params, strict=True)
-        gradient = [torch.zeros_like(p) if derivative is None else derivative for derivative, p in pairs]
-        return gradient, length_of(gradient) ** 2
+        return sum(squared_length(derivative) for derivative in derivatives if derivative is not None)
 
     def _end(self) -> None:
         if self._losses is None:
@@ -220,7 +195,8 @@ class GhostSums:
             self._unweighted.add(((first - equal).abs() > tolerance * equal).any())
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
-        self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
+        halves = [HALVES[grad.dtype] for grad in grads if grad is not None and grad.dtype in HALVES]
+        self.sum_type = next(iter([*halves, product_type() or self.sum_type]))
         self._ended = True
         if self._audits.audited:
             self._left.keep(grads)
@@ -230,44 +206,20 @@ class GhostSums:
         self._calls += 1
         if not self._ended:
             self._unobserved += 1
-            self._expected = None
-            return
-        if self._left.exists:
+        elif self._left.exists:
             self._changed.add(self._left.differ(p.grad for p in self._optimizer.params))
-        if self._expected is not None:
-            total, length, consistent = self._expected
-            sums = [p.summed_grad for p in self._optimizer.params]
-            before = [None if summed is None else summed.detach() for summed in sums]
-            total = [
-                gradient if earlier is None else gradient + earlier
-                for gradient, earlier in zip(total, before, strict=True)
-            ]
-            length += length_of(earlier for earlier in before if earlier is not None)
-            self._expected = total, length, consistent
-
-    def _judge(self, expected: tuple[list[Tensor], float, bool], observed: Iterable[Tensor]) -> None:
-        """Compare the observed gradients with the recomputed ones."""
-        total, length, consistent = expected
-        tolerance = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit(), length)
-        distance = length_of(gradient - recomputed for gradient, recomputed in zip(observed, total, strict=True))
-        self._recomputed += 1
-        self._different += not (consistent and distance <= tolerance)
-        long = length_of(total)
-        self._limit = max(self._limit, tolerance / long) if long > 0.0 else self._limit
 
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
-        """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
-        coefficients, norms, expected, ended = self._coefficients, self._norms, self._expected, self._ended
-        if expected is not None:
-            self._judge(expected, (p.summed_grad.detach() for p in self._optimizer.params))
+        """The number of records and their norms after clipping; None if both are unknown."""
+        coefficients, norms, ended = self._coefficients, self._norms, self._ended
         self._forget()
         if coefficients is None or norms is None:
             return None
         return len(coefficients), (coefficients.double() * norms.double()) if ended else None
 
     def _forget(self) -> None:
-        self._losses = self._coefficients = self._norms = self._expected = None
+        self._losses = self._coefficients = self._norms = None
         self._weights, self._ended = [], False
         self._left.forget()
 
@@ -375,44 +327,21 @@ class ShardedGhostSums(GhostSums):
         self._agreeing = rank_records is not None
         return None if rank_records is None or min(rank_records) < 0 else min(RECORDS, max(rank_records))
 
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
-        """The gradient of a value along the common directions, and its squared length."""
+    def _squared_length(self, value: Tensor) -> float:
         lengths: list[float] = []
-        self._folded = None
-
-        def observe(_: int, gradient: Tensor) -> None:
-            self._fold(gradient)
-            lengths.append(length_of([gradient]))
-
-        self.whole.differentiate(value, observe)
-        sketch, block, self._folded = self._rank.sketch, self._folded, None
-        return list(sketch.along(sketch.fold([], block=block))), math.hypot(*lengths) ** 2
+        self.whole.differentiate(value, lambda _, gradient: lengths.append(squared_length(gradient)))
+        return sum(lengths)
 
     def _end(self) -> None:
         self.whole.observe(None)
-        expected, self._expected = self._expected, None
         super()._end()
         block, self._folded = self._folded, None
-        if block is None:
-            return
-        rank_sums = self._rank.sketch.along(block)[0]
-        self._rank.add(rank_sums)
-        if expected is not None:
-            self._judge(expected, [rank_sums])
+        if block is not None:
+            self._rank.add(self._rank.sketch.along(block)[0])
 
 
-def room_of(records: int, unit: float, length: float) -> float:
-    """The l2 distance of two sums of records that rounding explains; length: of their terms, in total."""
-    return (16.0 + 4.0 * math.sqrt(records)) * unit * length
-
-
-def length_of(tensors: Iterable[Tensor]) -> float:
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
-
-
-def _subtract(remainders: list[Tensor], gradients: list[Tensor], factor: float = 1.0) -> None:
-    for remainder, gradient in zip(remainders, gradients, strict=True):
-        remainder.sub_(gradient, alpha=factor)
+def squared_length(gradient: Tensor) -> float:
+    return float(gradient.double().square().sum())
 
 
 def _nodes(losses: Tensor) -> Iterator[Any]:

@@ -10,10 +10,8 @@ The change is at most one clip norm, and the influence is rounding, if no contri
 with batch normalization. Dropout is off in the copy. If the model is still random, B without i is replaced by B with
 another record at i, under the same seed.
 
-The probe also compares g_j(B) with the per-sample gradients of the training. If they differ by the factor 1/b or b of
-a batch of b records, the loss is a mean and Opacus expects a sum, or the other way around; then the change is computed
-from the gradients of the training, with the factor of b - 1 records. Ghost clipping computes no such gradients: there
-the probe compares the sum of the batch.
+The probe also compares g_j(B) with the per-sample gradients of the training. Ghost clipping computes no such gradients:
+there it compares the sum of the batch.
 """
 
 import contextlib
@@ -37,8 +35,8 @@ _FIRST, _RECORDS, _REMOVED = 2, 16, 2
 #: Largest number of coordinates in the gradients of a probe, and largest batch whose sum is computed again.
 _MOST_NUMBERS, _MOST_RECORDS = 5 * 10**7, 4096
 
-#: Gradients agree if they differ by this, relative to their length; factors agree within this ratio.
-_AGREE, _RATIO = 1e-4, 1.5
+#: Gradients agree if they differ by this, relative to their length.
+_AGREE = 1e-4
 
 #: A gradient shorter than this share of the longest one is compared at this length: rounding leaves an absolute error.
 _SHORT = 1e-2
@@ -54,16 +52,16 @@ class SensitivityProbe:
         frozen = [p for p in inner_module(model).parameters() if not (p.requires_grad or p.is_inference())]
         self._versions = {id(p): p._version for p in frozen}
         self._random = random.SystemRandom()
-        self._calls = self._probed = self._removed = self._confirmed = self._scaled = 0
+        self._calls = self._probed = self._removed = self._confirmed = 0
         self._change = self._influence = 0.0
         self.failure = ""
 
     @property
     def found(self) -> list[float]:
         """[probed calls, removed records, largest change and influence in clip norms, calls whose gradients the loss
-        reproduces, calls whose gradients are this loss's times a factor of the batch size]."""
+        reproduces]."""
         change, influence = (min(value, 1e9) for value in (self._change, self._influence))
-        return [self._probed, self._removed, change, influence, self._confirmed, self._scaled]
+        return [self._probed, self._removed, change, influence, self._confirmed]
 
     def observe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
         """A call begins, with the records (b,) of its batch and their gradients, each (b, ...); None if ghost."""
@@ -93,7 +91,7 @@ class SensitivityProbe:
         if gradients is None:
             self._compare_sum(model_copy, drawn)
         else:
-            self._compare(whole, [g.detach()[positions].flatten(1) for g in gradients], gradients)
+            self._compare(whole, [g.detach()[positions].flatten(1) for g in gradients])
 
     def _remove(self, model_copy: "_Copy", items: list[Any], whole: list[Tensor], removed: int) -> None:
         remaining = [item for position, item in enumerate(items) if position != removed]
@@ -116,36 +114,11 @@ class SensitivityProbe:
         self._removed += 1
         self._influence, self._change = max(self._influence, influence), max(self._change, change)
 
-    def _compare(self, mine: list[Tensor], theirs: list[Tensor], gradients: Sequence[Tensor]) -> None:
+    def _compare(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
         lengths = torch.stack([g.double().square().sum(1) for g in mine]).sum(0).sqrt()
-        trained = torch.stack([g.double().square().sum(1) for g in theirs]).sum(0).sqrt()
-        if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
-            return
-        ratio, size = float((trained / lengths).log().mean().exp()), len(gradients[0])
-        scales = lengths.clamp(min=_SHORT * float(lengths.max()))
-        for factor in (1.0, 1.0 / size, float(size)):
-            differences = [
-                (t.double() - factor * m.double()).square().sum(1) for t, m in zip(theirs, mine, strict=True)
-            ]
-            relative_differences = torch.stack(differences).sum(0).sqrt() / (factor * scales)
-            if bool((relative_differences <= _AGREE).all()):
-                self._confirmed += factor == 1.0
-                self._scaled += factor != 1.0
-                if factor != 1.0:
-                    self._change = max(self._change, self._scaled_change(gradients, ratio < 1.0))
-                return
-        explained = [abs(math.log(ratio * by)) < math.log(_RATIO) for by in (1.0, float(size), 1.0 / size)]
-        self._scaled += not explained[0] and any(explained[1:]) and size >= 8
-
-    def _scaled_change(self, gradients: Sequence[Tensor], mean: bool) -> float:
-        """The largest change in clip norms if a record is removed and gradients are scaled by 1/b (``mean``) or b."""
-        size = len(gradients[0])
-        factor = size / (size - 1) if mean else (size - 1) / size
-        flat = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in gradients]
-        full, scaled = self._clipped(flat), self._clipped([g * factor for g in flat])
-        moved = [a.sum(0) - b.sum(0) for a, b in zip(full, scaled, strict=True)]
-        squares = [(m[None, :] + b).double().square().sum(1) for m, b in zip(moved, scaled, strict=True)]
-        return float(torch.stack(squares).sum(0).max().sqrt()) / float(self._optimizer.max_grad_norm)
+        squares = [(t.double() - m.double()).square().sum(1) for t, m in zip(theirs, mine, strict=True)]
+        differences = torch.stack(squares).sum(0).sqrt() / lengths.clamp(min=_SHORT * float(lengths.max()))
+        self._confirmed += bool((lengths > 0.0).all() and (differences <= _AGREE).all())
 
     def _compare_sum(self, model_copy: "_Copy", drawn: Indices) -> None:
         if len(drawn) > _MOST_RECORDS:

@@ -77,6 +77,7 @@ class NoiseSketch:
             counts += np.bincount(np.arange(size % whole) % columns, minlength=columns) + size // whole * rows
         self.complete = bool(counts.min() > 0)
         self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
+        self._noise = torch.empty(0)  # memory of the last noise, since new memory takes longer than its numbers
 
     def of(self, noise: Iterable[Tensor]) -> Tensor:
         """(layers + width,) float64: sums of squares of each layer, then the noise along the directions.
@@ -95,7 +96,7 @@ class NoiseSketch:
         scale: float = 1.0,
         noisy: bool = False,
     ) -> MeasuredNoise:
-        """Measure the noise of k steps in one pass over its coordinates.
+        """Measure the noise of k steps in one pass over its coordinates. The next call overwrites the noise.
 
         layer_noise: (k, size) of each layer, the noise, or with ``noisy`` its sum with ``sums``, times 1 / ``scale``.
         starts: the place of the first coordinate in each layer.
@@ -103,7 +104,9 @@ class NoiseSketch:
         double = torch.float64 in {part.dtype for part in (*layer_noise, *sums)}
         kind, device = torch.float64 if double else torch.float32, layer_noise[0].device
         steps, width = len(layer_noise[0]), sum(part.shape[1] for part in layer_noise)
-        noise, end = torch.empty(steps, width, dtype=kind, device=device), 0
+        if (self._noise.shape, self._noise.dtype, self._noise.device) != ((steps, width), kind, device):
+            self._noise = torch.empty(steps, width, dtype=kind, device=device)
+        noise, end = self._noise, 0
         none, block = noise.new_zeros(steps), noise.new_zeros(steps, self._whole)
         piece_sums, layers, ends = [torch.stack([none] * 4)], [0], [none]
         for layer, (part, start) in enumerate(zip(layer_noise, starts, strict=False)):
@@ -139,7 +142,8 @@ class NoiseSketch:
             if first:
                 block[:, shift : shift + first] += rows[:, :first]
             if full:
-                block += rows[:, first : first + full].view(len(rows), -1, self._whole).sum(1)
+                several = rows[:, first : first + full].view(len(rows), -1, self._whole)
+                block += several[:, 0] if full == self._whole else several.sum(1)
             if first + full < size:
                 block[:, : size - first - full] += rows[:, first + full :]
         return torch.zeros(1, self._whole, dtype=torch.float64) if block is None else block

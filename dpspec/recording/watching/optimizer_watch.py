@@ -23,7 +23,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.step_replay.watch import ReplayedSteps
-from dpspec.recording.sums.clipped_sums import RecomputedSums, SizeScaling, SummedGradients, summed_gradients
+from dpspec.recording.sums.clipped_sums import Contributions, SizeScaling, SummedGradients, summed_gradients
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -35,6 +35,12 @@ _STEPS, _NUMBERS = 32, 2**19
 
 #: Relative rounding of a gradient that is divided by the declared number.
 _DIVIDED = 2.0**-18
+
+#: Coordinates that are compared in double precision at one time.
+_CHUNK = 2**20
+
+#: Norms are kept at the first audited steps, and later at one of this number.
+_NORMS = 10
 
 #: An observation of the recorder.
 Moment = Callable[[], None]
@@ -59,8 +65,8 @@ class StepRows:
         #: 1 for a large model, on another device or in other precision, which is not copied.
         self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
         self._steps: list[PendingStep] = []
-        self._gradients: list[Tensor] = []
-        self._sums: list[Tensor] = []
+        rows = self.count if self.count > 1 else 0
+        self._gradients, self._sums = torch.empty(2, rows, sum(self.sizes)).unbind()
 
     def keep(self, step: PendingStep, gradients: Sequence[Any], sums: Sequence[Any]) -> bool:
         """Keep the copies of a step; False if they are of other types or sizes than the parameters."""
@@ -69,9 +75,10 @@ class StepRows:
             return False
         if not [tensor.numel() for tensor in gradients] == self.sizes == [tensor.numel() for tensor in sums]:
             return False
+        row = len(self._steps)
         self._steps.append(step)
-        self._gradients.append(torch.cat([tensor.reshape(-1) for tensor in gradients]))
-        self._sums.append(torch.cat([tensor.reshape(-1) for tensor in sums]))
+        torch.cat([tensor.reshape(-1) for tensor in gradients], out=self._gradients[row])
+        torch.cat([tensor.reshape(-1) for tensor in sums], out=self._sums[row])
         return True
 
     @property
@@ -80,10 +87,9 @@ class StepRows:
         return len(self._steps)
 
     def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
-        """The steps, and (k, coordinates) their noisy gradients and sums."""
-        taken = self._steps, torch.stack(self._gradients), torch.stack(self._sums)
-        self._steps, self._gradients, self._sums = [], [], []
-        return taken
+        """The steps, and (k, coordinates) their noisy gradients and sums, until the next step is kept."""
+        steps, self._steps = self._steps, []
+        return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
 class SteppedGradients:
@@ -95,35 +101,40 @@ class SteppedGradients:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._parameters = optimizer, list(optimizer.params)
-        self._noisy: list[Tensor] = []
-        self._divisor = 1.0
+        self._noisy: Tensor | None = None
         self._left = TensorSnapshot()
         self.changed = Tally()
 
-    def keep(self, divisor: float) -> None:
-        """Keep the noisy sum, before its division."""
-        self._noisy, self._divisor = [local(p.grad).detach().clone() for p in self._parameters], divisor
+    def _row(self) -> Tensor | None:
+        """(coordinates,), a copy of all gradients; None if a parameter has none."""
+        gradients = [None if p.grad is None else local(p.grad).detach().reshape(-1) for p in self._parameters]
+        device = self._parameters[0].device
+        whole = [gradient.to(device) for gradient in gradients if gradient is not None]
+        return torch.cat(whole) if whole and len(whole) == len(gradients) else None
 
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Keep the noisy sum, before its division."""
+        self._noisy = self._row()
+
+    @torch.no_grad()
     def divide(self, step: PendingStep) -> None:
         """Compare the divided gradients with the kept noisy sum, and measure the divisor."""
-        noisy, self._noisy = self._noisy, []
-        gradients = [p.grad for p in self._parameters]
-        if not noisy:
+        noisy, self._noisy = self._noisy, None
+        if noisy is None:
             return
-        if any(gradient is None for gradient in gradients):
+        divided = self._row()
+        if divided is None or divided.shape != noisy.shape:
             self.changed.add(True)
             return
-        products = torch.zeros(2, dtype=torch.float64, device=noisy[0].device)
-        residual = products.new_zeros(())
-        rows = [(local(g).detach(), n) for g, n in zip(gradients, noisy, strict=True)]
-        for got, expected in rows:
-            products += torch.stack([(got.double() * expected).sum(), got.double().square().sum()]).to(products)
-        fitted = products[0] / products[1]
+        pairs = [*zip(torch.split(divided, _CHUNK), torch.split(noisy, _CHUNK), strict=True)]
+        product = torch.stack([got.double() @ expected.double() for got, expected in pairs]).sum()
+        square = torch.stack([got.double().square().sum() for got, _ in pairs]).sum()
+        fitted = product / square
         measured = torch.nan_to_num(fitted, nan=1.0, posinf=1.0)
-        for got, expected in rows:
-            residual += (measured.to(got.device) * got.double() - expected).square().sum().to(residual)
-        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(got.dtype).eps for got, _ in rows))
-        differs = residual > (tolerance * measured).square() * products[1]
+        squares = [(measured * got.double() - expected.double()).square().sum() for got, expected in pairs]
+        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(p.grad.dtype).eps for p in self._parameters))
+        differs = torch.stack(squares).sum() > (tolerance * measured).square() * square
         self.changed.add(differs)
         step.divided = torch.where(differs, torch.nan, fitted), 1.0
         self.keep_divided()
@@ -141,7 +152,7 @@ class SteppedGradients:
         if all(p.grad is not None for p in self._parameters) and not adds_in_place(self._optimizer.original_optimizer):
             self.compare()
         self._left.forget()
-        self._noisy = []
+        self._noisy = None
 
 
 class OpacusWatch:
@@ -166,17 +177,17 @@ class OpacusWatch:
         self.gradients = SteppedGradients(optimizer)
         self.step = PendingStep()
         self._sharded = rank is not None and rank.sharded
-        self.sums = SummedGradients(optimizer)
         self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
         if rank is not None and rank.sharded:
             self.ghost = ShardedGhostSums(model, optimizer, audits, rank)
-        self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
+        self.sums = SummedGradients(optimizer)
+        self._contributions = None if clipping == "ghost" else Contributions(optimizer, clipping)
         self.scaling = SizeScaling()
         self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
     def _of_sums(self) -> Any:
-        return self.recomputed if self.ghost is None else self.ghost
+        return self._contributions if self.ghost is None else self.ghost
 
     @property
     def norm_type(self) -> str:
@@ -188,12 +199,6 @@ class OpacusWatch:
         """The half precision of sums, or ""."""
         return str(self._of_sums.sum_type)
 
-    @property
-    def recomputed_sums(self) -> list[float] | None:
-        if self.ghost is not None:
-            return self.ghost.recomputed
-        return None if self.recomputed is None else self.recomputed.found
-
     def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None], undo: ExitStack) -> None:
         """Begin to observe, until ``undo`` ends it."""
         optimizer, self._guarded, self._undo = self._optimizer, guarded, undo
@@ -202,8 +207,8 @@ class OpacusWatch:
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
                 self._wrap(self._model, "get_clipping_coef", lambda: None, partial(self._after_coefficients, ghost))
-        elif (sums := self.recomputed) is not None:
-            self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, sums), partial(self._after_sum, sums))
+        elif (contributions := self._contributions) is not None:
+            self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, contributions), self._after_sum)
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
@@ -230,22 +235,21 @@ class OpacusWatch:
             f"({frozen} tensors frozen, {added} added): freeze or unfreeze layers before make_private"
         )
 
-    def _begin_sum(self, recomputed: RecomputedSums) -> None:
+    def _begin_sum(self, contributions: Contributions) -> None:
         self._require_same_parameters()
-        audited, first = self._audits.audited, self.step.rows == UNSEEN
-        self.sums.compare(first=audited and first)
-        rows = recomputed.expect(audited=audited)
+        first, rows = self.step.rows == UNSEEN, contributions.count()
+        self.sums.compare(first=self._audits.audited and first)
         if not self.scaling.decided and (self.replays is None or self.replays.sizes is None):
-            self.scaling.add(recomputed.norms if audited else recomputed.lengths(), first)
+            self.scaling.add(contributions.sampled_lengths(), first)
         if self._probing is not None:
             self._probing(0 if first else self.step.rows, rows, self._optimizer.grad_samples)
         self.step.add_rows(rows)
+        audited_before = int(self._audits.counts[1])
+        if self._audits.audited and (audited_before < _NORMS or audited_before % _NORMS == 0):
+            self.step.norms.append(contributions.clipped_norms())
 
-    def _after_sum(self, recomputed: RecomputedSums, _: Any) -> None:
-        recomputed.compare()
+    def _after_sum(self, _: Any) -> None:
         self.sums.keep(audited=self._audits.audited)
-        if self._audits.audited:
-            self.step.norms.append(recomputed.clipped)
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
@@ -273,7 +277,7 @@ class OpacusWatch:
         self._require_same_parameters()
         self.sums.compare()
         self.sums.forget()
-        if self.replays is not None:
+        if self.replays is not None and self.replays.traces:
             sums = summed_gradients(self._optimizer, self._parameters)
             self.replays.before_noise([total for total in sums if total is not None])
         if self._entering is not None:
@@ -294,7 +298,7 @@ class OpacusWatch:
         if optimizer.loss_reduction == "mean":
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         if self._audits.audited:
-            self.gradients.keep(step.divisor)
+            self.gradients.keep()
         if self.rows.waiting >= self.rows.count:
             self._read_rows()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)

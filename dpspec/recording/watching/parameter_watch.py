@@ -7,26 +7,46 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from xxhash import xxh3_128
 
 from dpspec.recording.audited_steps import AuditedSteps
-from dpspec.recording.fingerprints import ParameterMemory, Tally, differ
+from dpspec.recording.fingerprints import KEY, Tally, differ, fingerprint, is_plain, memory_of
 from dpspec.recording.model_hook import ModelHook
+from dpspec.recording.ranks.shards import local
 
 _Guarded = Callable[[Callable[[], None]], None]
 
 
 class ParameterWatch:
+    """The fingerprint of all parameters: in the host's memory one digest, otherwise one of each parameter."""
+
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._memories = list(map(ParameterMemory, parameters))
-        self._last = [memory.fingerprint() for memory in self._memories]
+        self._parameters = list(parameters)
+        self._addresses: list[tuple[int, tuple[int, ...]]] | None = None
+        self._memories: list[Any] | None = None  # at these addresses; None if not in the host's memory
+        self._last = self._read()
 
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
-        return differ(self._last, [memory.fingerprint() for memory in self._memories])
+        return differ(self._last, self._read())
 
     def advance(self) -> bool | Tensor:
-        before, self._last = self._last, [memory.fingerprint() for memory in self._memories]
+        before, self._last = self._last, self._read()
         return differ(before, self._last)
+
+    def _read(self) -> list[Any]:
+        parameters = [local(p) for p in self._parameters]
+        addresses = [(p.data_ptr(), p.stride()) for p in parameters]
+        if addresses != self._addresses:
+            self._addresses, self._memories = addresses, None
+            if all(map(is_plain, parameters)):
+                self._memories = [memory_of(p.detach()) if p.is_contiguous() else None for p in parameters]
+        if self._memories is None:
+            return [fingerprint(p) for p in parameters]
+        whole = xxh3_128(seed=KEY[0])
+        for p, memory in zip(parameters, self._memories, strict=True):
+            whole.update(memory_of(p.detach().contiguous()) if memory is None else memory)
+        return [whole.digest()]
 
 
 class GradientParameters:
