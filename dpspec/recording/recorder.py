@@ -131,7 +131,7 @@ class Recorder:
 
         It holds under the assumptions of ``dpspec check``, which also tests the run. A training may log it or stop at
         a budget. Infinite if the batches are not Poisson samples of one process, a step had no noise, norms are in half
-        precision, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
+        precision, clipping is adaptive, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
         """
         if self._training is None:
             raise UsageError("run.epsilon is for use inside the block, or after it")

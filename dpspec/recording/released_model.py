@@ -45,6 +45,8 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
     """
     if isinstance(model, Mapping):
         return ReleasedModel("the state_dict", _by_name(model, "model"))
+    if not isinstance(model, str | Path):
+        raise UsageError(f"model must be a path or a state_dict(), got {type(model).__name__}")
     path = Path(model)
     if path.suffix not in (SAFETENSORS, *_OF_TORCH):
         raise UsageError(f"{path}: a model must be a file {', '.join((SAFETENSORS, *_OF_TORCH))}")

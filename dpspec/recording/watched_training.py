@@ -278,8 +278,6 @@ class WatchedTraining:
         left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
-        if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
-            self.writer.write_weights(recorded_digests(inner_module(self._parts.model)))
         self.writer.end(
             {
                 **self._facts(),
@@ -287,7 +285,10 @@ class WatchedTraining:
                 "noised_without_update": left.noised,
             }
         )
-        self.writer, self.ended = None, self.writer
+        ended, self.writer = self.writer, None
+        self.ended = ended
+        if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
+            ended.write_weights(recorded_digests(inner_module(self._parts.model)))
 
     def _facts(self) -> dict[str, Any]:
         opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant

@@ -36,6 +36,12 @@ def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> Non
     assert "nothing bounds if a record is added" in added.reason
 
 
+def test_shuffled_batches_have_no_bound(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", clipping="adaptive", epochs=1, poisson=False, asked={"epsilon": 1e-3})
+    assert (found.costs[1].interval, found.verdict) == (None, "open")
+    assert "for Poisson samples only, not shuffled batches" in found.costs[1].method
+
+
 def other_count(optimizer: Any) -> None:
     optimizer.unclipped_num = torch.tensor(float(optimizer.sample_size))
 

@@ -239,7 +239,7 @@ def test_what_is_not_said_is_unknown(tmp_path):
     with dpspec.record(tmp_path / "run", model=model) as run, torch.no_grad():
         model.weight += 1.0
         run.stepped()
-    assert "batches not observed" in run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 400, every=True)
+    assert "unobserved batches" in run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 400, every=True)
     header, (step,), (kept,), _ = steps_of(tmp_path / "run")
     assert (step.drawn, step.rows, step.batches, step.told_steps) == (UNSEEN,) * 4
     unknown = ("noise_squares", "noise_multiplier", "clip_norm", "rate", "learning_rate", "divisor", "told_rate")

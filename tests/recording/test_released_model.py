@@ -100,6 +100,11 @@ def test_other_files_than_safetensors_are_refused(content: bytes, tmp_path: Path
         released_model(tmp_path / "file.safetensors")
 
 
+def test_a_module_is_no_state_dict(trained: Any) -> None:
+    with pytest.raises(UsageError, match=r"model must be a path or a state_dict\(\), got Linear"):
+        dpspec.check(trained[0], model=torch.nn.Linear(2, 2))
+
+
 def test_digests_of_files_are_those_of_torch(tmp_path: Path) -> None:
     kinds = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
     tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds}
@@ -121,7 +126,7 @@ def test_a_recording_without_digests_leaves_the_claim_open(trained: Any, tmp_pat
     try:
         checked = dpspec.check(folder, epsilon=50, model=state)
         assert not checked.proved
-        assert "cannot be compared" in channel_of(checked).text
+        assert "cannot be compared: the recording has no weights.json" in channel_of(checked).text
     finally:
         (tmp_path / WEIGHTS).rename(folder / WEIGHTS)
     assert read_table(folder / WEIGHTS) == RunFolder.open(folder).weights

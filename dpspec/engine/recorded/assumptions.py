@@ -15,7 +15,7 @@ from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
-from dpspec.recording.folder.weights import ReleasedModel
+from dpspec.recording.folder.weights import WEIGHTS, ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
@@ -285,7 +285,8 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         return
     recorded = run.folder.weights
     if recorded is None:
-        reason = run.missing_end or "each rank holds rows of the model, and none the whole"
+        sharded = "each rank holds rows of the model, and none the whole"
+        reason = run.missing_end or (sharded if run.header.shards else f"the recording has no {WEIGHTS}")
         yield stated("released-model", f", but {released.name} cannot be compared: {reason}", "unchecked")
         return
     equal, sentence = released.sentence(recorded)

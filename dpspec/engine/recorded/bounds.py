@@ -126,9 +126,9 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     if quiet:
         named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
         return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
-    rates = [rate for rate in run.rates if rate is not None]
+    rates, adaptive = [rate for rate in run.rates if rate is not None], run.header.clipping == "adaptive"
     if len(rates) == len(noise):
-        if run.header.clipping == "adaptive":
+        if adaptive:
             return _adaptive_epsilon(run, noise, rates, adjacency, delta, size)
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
@@ -137,6 +137,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
         reason = "were not observed at every step" if run.header.is_poisson else reason
         return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {reason}")
+    if adaptive:
+        return ScheduleEpsilon(None, f"adaptive clipping has a bound for Poisson samples only, not {scheme} batches")
     if adjacency == ADD_REMOVE:
         return ScheduleEpsilon(None, f"{scheme} batches all change when a record is added: nothing bounds that")
     internal = run.internal
@@ -163,7 +165,14 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     size, records = header.batch_size or 0, header.records or 0
     sigma = max((math.inf if value is None else value for value in noise), default=math.inf)
     whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
-    if header.scheme != "shuffled" or not whole_run or not _SMALLEST <= sigma < math.inf or not 1 < size <= records:
+    whole_run = whole_run and header.clipping != "adaptive"
+    if (
+        header.scheme != "shuffled"
+        or header.clipping == "adaptive"
+        or not whole_run
+        or not _SMALLEST <= sigma < math.inf
+        or not 1 < size <= records
+    ):
         return None
     batches = (records // size, -(-records // size))  # the loader drops an incomplete last batch, or keeps it
     drops, keeps = (

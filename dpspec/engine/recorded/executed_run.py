@@ -230,6 +230,7 @@ def _executed(
     run_channels = channels(checks, needed)
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
+    executed = f"{executed_sentence(run)}{verified}"
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
@@ -239,7 +240,7 @@ def _executed(
         section=Recording(
             steps=run.steps,
             ended=run.end is not None,
-            setup=(*setup(run), f"SHA-256 of the recorded files: {digest}"),
+            setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
             cautions=tuple(cautions(run, canaries, infinite=unbounded is not None)),
             unrecognized=tuple(unrecognized(run)),
             phases=tuple(phases[:_MOST_PHASES]),
@@ -252,7 +253,7 @@ def _executed(
             public=public,
             rules=rules,
             confirm=tuple(confirmations(run, first, public, released=bool(verified))),
-            ran=f"{executed_sentence(run)}{verified}",
+            ran=executed,
             facts=tuple(run_facts(run, bad)),
         ),
     )

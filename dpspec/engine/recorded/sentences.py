@@ -95,7 +95,7 @@ def executed_sentence(run: RecordedRun) -> str:
     optimizer = header.inner or header.optimizer or "no optimizer"
     clipping = f" with {header.clipping} clipping" if header.clipping not in ("flat", "own") else ""
     clipping += f" in {header.world} processes" if header.world else ""
-    schemes = {"none": "batches not observed", "unknown": "batches of an unknown kind"}
+    schemes = {"none": "unobserved batches", "unknown": "batches of an unknown kind"}
     batches = schemes.get(header.scheme, f"{header.scheme} batches")
     batches = "batches reported by the loop" if reports_batches(run) else batches
     records_text = f" of {header.records:,} records" if header.records else ""
