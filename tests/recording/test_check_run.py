@@ -105,8 +105,8 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
 
 
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
-    found = recorded(tmp_path / "run", scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), epochs=2)
-    exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(20)], grid=5e-3)
+    found = recorded(tmp_path / "run", scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), epochs=3)
+    exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(30)], grid=5e-3)
     assert not found.costs[1].tight
     assert exact * (1 - 1e-4) <= found.costs[1].interval.upper <= 1.01 * exact
 
