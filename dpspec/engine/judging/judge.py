@@ -306,6 +306,9 @@ def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
     for audit, of_audit in zip(audits, findings, strict=True):
         require_consistent(audit.spec.name, audit.spec.mechanism.kind, of_audit)
     tests = ClaimTests(audits, findings)
+    claims: list[list[TestedClaim]] = [[] for _ in audits]
+    for tested in tests.claims:
+        claims[tested.number].append(tested)
     rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
     judged = []
     for number, audit in enumerate(audits):
@@ -322,7 +325,7 @@ def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
             rejected=rejected[number],
             tests=tests,
         )
-        verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
+        verdicts = tuple(map(evaluator.verdict, claims[number]))
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))
     return tuple(judged)
 
