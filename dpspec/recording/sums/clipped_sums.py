@@ -92,10 +92,12 @@ class Contributions:
     @torch.no_grad()
     def sampled_lengths(self) -> Tensor:
         """(b,) the norms before clipping, of some coordinates only."""
-        passes = [[part.detach() for part in rows_of(p)] for p in self._smallest]
-        rows = [torch.cat([part.flatten(1) if part.dim() > 1 else part[:, None] for part in parts]) for parts in passes]
-        parts = [part[:, :_COORDINATES].to(rows[0].device, torch.float64) for part in rows]
-        lengths: Tensor = torch.linalg.vector_norm(torch.cat(parts, dim=1), dim=1)
+        flat_rows = []
+        for p in self._smallest:
+            passes = [gradient.detach() for gradient in rows_of(p)]
+            flat_rows.append(torch.cat([g.flatten(1) if g.dim() > 1 else g[:, None] for g in passes]))
+        coordinates = [rows[:, :_COORDINATES].to(flat_rows[0].device, torch.float64) for rows in flat_rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat(coordinates, dim=1), dim=1)
         return lengths
 
     @torch.no_grad()
