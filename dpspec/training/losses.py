@@ -90,7 +90,7 @@ def checked_loss(function: RecordLoss, classes: int) -> RecordLoss:
 def _require_separate(function: RecordLoss, outputs: Tensor, targets: Tensor) -> None:
     values, gradients = _evaluated(function, outputs, targets)
     if not all(map(_alike, (values, gradients), _evaluated(function, outputs, targets))):
-        raise ModelError("the loss draws random numbers, so that the seed of the run would not determine it")
+        raise ModelError("the loss differs in a second call: it draws random numbers, or remembers earlier records")
     for index in range(len(outputs)):
         record = slice(index, index + 1)
         alone, gradient = _evaluated(function, outputs[record], targets[record])

@@ -116,7 +116,16 @@ def in_place(outputs, targets):
     return cross_entropy(outputs, targets)
 
 
+MEAN: list[torch.Tensor] = []
+
+
+def running_mean(outputs, targets):
+    MEAN.append(outputs.detach().mean())
+    return cross_entropy(outputs, targets) * sum(MEAN)
+
+
 REFUSED = {
+    "memory": (running_mean, "remembers earlier records"),
     "mean": (lambda o, t: cross_entropy(o, t).mean(), "returns one value for the batch, and 5 records need shape"),
     "pairs": (lambda o, t: o, r"returns shape \[5, 4\]"),
     "number": (lambda o, t: 3.0, "returns a float"),
