@@ -180,9 +180,9 @@ class RankWatch:
             order = torch.arange(key[2])
             if key[0]:
                 order = torch.randperm(key[2], generator=torch.Generator().manual_seed(key[1]))
-            places = np.empty(key[2], dtype=np.int64)
-            places[order.numpy()] = np.arange(key[2])
-            self._order = key, places
+            positions = np.empty(key[2], dtype=np.int64)
+            positions[order.numpy()] = np.arange(key[2])
+            self._order = key, positions
         in_range = drawn[(drawn >= 0) & (drawn < key[2])]
         mine = self._order[1][in_range] % world == self.group.rank
         return len(drawn) - int(mine.sum()), self._digest_of(b"order", repr(key).encode())

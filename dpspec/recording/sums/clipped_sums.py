@@ -93,9 +93,9 @@ class Contributions:
     def sampled_lengths(self) -> Tensor:
         """(b,) the norms before clipping, of some coordinates only."""
         passes = [[part.detach() for part in rows_of(p)] for p in self._smallest]
-        rows = [torch.cat([part.flatten(1) if part.dim() > 1 else part[:, None] for part in parts]) for parts in passes]
-        parts = [part[:, :_COORDINATES].to(rows[0].device, torch.float64) for part in rows]
-        lengths: Tensor = torch.linalg.vector_norm(torch.cat(parts, dim=1), dim=1)
+        rows = [torch.cat([part.flatten(1) if part.dim() > 1 else part[:, None] for part in of_p]) for of_p in passes]
+        columns = [row[:, :_COORDINATES].to(rows[0].device, torch.float64) for row in rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat(columns, dim=1), dim=1)
         return lengths
 
     @torch.no_grad()
