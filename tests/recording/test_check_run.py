@@ -182,7 +182,7 @@ def real_divisor(training):
         ({"script": repeated_noise}, "independent-noise", ""),
         ({"prepare": after_each("add_noise", without_first_bias), "epochs": 6}, "per-layer-noise", "0.bias"),
         ({"prepare": HALF_THE_NOISE}, "noise-scale", "relative to the declared scale"),
-        ({"prepare": loose_clipping, "clip": 0.05}, "clipping", "clipped sums that differ"),
+        ({"prepare": loose_clipping, "clip": 0.05}, "clipping", "sum longer than its clipped contributions"),
         ({"prepare": real_divisor}, "data-independent-hyperparameters", "divisor of the gradient"),
     ],
 )

@@ -38,7 +38,7 @@ def fired_rules(
     ignore: Collection[str] = (),
 ) -> tuple[FiredRule, ...]:
     """The rules that fire. select: the rules to evaluate, all if empty; ignore: rules that are not evaluated."""
-    facts = [] if run.end is None else _facts(run.end.rules)
+    facts = [] if run.end is None else facts_of_parts(run.end.rules)
     of_run = _rule_run(run, delta, group_size)
     fired = []
     for name, rule in installed_rules().items():
@@ -64,7 +64,7 @@ def _caution(rule: Rule, part_facts: Sequence[Mapping[str, object]], run: RuleRu
         raise RecordingError(f"rule {rule.name}: cannot read its facts in the recording: {error}") from None
 
 
-def _facts(rules: object) -> list[Mapping[str, object]]:
+def facts_of_parts(rules: object) -> list[Mapping[str, object]]:
     part_facts = rules if isinstance(rules, list | tuple) else [rules]
     return [part for part in part_facts if isinstance(part, Mapping)]
 

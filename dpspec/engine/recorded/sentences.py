@@ -1,6 +1,6 @@
 """Sentences on a recorded run for its user: conditions to confirm, the executed schedule, and faults."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
+from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.text import joined
@@ -50,16 +51,10 @@ def confirmations(
 
 def _no_copies(run: RecordedRun) -> str:
     """The fact that no two records are equal, if the rule on copies read the dataset and no part has any."""
-    part_facts = [] if run.end is None else run.end.rules
-    copy_facts = [
-        part.get("duplicate-records")
-        for part in (part_facts if isinstance(part_facts, list | tuple) else [part_facts])
-        if isinstance(part, dict) and part
-    ]
-    read = [facts for facts in copy_facts if isinstance(facts, dict) and facts.get("rows")]
-    return (
-        " (no two are equal)" if read and len(read) == len(copy_facts) and all(f.get("most") == 1 for f in read) else ""
-    )
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    copies = [facts.get("duplicate-records") for facts in part_facts if facts]
+    unique = [isinstance(facts, Mapping) and facts.get("rows") and facts.get("most") == 1 for facts in copies]
+    return " (no two are equal)" if unique and all(unique) else ""
 
 
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
