@@ -92,10 +92,9 @@ class Contributions:
     @torch.no_grad()
     def sampled_lengths(self) -> Tensor:
         """(b,) the norms before clipping, of some coordinates only."""
-        passes = [[part.detach() for part in rows_of(p)] for p in self._smallest]
-        rows = [torch.cat([part.flatten(1) if part.dim() > 1 else part[:, None] for part in parts]) for parts in passes]
-        parts = [part[:, :_COORDINATES].to(rows[0].device, torch.float64) for part in rows]
-        lengths: Tensor = torch.linalg.vector_norm(torch.cat(parts, dim=1), dim=1)
+        rows = [torch.cat([_matrix(gradients) for gradients in rows_of(p)]) for p in self._smallest]
+        columns = [matrix[:, :_COORDINATES].to(rows[0].device, torch.float64) for matrix in rows]
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat(columns, dim=1), dim=1)
         return lengths
 
     @torch.no_grad()
@@ -126,6 +125,11 @@ def rows_of(parameter: Any) -> list[Tensor]:
     """The per-sample gradients of a parameter, one tensor for each backward pass."""
     rows = parameter.grad_sample
     return rows if isinstance(rows, list) else [rows]
+
+
+def _matrix(gradients: Tensor) -> Tensor:
+    """(b, coordinates); b may be 0."""
+    return gradients.detach().flatten(1) if gradients.dim() > 1 else gradients.detach()[:, None]
 
 
 def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list[Tensor]:
