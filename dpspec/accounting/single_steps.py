@@ -193,10 +193,10 @@ class SingleSteps:
                         best = min(best, alpha + (target_power - power) * (1.0 - alpha) / (1.0 - power))
         return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), target_power * (1.0 + 4.0 * EPS))
 
-    def answer(self, question: Question, known: Interval = UNKNOWN) -> Interval:
+    def answer(self, question: Question, composed: Interval = UNKNOWN) -> Interval:
         """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other.
 
-        An end of an epsilon that does not narrow the ``known`` interval is not searched for.
+        An end of an epsilon that does not narrow the ``composed`` answer is not searched for.
         """
         log, trivial = question.value, bound_without_grid(question, self._phases, self._sides)
         if question.kind == "delta":
@@ -209,9 +209,9 @@ class SingleSteps:
             interval = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
         else:
             lower, upper, rounding = 0.0, trivial.upper, 4.0 * EPS * abs(log)
-            if known.upper == math.inf or self.log_upper(known.upper) <= log - rounding:
+            if composed.upper == math.inf or self.log_upper(composed.upper) <= log - rounding:
                 upper = self._smallest_epsilon(log - rounding, trivial.upper)
-            if known.lower == 0.0 or self.log_lower(known.lower) > log + rounding:
+            if composed.lower == 0.0 or self.log_lower(composed.lower) > log + rounding:
                 lower = self._largest_epsilon(log + rounding, upper)
             interval = _ordered(lower, upper)
         low = interval if interval.lower >= trivial.lower else trivial
