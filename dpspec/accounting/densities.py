@@ -291,9 +291,11 @@ class OpposedRatio:
     def inverse(self, values: Floats) -> Floats:
         """The outputs with these ``values`` (n,) of the ratio, by Newton's method between bounds."""
         low, high, reach = np.full(values.shape, -1.0), np.full(values.shape, 1.0), 1.0
-        while bool((below := self(low) > values).any() | (above := self(high) < values).any()) and reach < 1e100:
+        below, above = self(low) > values, self(high) < values
+        while bool(below.any() or above.any()) and reach < 1e100:
             reach *= 4.0
             low, high = np.where(below, low - reach, low), np.where(above, high + reach, high)
+            below, above = self(low) > values, self(high) < values
         z = 0.5 * (low + high)
         for _ in range(200):
             value, slope, noise = self.evaluate(z)

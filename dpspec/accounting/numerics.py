@@ -472,7 +472,11 @@ class _Search:
     ) -> tuple[float, float]:
         """Narrow a bracket until it is fine enough; a guess that does not halve it is followed by the middle."""
         guessing = guess is not None
-        while (middle := self.find_middle(*(ends := sorted((value, fails_at))))) is not None:
+        while True:
+            ends = sorted((value, fails_at))
+            middle = self.find_middle(*ends)
+            if middle is None:
+                return value, fails_at
             expected = guess(*map(self.parameter, ends)) if guess is not None and guessing else None
             probe = middle if expected is None else self.snap_guess(expected, *ends) or middle
             if self.ask(probe):
@@ -480,7 +484,6 @@ class _Search:
             else:
                 fails_at = probe
             guessing = not guessing or min(value, fails_at) >= middle or max(value, fails_at) <= middle
-        return value, fails_at
 
     def probe_beyond(self, end: float, limit: float) -> tuple[float, ...]:
         """Probe a factor of two past this end; return that value if its answer contradicts monotonicity.

@@ -143,8 +143,9 @@ class GridRefinement:
             self._steps = 0
             for part, steps in side:
                 self._steps += steps
-                if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
-                    most, self._period, self._aligned = steps, period, part.aligned  # of the phase with most steps
+                period = part.period or 0.0
+                if period > 0.0 and (steps, period) > (most, self._period):  # of the phase with most steps
+                    most, self._period, self._aligned = steps, period, part.aligned
         first = last = items[0].saddle.epsilon
         for item in items:
             first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
