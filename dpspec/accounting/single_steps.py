@@ -193,17 +193,10 @@ class SingleSteps:
                         best = min(best, alpha + (target_power - power) * (1.0 - alpha) / (1.0 - power))
         return min(best * (1.0 + _ROUNDING) + math.ulp(0.0), target_power * (1.0 + 4.0 * EPS))
 
-<<<<<<< HEAD
-    def answer(self, question: Question, previous: Interval = UNKNOWN) -> Interval:
-        """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other.
-
-        An end of an epsilon that does not narrow the ``previous`` interval is not searched for.
-=======
     def answer(self, question: Question, composed: Interval = UNKNOWN) -> Interval:
         """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other.
 
         An end of an epsilon that does not narrow the ``composed`` answer is not searched for.
->>>>>>> h-numerics
         """
         log, trivial = question.value, bound_without_grid(question, self._phases, self._sides)
         if question.kind == "delta":
@@ -216,15 +209,9 @@ class SingleSteps:
             interval = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
         else:
             lower, upper, rounding = 0.0, trivial.upper, 4.0 * EPS * abs(log)
-<<<<<<< HEAD
-            if previous.upper == math.inf or self.log_upper(previous.upper) <= log - rounding:
-                upper = self._smallest_epsilon(log - rounding, trivial.upper)
-            if previous.lower == 0.0 or self.log_lower(previous.lower) > log + rounding:
-=======
             if composed.upper == math.inf or self.log_upper(composed.upper) <= log - rounding:
                 upper = self._smallest_epsilon(log - rounding, trivial.upper)
             if composed.lower == 0.0 or self.log_lower(composed.lower) > log + rounding:
->>>>>>> h-numerics
                 lower = self._largest_epsilon(log + rounding, upper)
             interval = _ordered(lower, upper)
         low = interval if interval.lower >= trivial.lower else trivial

@@ -137,11 +137,7 @@ def step_of(release: Release, group_size: int) -> Step:
 
 
 def _capped_step(release: Release, k: int) -> Step:
-<<<<<<< HEAD
-    """A Poisson sample, cut to at most ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
-=======
     """A Poisson sample that keeps at most ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
->>>>>>> h-numerics
 
     In every batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step.
     """

@@ -211,13 +211,10 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
-<<<<<<< HEAD
-=======
     "coefficients of one": (
         lambda t, rank: setattr(t.model, "get_clipping_coef", lambda: torch.ones(len(t.model.get_norm_sample()))),
         checks.GHOST_NORMS,
     ),
->>>>>>> h-watch
     "second pass without coefficients": (
         lambda t, rank: setattr(Losses, "backward", second_pass_of_equal_weights),
         checks.SECOND_PASS,
