@@ -94,7 +94,7 @@ class RecordedStrategy(Strategy):
                 raise UsageError(f"more than clients={self._clients} took part")
             (client_arrays,) = message.content.array_records.values()
             updates[number] = [old - part for old, part in zip(start, _tensors(client_arrays), strict=True)]
-        mean = [old - sum(clipped) / len(messages) for old, *clipped in zip(start, *updates.values(), strict=True)]
+        mean = [old - sum(changes) / len(messages) for old, *changes in zip(start, *updates.values(), strict=True)]
         before, after = self._average or (new, new)
         if all(_is_rounded(part, exact, len(messages)) for part, exact in zip(before, mean, strict=True)):
             before = mean

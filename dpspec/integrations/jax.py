@@ -43,7 +43,7 @@ class Steps:
             grad_norms: The norms of their gradients before clipping, (b,) or longer if the batch is filled at its end.
             total: The sum of the clipped gradients, a pytree.
             noisy: The same with noise.
-            gradient: The input of the optimizer: ``noisy`` over a divisor.
+            gradient: The gradient that the optimizer got: ``noisy`` over a divisor.
             params: The parameters after the step.
 
         Raises:

@@ -127,5 +127,5 @@ def _mixture_refusals(release: Release, largest: int, location: dps.Path) -> Ite
         message = f"probabilities must sum to 1, got {math.fsum(release.probabilities):.12g}"
         yield kit.bad_value(message, (*location, "probabilities"))
     if largest > 1:
-        message = f"a declared mixture describes one record, not a group of {largest}"
+        message = f"a declared mixture covers one record, not a group of {largest}"
         yield kit.unsupported(message, (*location, "kind"), "use gaussian with rate")

@@ -137,9 +137,9 @@ def step_of(release: Release, group_size: int) -> Step:
 
 
 def _capped_step(release: Release, k: int) -> Step:
-    """A Poisson sample that keeps at most ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
+    """A Poisson sample with a cap of ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
 
-    In every batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step.
+    In any batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step.
     """
     noise = release.sigma / release.sensitivity
     smaller = release.records - k
