@@ -20,6 +20,9 @@ from campaigns.lower_bounds import bounds as dpspec_bounds
 
 SIGNIFICANCE = 0.05
 
+#: Opake's default rule with a tenth of its grid, evaluated on a fifth of the runs.
+SLOW = "opake gdp"
+
 Ranks = np.ndarray[Any, np.dtype[np.float64]]
 Rule = Callable[[Ranks, Ranks], float]
 
@@ -65,8 +68,8 @@ def opake_rules() -> dict[str, Rule]:
         "opake eps_delta": lambda present, absent: float(
             estimate(present, absent).eps_delta().epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
         ),
-        "opake gdp (default)": lambda present, absent: float(
-            estimate(present, absent).epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
+        SLOW: lambda present, absent: float(
+            estimate(present, absent).gdp(grid_size=1000).epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
         ),
     }
 
@@ -90,7 +93,9 @@ def main() -> None:
     for mechanism in mechanisms():
         truth = mechanism.epsilon()
         lower = {"dpspec epsilon": dpspec_bounds(mechanism, options.canaries, options.runs)[0]}
-        lower |= {name: peer_bounds(rule, mechanism, options.canaries, options.runs) for name, rule in rules.items()}
+        for name, rule in rules.items():
+            runs = -(-options.runs // 5) if name == SLOW else options.runs
+            lower[name] = peer_bounds(rule, mechanism, options.canaries, runs)
         for name, bounds in lower.items():
             share = float((bounds > truth).mean())
             print(

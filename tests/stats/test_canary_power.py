@@ -16,6 +16,8 @@ def test_quoted_values_are_those_of_the_table_in_the_documents(kind: str) -> Non
         text = canary_power.measured(kind, all_iterates=all_iterates)
         assert f"a median of {median:.2f} of a proved epsilon of 2.06, at most {most:.2f}" in text
         assert median <= most <= canary_power.MEASURED_EPSILON
+        strongest = max(values[all_iterates][0] for values in canary_power.MEASURED.values())
+        assert (f" canaries: {strongest:.2f}" in text) == (median < strongest)
 
 
 def test_the_largest_epsilon_is_the_bound_of_correct_guesses() -> None:

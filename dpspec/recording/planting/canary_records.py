@@ -237,11 +237,11 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
         used_ids = [*occurring_ids.tolist(), *vocabulary.special, *vocabulary.template]
         free = np.setdiff1d(np.arange(size), used_ids)
         if len(free) < count:
-            number = "a token id" if vocabulary.tokens == 1 else f"{vocabulary.tokens} token ids"
+            ids_per_canary = "a token id" if vocabulary.tokens == 1 else f"{vocabulary.tokens} token ids"
             raise UsageError(
-                f"{len(records)} canaries of kind 'new-tokens' need {number} each, and {len(free)} of the {size} ids "
-                f"occur in no record: plant {len(free) // vocabulary.tokens} at most, or agree by extend=True to a "
-                f"model with {size + count} ids"
+                f"{len(records)} canaries of kind 'new-tokens' need {ids_per_canary} each, and {len(free)} of the "
+                f"{size} ids occur in no record: plant {len(free) // vocabulary.tokens} at most, or agree by "
+                f"extend=True to a model with {size + count} ids"
             )
         unused = chance.choice(free, count, replace=False)
     canary_tokens = chance.permutation(unused).reshape(len(records), vocabulary.tokens)
