@@ -188,7 +188,7 @@ def orthogonal(request: Asked) -> SignBlocks:
 
 
 def mislabelled(request: Asked) -> Records:
-    (x, y), rng, classes = _rows(request), np.random.default_rng(request.seed), request.facts.classes
+    (x, y), rng, classes = training_rows(request), np.random.default_rng(request.seed), request.facts.classes
     if classes < 2:
         raise ValueError("mislabelled canaries require at least two classes")
     chosen = _some(request.count, len(x), rng)
@@ -197,7 +197,7 @@ def mislabelled(request: Asked) -> Records:
 
 def blank(request: Asked) -> Records:
     """Records with all features at their minimum and distinct labels, so at most one per class."""
-    (x, y), rng, classes = _rows(request), np.random.default_rng(request.seed), request.facts.classes
+    (x, y), rng, classes = training_rows(request), np.random.default_rng(request.seed), request.facts.classes
     if request.count > classes:
         raise ValueError(f"there are {classes} blank records at most, one for each label, not {request.count}")
     empty = np.full((request.count, *x.shape[1:]), x.min(), dtype=x.dtype)
@@ -209,7 +209,7 @@ def noise(request: Asked) -> Records:
 
     Texts get uniform token ids 1..vocabulary - 1; 0 is the padding.
     """
-    (x, y), rng, vocabulary = _rows(request), np.random.default_rng(request.seed), request.facts.vocabulary
+    (x, y), rng, vocabulary = training_rows(request), np.random.default_rng(request.seed), request.facts.vocabulary
     shape = (request.count, *x.shape[1:])
     if vocabulary is not None:
         features = rng.integers(1, vocabulary, size=shape).astype(x.dtype)
@@ -219,7 +219,7 @@ def noise(request: Asked) -> Records:
 
 
 def duplicate(request: Asked) -> Records:
-    (x, y), rng = _rows(request), np.random.default_rng(request.seed)
+    (x, y), rng = training_rows(request), np.random.default_rng(request.seed)
     chosen = _some(request.count, len(x), rng)
     return Records(x[chosen], y[chosen])
 
@@ -234,7 +234,7 @@ def least_variance(request: Asked) -> Records:
     Labels are the least likely ones by ridge regression, then the next; after all labels the opposite direction
     follows. A single record is that of ClipBKD (Jagielski, Ullman and Oprea 2020).
     """
-    (x, y), count, classes = _rows(request), request.count, request.facts.classes
+    (x, y), count, classes = training_rows(request), request.count, request.facts.classes
     if request.facts.vocabulary is not None:
         raise ValueError("texts have no directions of least variance")
     flat = x.reshape(len(x), -1).astype(np.float64)
@@ -263,7 +263,7 @@ def _some(count: int, records: int, rng: np.random.Generator) -> Array:
     return np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count]
 
 
-def _rows(request: Asked) -> tuple[Array, Array]:
+def training_rows(request: Asked) -> tuple[Array, Array]:
     if request.x is None or request.y is None or len(request.x) == 0:
         raise ValueError("canaries of this kind require training records")
     return request.x, request.y

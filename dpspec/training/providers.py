@@ -268,6 +268,16 @@ def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
     )
 
 
+#: Maximum number of proxy-crafted canaries, whose choice takes quadratic memory and cubic time.
+MOST_CRAFTED = 5000
+
+
+def proxy_crafted_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
+    if facts.vocabulary is not None or facts.features > MOST_FEATURES:
+        return 0, f"proxy models take records of up to {MOST_FEATURES} features, and no texts"
+    return MOST_CRAFTED, "the greedy choice takes quadratic memory"
+
+
 #: Canaries that are records, made by the functions of these names from training records.
 _RECORDS = {
     "mislabelled": "Training records with a wrong label",
@@ -275,11 +285,14 @@ _RECORDS = {
     "noise": "Uniform features between minimum and maximum, or uniform tokens, with a random label",
     "duplicate": "Unmodified training records",
     "least-variance": "Records along the directions of least variance with the least likely labels (ClipBKD)",
+    "proxy-crafted": "Records chosen greedily for distinct gradients in proxy models, for up to 5000 canaries",
 }
 _LIMITS = {
     "blank": "dpspec.training.providers:blank_limit",
     "least-variance": "dpspec.training.providers:least_variance_limit",
+    "proxy-crafted": "dpspec.training.providers:proxy_crafted_limit",
 }
+_MAKERS = {"proxy-crafted": "dpspec.training.crafted_canaries:proxy_crafted"}
 
 CANARIES = (
     Canary(
@@ -294,7 +307,7 @@ CANARIES = (
             summary=summary,
             space="input",
             reads_data=True,
-            make=f"dpspec.training.canaries:{kind.replace('-', '_')}",
+            make=_MAKERS.get(kind, f"dpspec.training.canaries:{kind.replace('-', '_')}"),
             limit=_LIMITS.get(kind, ""),
         )
         for kind, summary in _RECORDS.items()

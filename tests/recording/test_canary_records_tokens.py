@@ -122,6 +122,29 @@ def test_the_vocabulary_is_extended_only_on_request():
     assert all(int(row[-1]) not in range(25, 30) for row in plant(ids(), special=range(25, 30)).canaries)
 
 
+def test_templates_come_first_and_several_new_tokens_last() -> None:
+    """A record is the ids, a pair with shifted targets, or padded; targets are the new tokens alone."""
+    options = {"count": 9, "tokens": 3, "vocabulary": USED, "extend": True}
+    rows = np.array([row.tolist() for row in plant(ids(), template=[2, 1], **options).canaries])
+    assert (rows[:, :2] == [2, 1]).all()
+    assert sorted(rows[:, -3:].ravel()) == list(range(USED, USED + 27))
+    planted = plant(next_ids(), template=[2], **options)
+    assert planted.vocabulary == USED + 27
+    for inputs, targets in planted.canaries:
+        assert inputs[0] == 2
+        assert (inputs[-2:] >= USED).all()
+        assert torch.equal(targets[-3:-1], inputs[-2:])
+        assert (targets[-3:] >= USED).all()
+        assert (targets[:-3] == IGNORED).all()
+    for record in plant(padded(), template=[2], **options | {"tokens": 2}).canaries:
+        there = record["attention_mask"].nonzero().flatten()
+        assert record["input_ids"][0] == 2
+        assert (record["input_ids"][there[-2:]] >= USED).all()
+        assert (record["labels"] != IGNORED).nonzero().flatten().tolist() == there[-2:].tolist()
+    free = plant(ids(), count=9, template=[USED], vocabulary=USED + 10).canaries
+    assert all(int(row[0]) == USED and int(row[-1]) > USED for row in free)
+
+
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
@@ -130,7 +153,11 @@ def test_the_vocabulary_is_extended_only_on_request():
         (ids(), {"vocabulary": 0}, "vocabulary must be the model's number"),
         (ids(), {"special": [-1]}, "special must be token ids"),
         (ids() - 1, {}, "the token id -1: no vocabulary has it"),
-        (ids(), {"kind": "random-tokens", "extend": True}, "leave vocabulary and extend out"),
+        (ids(), {"kind": "random-tokens", "extend": True}, "leave vocabulary, extend, tokens and template out"),
+        (ids(), {"tokens": 0}, "tokens must be the number of new tokens"),
+        (ids(), {"tokens": 2, "vocabulary": USED + 31}, "30 canaries .* need 2 token ids each"),
+        (ids(), {"template": [SIZE]}, "template must be token ids from 0 to"),
+        (ids(), {"count": 9, "tokens": 3, "template": range(LENGTH - 2)}, "has no place for a template of"),
         (torch.zeros(9, 3, dtype=torch.int64), {"kind": "random-tokens"}, "fewer than two token ids"),
         (ids(length=1), {}, "two token ids or more"),
         (torch.randn(9, 4), {}, "is not a sequence of token ids"),

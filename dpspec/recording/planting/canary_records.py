@@ -180,11 +180,13 @@ Key: TypeAlias = int | str | None
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """The ids of a model. size: their number. extend: whether canaries get ids from ``size`` on. special: ids that no
-    canary gets."""
+    canary gets. tokens: number of new tokens per canary. template: first ids of every canary."""
 
     size: int | None = None
     extend: bool = False
     special: tuple[int, ...] = ()
+    tokens: int = 1
+    template: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         size = self.size
@@ -195,6 +197,8 @@ class Vocabulary:
             for token_id in self.special
         ):
             raise UsageError("special must be token ids, integers from 0 on")
+        if type(self.tokens) is not int or self.tokens < 1:
+            raise UsageError(f"tokens must be the number of new tokens per canary, from 1 on, got {self.tokens!r}")
 
 
 def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[Any]:
@@ -210,30 +214,39 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
         there[ids] = True
     occurring_ids = np.flatnonzero(there)
     if kind == RANDOM_TOKENS:
-        if vocabulary.size is not None or vocabulary.extend:
-            raise UsageError("canaries of kind 'random-tokens' have ids of the data: leave vocabulary and extend out")
+        if vocabulary != Vocabulary(special=vocabulary.special):
+            raise UsageError(
+                "canaries of kind 'random-tokens' have ids of the data: leave vocabulary, extend, tokens and template "
+                "out"
+            )
         ordinary_ids = np.setdiff1d(occurring_ids, vocabulary.special)
         if len(ordinary_ids) < 2:
             raise UsageError("the records of the dataset have fewer than two token ids that are not special")
         return [form.replaced(record, lambda old: chance.choice(ordinary_ids, len(old))) for record in records]
-    size, count = vocabulary.size, len(records)
+    size, count = vocabulary.size, len(records) * vocabulary.tokens
     if size is None:
         raise UsageError("kind 'new-tokens' needs vocabulary, the model's number of token ids")
     if int(occurring_ids[-1]) >= size:
         raise UsageError(
             f"a record has the token id {occurring_ids[-1]}, and vocabulary={size} has the ids 0 to {size - 1}"
         )
+    if not all(type(token) is int and 0 <= token < size for token in vocabulary.template):
+        raise UsageError(f"template must be token ids from 0 to {size - 1}")
     unused = np.arange(size, size + count)
     if not vocabulary.extend:
-        free = np.setdiff1d(np.arange(size), [*occurring_ids.tolist(), *vocabulary.special])
+        used_ids = [*occurring_ids.tolist(), *vocabulary.special, *vocabulary.template]
+        free = np.setdiff1d(np.arange(size), used_ids)
         if len(free) < count:
+            ids_per_canary = "a token id" if vocabulary.tokens == 1 else f"{vocabulary.tokens} token ids"
             raise UsageError(
-                f"{count} canaries of kind 'new-tokens' need a token id each, and {len(free)} of the {size} ids occur "
-                f"in no record: plant {len(free)} at most, or agree by extend=True to a model with {size + count} ids"
+                f"{len(records)} canaries of kind 'new-tokens' need {ids_per_canary} each, and {len(free)} of the "
+                f"{size} ids occur in no record: plant {len(free) // vocabulary.tokens} at most, or agree by "
+                f"extend=True to a model with {size + count} ids"
             )
         unused = chance.choice(free, count, replace=False)
-    canary_tokens = chance.permutation(unused)
-    return [form.ending_in(record, int(token)) for record, token in zip(records, canary_tokens, strict=True)]
+    canary_tokens = chance.permutation(unused).reshape(len(records), vocabulary.tokens)
+    template = np.array(vocabulary.template, dtype=np.int64)
+    return [form.ending_in(record, template, tokens) for record, tokens in zip(records, canary_tokens, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -299,15 +312,21 @@ class _Form:
         following = np.append(ids[1:], draw(targets[-1:])) if self.shifted else ids
         return self._rebuilt(record, {self.ids: ids, self.targets: np.where(targets == IGNORED, IGNORED, following)})
 
-    def ending_in(self, record: Any, token: int) -> Any:
-        """The record with ``token`` as its last attended id and only target."""
-        ids, last = self._part(record, self.ids).copy(), self._attended(record)[-1]
-        if not self.shifted:
-            ids[last] = token
+    def ending_in(self, record: Any, template: Array, tokens: Array) -> Any:
+        """The record with ``template`` as its first attended ids, and ``tokens`` as its last ones and only targets."""
+        ids, there = self._part(record, self.ids).copy(), self._attended(record)
+        inputs = tokens[:-1] if self.shifted else tokens
+        if len(there) < max(1 - self.shifted, len(template)) + len(inputs):
+            raise UsageError(
+                f"a record of {len(there)} token ids has no place for a template of {len(template)} ids and "
+                f"{len(tokens)} new tokens after the first id"
+            )
+        ids[there[: len(template)]] = template
+        ids[there[len(there) - len(inputs) :]] = inputs
         if self.targets is None:
             return self._rebuilt(record, {self.ids: ids})
         targets = np.full_like(self._part(record, self.targets), IGNORED)
-        targets[last] = token
+        targets[there[-len(tokens) :]] = tokens
         return self._rebuilt(record, {self.ids: ids, self.targets: targets})
 
     def _attended(self, record: Any) -> Array:

@@ -58,6 +58,8 @@ def plant(
     vocabulary: int | None = None,
     extend: bool = False,
     special: Sequence[int] = (),
+    tokens: int = 1,
+    template: Sequence[int] = (),
     copies: int = 1,
     seed: int | None = None,
 ) -> Planted:
@@ -84,9 +86,11 @@ def plant(
         vocabulary: The model's number of token ids, for ``new-tokens``. Records are sequences of ids, ``(ids,)``,
             ``(ids, targets)`` or mappings with ``input_ids`` and optionally ``labels`` and ``attention_mask``; targets
             are the ids or the next ids. A new token is the only target of its canary, the others are -100.
-        extend: Whether the canaries' ids start at ``vocabulary``: the model must have ``vocabulary + count`` ids
-            (:attr:`Planted.vocabulary`). By default they are ids below ``vocabulary`` that no record has.
+        extend: Whether the canaries' ids start at ``vocabulary``: the model must have ``vocabulary + count * tokens``
+            ids (:attr:`Planted.vocabulary`). By default they are ids below ``vocabulary`` that no record has.
         special: Ids that no token canary gets, for example the padding id.
+        tokens: The number of new tokens at the end of each canary, all targets, for ``new-tokens``.
+        template: The first ids of each canary, the same for all, for ``new-tokens``; by default a record's first ids.
         copies: The number of records of each canary, which share one bit and one score. The lower bound is then one
             for groups of this size.
         seed: In [0, 2**63), for bits and canaries, and is recorded; by default the system's randomness.
@@ -109,9 +113,10 @@ def plant(
         raise UsageError(f"copies must be an integer from 1 on, with at most {MOST} copies in total, got {copies!r}")
     if classes is not None and (type(classes) is not int or classes < 1):
         raise UsageError(f"classes must be an integer of at least 1, got {classes!r}")
-    ids = Vocabulary(size=vocabulary, extend=extend, special=tuple(special))
+    ids = Vocabulary(size=vocabulary, extend=extend, special=tuple(special), tokens=tokens, template=tuple(template))
     if ids != _ANY and kind not in TOKEN_KINDS:
-        raise UsageError("vocabulary, extend and special are for canaries of kind 'new-tokens' and 'random-tokens'")
+        names = "vocabulary, extend, special, tokens and template"
+        raise UsageError(f"{names} are for canaries of kind 'new-tokens' and 'random-tokens'")
     source = CoinSource.of(seed)
     if kind == GRADIENTS:
         if classes is not None or label is not None or collate is not None or copies > 1:
@@ -155,7 +160,7 @@ class Planted(Dataset[Any]):
         self.collate, self.copies = collate, copies
         self._records = len(dataset)
         self.count = len(canaries) if count is None else count
-        self.new_ids = self.count if vocabulary.extend else 0
+        self.new_ids = self.count * vocabulary.tokens if vocabulary.extend else 0
         self.vocabulary = None if vocabulary.size is None else vocabulary.size + self.new_ids
         self._coins = source.coins(self.count)
         self._there = np.concatenate([np.ones(1, dtype=np.int8), np.repeat(self._coins, copies)])

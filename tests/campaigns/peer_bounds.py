@@ -1,0 +1,106 @@
+"""Lower bounds of other programs on the scores of :mod:`campaigns.lower_bounds`, which prints dpspec's.
+
+    python tests/campaigns/peer_bounds.py [--runs 200] [--canaries 500]
+
+Needs jax-privacy and opake-auditing in the environment. Prints, for each mechanism and rule, the truth, the median of
+bound / truth and the share of runs above the truth. A canary's score is its rank, so that all rules see the same order.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from campaigns.lower_bounds import DELTA, mechanisms
+
+SIGNIFICANCE = 0.05
+
+#: Opake's default rule with a tenth of its grid, evaluated on a tenth of the runs.
+SLOW = "opake gdp"
+
+Ranks = np.ndarray[Any, np.dtype[np.float64]]
+Rule = Callable[[Ranks, Ranks], float]
+
+
+def jax_privacy_rules() -> dict[str, Rule]:
+    from jax_privacy.auditing import CanaryScoreAuditor
+
+    return {
+        "jax-privacy one_run": lambda present, absent: float(
+            CanaryScoreAuditor(present, absent).epsilon_one_run(SIGNIFICANCE, DELTA)
+        ),
+        "jax-privacy one_run_fdp": lambda present, absent: float(
+            CanaryScoreAuditor(present, absent).epsilon_one_run_fdp(SIGNIFICANCE, DELTA)
+        ),
+        "jax-privacy from_gdp": lambda present, absent: float(
+            CanaryScoreAuditor(present, absent).epsilon_from_gdp(SIGNIFICANCE, DELTA)
+        ),
+        "jax-privacy clopper_pearson": lambda present, absent: float(
+            CanaryScoreAuditor(present, absent).epsilon_clopper_pearson(SIGNIFICANCE, DELTA)
+        ),
+    }
+
+
+def opake_rules() -> dict[str, Rule]:
+    from opake.api.auditing.one_run._estimate import OneRunEstimate
+    from opake.api.auditing.one_run._roc import get_tn_fn_counts
+
+    def estimate(present: Ranks, absent: Ranks) -> Any:
+        thresholds, true_negatives, false_negatives = get_tn_fn_counts(present, absent)
+        return OneRunEstimate(
+            n_in=len(present),
+            n_out=len(absent),
+            thresholds=thresholds,
+            tn_counts=true_negatives,
+            fn_counts=false_negatives,
+            tp_counts=(false_negatives[-1] - false_negatives)[::-1],
+            fp_counts=(true_negatives[-1] - true_negatives)[::-1],
+            in_scores=present,
+            out_scores=absent,
+        )
+
+    return {
+        "opake eps_delta": lambda present, absent: float(
+            estimate(present, absent).eps_delta().epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
+        ),
+        SLOW: lambda present, absent: float(
+            estimate(present, absent).gdp(grid_size=1000).epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
+        ),
+    }
+
+
+def peer_bounds(rule: Rule, mechanism: Any, canaries: int, runs: int) -> Ranks:
+    """Bounds on epsilon (runs,), seeds 0, 1, ..., on the scores of ``lower_bounds.bounds``."""
+    bounds = []
+    for seed in range(runs):
+        coins = np.array(list(mechanism.outcomes(canaries, np.random.default_rng(seed)))) == "1"
+        ranks = np.arange(canaries, dtype=np.float64)
+        bounds.append(rule(ranks[coins], ranks[~coins]))
+    return np.array(bounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--canaries", type=int, default=500)
+    options = parser.parse_args()
+    rules = jax_privacy_rules() | opake_rules()
+    for mechanism in mechanisms():
+        truth = mechanism.epsilon()
+        lower = {}
+        for name, rule in rules.items():
+            runs = -(-options.runs // 10) if name == SLOW else options.runs
+            lower[name] = peer_bounds(rule, mechanism, options.canaries, runs)
+        for name, bounds in lower.items():
+            share = float((bounds > truth).mean())
+            print(
+                f"{mechanism.name:28} {truth:7.3f} {name:28} {np.median(bounds) / truth:6.2f} {share:6.3f}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
