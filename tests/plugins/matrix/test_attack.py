@@ -45,6 +45,7 @@ class World:
     progress = staticmethod(lambda *values, **more: None)
     cancelled = staticmethod(lambda: False)
     resumable = staticmethod(lambda index: None)
+    loss = None
 
     class model:  # noqa: N801
         @staticmethod

@@ -62,6 +62,7 @@ class World:
     data = SimpleNamespace(train_x=np.ones((10, 3), dtype=np.float32), train_y=np.arange(10) % 2)
     progress = staticmethod(lambda *given, **more: None)
     cancelled = staticmethod(lambda: False)
+    loss = None
     resumable = staticmethod(lambda index: None)
 
     class model:  # noqa: N801
