@@ -95,7 +95,7 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
         (
             "{kind: gaussian-mixture, sigma: 1, shifts: [1], probabilities: [1]}",
             "threat_model: {group_size: [2]}",
-            "not of a group of 2",
+            "not a group of 2",
         ),
         ("{kind: laplace, scale: 1, batch_size: 2, records: 9}", "", "batch_size"),
         ("{kind: randomized-response, epsilon: 1}", "", "whether a person answers"),
