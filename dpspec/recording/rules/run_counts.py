@@ -60,6 +60,26 @@ class EmptyBatchSkipped(TrainingRule):
         )
 
 
+BATCHES_UNUSED = Rule(
+    name="batches-unused",
+    summary="batches were drawn and passed over in the middle of the training",
+    why="If the content of a batch decides whether it is used, the batches are not random samples.",
+    fix="Step once for every drawn batch.",
+    code=f"{_HOME}:BatchesUnused",
+)
+
+
+class BatchesUnused(TrainingRule):
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if run.own_loop or run.drawn_batches is None or run.used_batches is None or run.passed_over is None:
+            return ""
+        unused = run.drawn_batches - run.used_batches
+        if unused <= 0 or run.passed_over <= max(3, run.steps // 4):
+            return ""
+        return f"{unused} of {run.drawn_batches} drawn batches were passed over before later ones were used."
+
+
 OWN_LOOP_SKIPS = Rule(
     name="own-loop-skips",
     summary="the loader of a custom loop drew more batches than the loop reported",
@@ -113,4 +133,4 @@ class ZeroGradientRows(TrainingRule):
         return f"In {zero} of {steps} steps a quarter or more of the records has a gradient of exactly 0."
 
 
-RULES = (LARGE_DELTA, EMPTY_BATCH_SKIPPED, OWN_LOOP_SKIPS, MORE_ROWS, ZERO_GRADIENT_ROWS)
+RULES = (LARGE_DELTA, EMPTY_BATCH_SKIPPED, BATCHES_UNUSED, OWN_LOOP_SKIPS, MORE_ROWS, ZERO_GRADIENT_ROWS)
