@@ -100,11 +100,3 @@ def test_verify_detects_deleted_promises(run_whole):
         edited["audits"][0]["promised"] = promised
         found = verify(load(json.dumps(edited)), catalog, directory=".")
         assert {m.what for m in found if m.differs} >= {"conformance.status", "conformance.expected"}
-
-
-def test_an_older_result_gets_the_promises_of_its_plan(run_whole):
-    result, catalog, _ = run_whole
-    old = json.loads(dump(result))
-    del old["audits"][0]["promised"]
-    found = verify(load(json.dumps(old)), catalog, directory=".")
-    assert [(m.what, m.differs) for m in found] == [("promised", False)]

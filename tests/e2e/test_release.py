@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 def checkout(tmp_path: Path) -> Path:
     """As much of the repository as the checks read, and no way to build anything."""
     folder = tmp_path / "checkout"
-    for name in (".ci/release", "pyproject.toml", "CHANGELOG.md", "dpspec/version.py"):
+    names = (".ci/release", "pyproject.toml", "packaging/core/pyproject.toml", "CHANGELOG.md", "CITATION.cff")
+    for name in (*names, "dpspec/version.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     return folder

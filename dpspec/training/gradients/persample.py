@@ -274,11 +274,11 @@ class Clipper:
 
     def rows(self, layout: flat_model.Layout, rows: Tensor) -> Tensor:
         """The clipped gradients (b, P) of written-out gradients; zero if not finite."""
-        pieces = layout.split(rows).values() if self.per_layer else (rows,)
+        pieces = [piece.flatten(1) for piece in layout.split(rows).values()] if self.per_layer else [rows]
         squares = torch.stack([squares_of(piece) for piece in pieces])
         factors = self.scale(squares)[0].expand(len(squares), -1)
-        sizes = torch.tensor(layout.sizes if self.per_layer else [layout.size], device=rows.device)
-        clipped = (rows * factors.T.repeat_interleave(sizes, 1)).clamp(-self.coordinate_bound, self.coordinate_bound)
+        scaled = [piece * factor.unsqueeze(1) for piece, factor in zip(pieces, factors, strict=True)]
+        clipped = torch.cat(scaled, dim=1).clamp(-self.coordinate_bound, self.coordinate_bound)
         return torch.where(squares.isfinite().all(0).unsqueeze(1), clipped, 0.0)
 
 

@@ -72,7 +72,7 @@ GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
 @functools.lru_cache(maxsize=256)
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.loss_intervals([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
+    (found,) = theory.loss_intervals([phase], size, 100, direction, lambda loss, *_: [loss.delta(epsilon, width=1e-3)])
     return found
 
 
