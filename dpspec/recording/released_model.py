@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,14 +56,20 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
             lazy = zipfile.is_zipfile(file)
         if path.suffix == SAFETENSORS:
             return ReleasedModel(path.name, _of_safetensors(path))
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about old formats and pickles
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazy)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reader = "safetensors" if path.suffix == SAFETENSORS else "torch.load(weights_only=True)"
-        raise UsageError(f"{path}: {reader} refuses it: {shortened(str(error).partition(chr(10))[0], 120)}") from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+        if path.suffix == SAFETENSORS:
+            raise UsageError(f"{path}: safetensors refuses it: it has another format, no tensor, or is cut") from None
+        raise UsageError(
+            f"{path}: torch.load(weights_only=True) refuses it: it has more than tensors, another format, or is cut; "
+            "write it by torch.save(model.state_dict(), FILE)"
+        ) from None
     return ReleasedModel(path.name, _by_name(content, str(path)))
 
 

@@ -71,7 +71,7 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
         return "NOT PROVED", (
             f"{stated}: {words.bounds(audit, verdict).brief}. Train with a larger noise multiplier, a smaller rate or "
-            "fewer steps (dpspec calibrate finds them)"
+            "fewer steps (dpspec epsilon --target finds the noise)"
         )
     if doubted or not epsilon:
         return "NOT PROVED", f"{stated}: the recording leaves the following open"

@@ -75,6 +75,9 @@ def checked_loss(function: RecordLoss, classes: int) -> RecordLoss:
     with torch.random.fork_rng(devices=[]):
         for x, y in batches:
             _require_separate(function, x, y)
+        # A loss of probabilities may be undefined for other outputs.
+        if not any(_evaluated(function, x, y)[1].isfinite().all() for x, y in batches[:2]):
+            raise ModelError("the gradient of the loss is infinite or NaN, for real outputs and for probabilities")
         separate = SeparateLoss(function)
         try:
             separate(first, labels)

@@ -19,7 +19,7 @@ RULE = Rule(
     name="guessable-seed",
     summary="torch, NumPy or Python's random was seeded with a small integer, and noise or batches follow from it",
     why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
-    fix="Remove the seed, or call torch.seed() before make_private.",
+    fix="Remove the seed, or call torch.seed() before make_private; seed a noise_generator by its method seed().",
     code="dpspec.recording.rules.guessable_seed:GuessableSeed",
 )
 
@@ -75,8 +75,9 @@ class GuessableSeed(TrainingRule):
         if not seeds:
             return ""
         named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
-        when = "came before the training" if len(seeds) == 1 else "set the generators of the training"
-        return f"{named} {when}. An adversary who knows the script can recompute the noise."
+        state = "is the state" if len(seeds) == 1 else "are states"
+        consequence = "An adversary who knows the script can recompute the noise."
+        return f"{named} {state} of a generator of the training. {consequence}"
 
 
 def _is_guessable(seed: int) -> bool:
