@@ -485,7 +485,7 @@ def _open_test(sides: Sequence[Direction], question: Question, cumulants_at: _Cu
     worst = [max(points, key=operator.attrgetter("log_delta")) for points in saddles_by_epsilon]
 
     def line(saddle: SaddlePoint) -> float:
-        """Minimal for the line that decides the test: ln of its power, or minus ln of its level."""
+        """The minimized quantity: ln of the power of a line, or minus ln of its level."""
         if question.kind == "power":
             return float(np.logaddexp(saddle.log_delta, saddle.epsilon + question.value))
         gap = -math.expm1(min(0.0, saddle.log_delta - question.value))

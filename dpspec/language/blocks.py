@@ -235,13 +235,13 @@ def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Pl
 
 
 def _block_of_backend(provider: Backend) -> Plain:
-    """Without the loss, which ``_loss_schema`` describes for all backends."""
+    """The training block of a backend, without its loss: ``_loss_schema`` describes losses."""
     schema = training_block(provider)
     return {**schema, "properties": {**schema["properties"], "loss": {}}}
 
 
 def _loss_schema(catalog: Catalog) -> Plain:
-    """Of ``training.loss``: a name, or a map with the kind and its keys."""
+    """The schema of ``training.loss``: a name, or a map with the kind and its keys."""
     losses, block = _providers(catalog.losses), core("training")["properties"]["loss"]
     described = block["properties"]["kind"]["description"] + _summaries(losses)
     cases = []

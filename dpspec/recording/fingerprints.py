@@ -97,12 +97,12 @@ class TensorSnapshot:
 
 
 def is_plain(value: Tensor) -> bool:
-    """Whether a tensor has usual numbers in the host's memory."""
+    """Whether a tensor is strided, in CPU memory and of a supported dtype."""
     return value.is_cpu and value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
 
 
 def differ(before: Sequence[Any], now: Sequence[Any]) -> bool | Tensor:
-    """Whether a fingerprint differs, or their number."""
+    """Whether any fingerprint or the number of fingerprints differs."""
     if len(before) != len(now):
         return True
     return any_event(_differ(old, new) for old, new in zip(before, now, strict=True))

@@ -118,7 +118,7 @@ class ChosenAttack:
 
 
 def _require_orthonormal(offered: Offered, off: float) -> None:
-    """``off`` is the maximum error of the products of directions."""
+    """Refuse directions whose inner products differ from the identity matrix by up to ``off`` above the tolerance."""
     if not off <= _TOLERANCE:  # refuses NaN too
         raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
 

@@ -160,7 +160,7 @@ class RunContext:
 
 
 def _same_rows(first: Prepared, second: Prepared) -> bool:
-    """Whether two audits certainly load equal rows from equal places."""
+    """Whether two audits have the same data block, folder and digest of rows."""
     same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
     same_block = (first.spec.data, first.spec.directory) == (second.spec.data, second.spec.directory)
     return same_digest and same_block

@@ -1,4 +1,4 @@
-"""The loss of a spec. A plugin's is checked before any trial: the loss of a record must come from the record alone."""
+"""The loss of a spec. A plugin's loss is checked before any trial: it must depend on one record alone."""
 
 from collections.abc import Mapping
 from functools import partial
