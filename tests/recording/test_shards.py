@@ -213,7 +213,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
     "coefficients of one": (
         lambda t, rank: setattr(t.model, "get_clipping_coef", lambda: torch.ones(len(t.model.get_norm_sample()))),
-        checks.COEFFICIENTS,
+        checks.GHOST_NORMS,
     ),
     "second pass without coefficients": (
         lambda t, rank: setattr(Losses, "backward", second_pass_of_equal_weights),
