@@ -63,7 +63,9 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
     except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reader = "safetensors" if path.suffix == SAFETENSORS else "torch.load(weights_only=True)"
         raise UsageError(f"{path}: {reader} refuses it: {shortened(str(error).partition(chr(10))[0], 120)}") from None
-    return ReleasedModel(path.name, _by_name(content, str(path)))
+    tensors = _by_name(content, str(path))
+    _require_no_hidden_values(content, str(path))
+    return ReleasedModel(path.name, tensors)
 
 
 def _of_safetensors(path: Path) -> dict[str, TensorDigest]:
@@ -85,6 +87,19 @@ def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:
                 "model.state_dict() alone"
             )
     return {name: _digest(tensor) for name, tensor in content.items()}
+
+
+def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None:
+    """``torch.save`` writes the whole memory behind a view, of which no digest is compared."""
+    views: dict[int, int] = {}
+    for tensor in tensors.values():
+        address = tensor.untyped_storage().data_ptr()
+        views[address] = views.get(address, 0) + tensor.nbytes
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if views[storage.data_ptr()] < storage.nbytes():
+            size = f"{storage.nbytes():,} bytes, and the tensors show {views[storage.data_ptr()]:,}"
+            raise UsageError(f"{where}: {shortened(name, 60)} is saved with {size}: save clones of the tensors")
 
 
 def _is_dense(tensor: Tensor) -> bool:
