@@ -70,7 +70,9 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
             f"{path}: torch.load(weights_only=True) refuses it: it has more than tensors, another format, or is cut; "
             "write it by torch.save(model.state_dict(), FILE)"
         ) from None
-    return ReleasedModel(path.name, _by_name(content, str(path)))
+    tensors = _by_name(content, str(path))
+    _require_no_hidden_values(content, str(path))
+    return ReleasedModel(path.name, tensors)
 
 
 def _of_safetensors(path: Path) -> dict[str, TensorDigest]:
@@ -92,6 +94,19 @@ def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:
                 "model.state_dict() alone"
             )
     return {name: _digest(tensor) for name, tensor in content.items()}
+
+
+def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None:
+    """``torch.save`` writes the whole memory behind a view, of which no digest is compared."""
+    views: dict[int, int] = {}
+    for tensor in tensors.values():
+        address = tensor.untyped_storage().data_ptr()
+        views[address] = views.get(address, 0) + tensor.nbytes
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if views[storage.data_ptr()] < storage.nbytes():
+            size = f"{storage.nbytes():,} bytes, and the tensors show {views[storage.data_ptr()]:,}"
+            raise UsageError(f"{where}: {shortened(name, 60)} is saved with {size}: save clones of the tensors")
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -147,3 +147,12 @@ def test_the_first_rank_has_the_digests(tmp_path: Path) -> None:
 
 def test_a_digest_names_type_and_shape() -> None:
     assert str(TensorDigest("F32", (2, 3), "")) == "F32 [2, 3]"
+
+
+def test_a_file_with_values_behind_a_tensor_is_refused(tmp_path: Path) -> None:
+    records = torch.randn(50)
+    torch.save({"bias": records[:2]}, tmp_path / "view.pt")
+    with pytest.raises(UsageError, match="bias is saved with 200 bytes, and the tensors show 8: save clones"):
+        released_model(tmp_path / "view.pt")
+    torch.save({"bias": records[:2].clone(), "tied": records, "same": records}, tmp_path / "clones.pt")
+    assert len(released_model(tmp_path / "clones.pt").tensors) == 3

@@ -43,3 +43,44 @@ def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_pat
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_that_change_others_are_found_for_each_clipping(clipping: str, tmp_path: Path) -> None:
     assert replays(tmp_path / "run", Centered, clipping=clipping)[OTHERS_MOVED].p_value == 0.0
+
+
+class Reading(Training):
+    """Each step reads its loss and accuracy before the backward pass, as logs do."""
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        outputs = self.model(x)
+        loss = self.criterion(outputs, y)
+        self.read = loss.item(), (outputs.detach().argmax(1).numpy() == y.numpy()).mean()
+        loss.backward()
+        self.private.step()
+
+
+class ReadingUnclipped(Reading):
+    """A clipping that is replaced by none, although the optimizer reports its clip norm."""
+
+    def build(self) -> Training:
+        super().build()
+        clip = self.private.clip_and_accumulate
+
+        def unclipped() -> None:
+            limit, self.private.max_grad_norm = self.private.max_grad_norm, 1e6
+            clip()
+            self.private.max_grad_norm = limit
+
+        self.private.clip_and_accumulate = unclipped
+        return self
+
+
+def test_a_loss_that_is_logged_before_the_step_does_not_hide_other_clipping(tmp_path: Path) -> None:
+    assert replays(tmp_path / "honest", Reading) == {}
+    assert replays(tmp_path / "unclipped", ReadingUnclipped, clip=0.01)[SUM_MOVED].p_value == 0.0
+
+
+class ReadingCentered(Reading, Centered):
+    """Logged losses, and a model that mixes records."""
+
+
+def test_a_loss_that_is_logged_before_the_step_does_not_hide_mixed_records(tmp_path: Path) -> None:
+    assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED].p_value == 0.0

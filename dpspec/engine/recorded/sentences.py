@@ -101,7 +101,8 @@ def executed_sentence(run: RecordedRun) -> str:
 def _audits(run: RecordedRun) -> str:
     """The number of audited steps, the number of faulty ones that audits find (:func:`found_faults`), and replays.
 
-    Audits compare sums, gradients and updates. Mixed records show in replayed steps only, which are far fewer.
+    Audits compare gradients and updates. Wrong clipping and mixed records show in replayed steps only, which are far
+    fewer.
     """
     if run.end is None:
         return ""
@@ -111,7 +112,7 @@ def _audits(run: RecordedRun) -> str:
     if audited == steps:
         return f"; all {steps:,} steps audited; {replays}"
     faulty = found_faults(steps, share)
-    power = f"{faulty:,} wrong sums or updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
+    power = f"{faulty:,} wrong updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
     return f"; {audited:,} of {steps:,} steps audited, which finds {power} with probability {POWER:g}; {replays}"
 
 

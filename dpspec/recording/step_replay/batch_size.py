@@ -87,8 +87,8 @@ def sized_step(
     Raises:
         AbstainError: The step cannot be replayed at another size.
     """
-    if trace.failure or not gradients:
-        raise AbstainError(trace.failure or "no gradient at an output of the model was observed")
+    if trace.failure or trace.reads or not gradients:
+        raise AbstainError(trace.failure or trace.reads or "no gradient at an output of the model was observed")
     slots: dict[int, _Slot] = {}
     calls = []
     for count, operation in enumerate(trace.operations[start:]):

@@ -46,6 +46,7 @@ class Operation:
         shapes: The shapes of its results, which later operations may change in place.
         addresses: The addresses of their memory, likewise.
         states: The states of the generators from which it draws, before the call.
+        ignores_reads: Whether a replay continues if the operation returns another number of Python.
     """
 
     function: Any
@@ -55,6 +56,7 @@ class Operation:
     shapes: tuple[torch.Size, ...]
     addresses: tuple[int, ...]
     states: tuple[tuple[torch.Generator, Tensor], ...]
+    ignores_reads: bool = False
 
 
 class _UnseenReads(TorchFunctionMode):
@@ -80,6 +82,8 @@ class StepTrace(TorchDispatchMode):
         failure: The reason why the trace is incomplete; empty if it is complete.
         active: Whether it sees operations.
         paused: Whether it ignores them: the recorder's own.
+        ignores_reads: Whether replays continue with the executed numbers where the script reads values in Python.
+        reads: The first such read, of a value that may depend on a record; else empty.
     """
 
     def __init__(self) -> None:
@@ -90,7 +94,8 @@ class StepTrace(TorchDispatchMode):
         self._produced: set[int] = set()  # addresses of the memory of results
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
-        self.active = self.paused = False
+        self.active = self.paused = self.ignores_reads = False
+        self.reads = ""
         self._reads = _UnseenReads(self._fail_unless_paused)
 
     def start(self) -> None:
@@ -127,7 +132,7 @@ class StepTrace(TorchDispatchMode):
         try:
             tensors = tensors_in(results)
             shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
-            self.operations.append(Operation(func, args, named, results, shapes, addresses, states))
+            self.operations.append(Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads))
             # memory that a storage argument names is from before, even if a result is in it, as is a view of it
             argument_addresses = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
             self._note_results(
@@ -168,7 +173,11 @@ class StepTrace(TorchDispatchMode):
             self._fail(f"it has more than {MOST_OPERATIONS} operations")
 
     def _fail_unless_paused(self, reason: str) -> None:
-        if not self.paused and not self.failure:
+        if self.paused or self.failure:
+            return
+        if self.ignores_reads:
+            self.reads = self.reads or reason
+        else:
             self._fail(reason)
 
     def give_up(self, reason: str) -> None:
@@ -203,6 +212,7 @@ class StepTrace(TorchDispatchMode):
             replay = Replay(self, changed)
             for operation in self.operations:
                 replay.repeat(operation)
+            self.reads = self.reads or replay.reads
             return [replay.value(tensor).detach().clone() for tensor in targets]
 
 
@@ -215,6 +225,7 @@ class Replay:
         self._changed_addresses = {_address(tensor) for tensor, _ in changed}
         self._memory = {address: content.clone() for address, content in trace.before.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
+        self.reads = ""
 
     def value(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step after the operations that were repeated."""
@@ -242,7 +253,9 @@ class Replay:
             for generator, state in saved:
                 generator.set_state(state)
         if operation.function in _TO_PYTHON and not _same(results, operation.results):
-            raise AbstainError("a number of Python depends on the record, for example by .item()")
+            self.reads = "a number of Python depends on the record, for example by .item()"
+            if not operation.ignores_reads:
+                raise AbstainError(self.reads)
         executed, repeated = tensors_in(operation.results), tensors_in(results)
         if len(executed) != len(repeated):
             raise AbstainError(f"{operation.function} returns another number of tensors")

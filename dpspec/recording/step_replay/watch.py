@@ -102,6 +102,8 @@ class ReplayedSteps:
             self._trace.paused = self._pauses > 0
 
     def _begin(self, arguments: Any) -> None:
+        if self._trace is not None:
+            self._trace.ignores_reads = False
         if self._trace is not None and self._ghost:
             self._trace.give_up("ghost clipping sums several passes")
         if self._trace is not None and self._segments:
@@ -130,6 +132,7 @@ class ReplayedSteps:
     def _note(self, output: Any) -> None:
         if self._trace is None:
             return
+        self._trace.ignores_reads = True
         _, records, gradients = self._segments[-1]
         for tensor in tensors_in(output):
             if not tensor.requires_grad or not tensor.dim():
