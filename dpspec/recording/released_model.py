@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -24,6 +25,13 @@ _MOST_BYTES = 1 << 36
 SAFETENSORS = ".safetensors"
 _OF_TORCH = (".pt", ".pth", ".bin")
 
+#: What the readers raise for broken files; the unpickler of torch raises many kinds.
+_UNREADABLE = (
+    *(SafetensorError, pickle.UnpicklingError, zipfile.BadZipFile, struct.error),
+    *(RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, OverflowError),
+    MemoryError,
+)
+
 
 def recorded_digests(model: nn.Module) -> dict[str, TensorDigest]:
     """Digests of the parameters and buffers in ``state_dict()``, whose hooks are not called."""
@@ -32,7 +40,7 @@ def recorded_digests(model: nn.Module) -> dict[str, TensorDigest]:
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in module._non_persistent_buffers_set:
                 tensors[f"{prefix}.{key}" if prefix else key] = buffer
-    dense = {name: tensor for name, tensor in tensors.items() if _is_dense(tensor) and not tensor.is_meta}
+    dense = {name: tensor for name, tensor in tensors.items() if _is_dense(tensor)}
     return {name: _digest(tensor) for name, tensor in dense.items()}
 
 
@@ -63,7 +71,7 @@ def released_model(model: str | Path | Mapping[str, Any]) -> ReleasedModel:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+    except _UNREADABLE:
         if path.suffix == SAFETENSORS:
             raise UsageError(f"{path}: safetensors refuses it: it has another format, no tensor, or is cut") from None
         raise UsageError(
@@ -110,11 +118,12 @@ def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_quantized
+    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def _digest(tensor: Tensor) -> TensorDigest:
-    row = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    values = tensor.detach().cpu().resolve_conj().resolve_neg()
+    row = values.contiguous().reshape(-1).view(torch.uint8)
     return TensorDigest(_kind(tensor.dtype), tuple(tensor.shape), hashlib.sha256(row.numpy().data).hexdigest())
 
 

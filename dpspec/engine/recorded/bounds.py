@@ -165,7 +165,6 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     size, records = header.batch_size or 0, header.records or 0
     sigma = max((math.inf if value is None else value for value in noise), default=math.inf)
     whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
-    whole_run = whole_run and header.clipping != "adaptive"
     if (
         header.scheme != "shuffled"
         or header.clipping == "adaptive"
