@@ -283,7 +283,7 @@ class _Reader:
                 yield self.simple(name, fields, location, times)
 
     def truncated(self, fields: Mapping[str, Any], location: Location, times: int) -> Iterator[Release]:
-        """The release of Gaussian noise on a Poisson sample with a cap; the record is one of ``dataset_size``."""
+        """The release of Gaussian noise on a Poisson sample with a cap; one record is added to ``dataset_size``, or removed."""
         self.require(location, "a truncated Poisson sample", "add-remove")
         records = self.count(fields["dataset_size"], (*location, "dataset_size"), "dataset_size")
         cap = self.count(fields["truncated_batch_size"], (*location, "truncated_batch_size"), "truncated_batch_size")
@@ -293,7 +293,7 @@ class _Reader:
             return
         noise = self.noise(fields["noise_multiplier"], (*location, "noise_multiplier"))
         keys = {"sigma": noise, "rate": self.number(rate, rate_location, "rate", 1e-30, 1.0)}
-        if cap < records:
+        if cap <= records:  # one more record may exceed the cap
             yield self.release(times, kind="gaussian", **keys, records=records, max_batch=cap)
         else:
             yield self.release(times, kind="gaussian", **keys)

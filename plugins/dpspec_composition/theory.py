@@ -139,11 +139,12 @@ def step_of(release: Release, group_size: int) -> Step:
 def _capped_step(release: Release, k: int) -> Step:
     """A Poisson sample with a cap of ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
 
-    In any batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step.
+    In any batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step. The dataset of
+    ``records`` is the larger or the smaller one of a pair: the group is removed from it or added to it.
     """
     noise = release.sigma / release.sensitivity
     smaller = release.records - k
-    step = accounting.TruncatedPoisson(k, release.rate, release.max_batch, release.records - 1, noise, smaller)
+    step = accounting.TruncatedPoisson(k, release.rate, release.max_batch, release.records, noise, smaller)
     exact = accounting.TruncatedPoisson(k, release.rate, release.max_batch, smaller, noise).attained()
     doubled = accounting.Mixture.poisson(k, release.rate, 0.5 * noise)
     return Step(

@@ -121,7 +121,7 @@ def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_ba
     always = dpspec.check_history(event("SelfComposedDpEvent", truncated(50, 1.0, 20, 3.0), 10))
     fixed = dpspec.epsilon(noise=3.0, steps=10, sampling="fixed", batch_size=20, records=50, width=1e-4)
     assert interval(always)[1] == pytest.approx(fixed.upper, rel=2e-4)
-    never = dpspec.check_history(truncated(50, 0.2, 50, 1.0))
+    never = dpspec.check_history(truncated(50, 0.2, 51, 1.0))
     assert interval(never)[1] == pytest.approx(dpspec.epsilon(noise=1.0, rate=0.2, steps=1, width=1e-4).upper, rel=2e-4)
     assert interval(never)[0] == pytest.approx(interval(never)[1], rel=2e-4)
     for nothing in (truncated(50, 0.0, 5, 1.0), truncated(50, 0.2, 0, 1.0), truncated(0, 0.2, 5, 1.0)):
