@@ -283,7 +283,7 @@ class _Reader:
                 yield self.simple(name, fields, location, times)
 
     def truncated(self, fields: Mapping[str, Any], location: Location, times: int) -> Iterator[Release]:
-        """The release of Gaussian noise on a Poisson sample with a cap; one record is added to ``dataset_size``, or removed."""
+        """The release of Gaussian noise on a Poisson sample with a cap, of ``dataset_size`` records or one more."""
         self.require(location, "a truncated Poisson sample", "add-remove")
         records = self.count(fields["dataset_size"], (*location, "dataset_size"), "dataset_size")
         cap = self.count(fields["truncated_batch_size"], (*location, "truncated_batch_size"), "truncated_batch_size")

@@ -13,6 +13,8 @@ from torch import nn
 
 from dpspec.contract.findings import Check
 from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec.recording.step_replay.trace import StepTrace
+from dpspec.recording.step_replay.watch import ReplayedSteps
 
 
 class Centered(Training):
@@ -38,6 +40,20 @@ def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_pat
     moved, others = checks[SUM_MOVED], checks[OTHERS_MOVED]
     assert 0.5 < (moved.measured or 0.0) <= 2.0 + 1e-6
     assert (moved.p_value, others.p_value, others.measured) == (1.0, 1.0, 0.0)
+
+
+def test_labels_of_later_physical_batches_stay() -> None:
+    """Workers load them with the size of the first batch; replaced together they move the sum too far."""
+    training = Training().build()
+    steps, trace = ReplayedSteps(training.model, training.private, ghost=False), StepTrace()
+    x, first, second = torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), torch.tensor([1, 1, 0, 0])
+    trace.start()
+    nn.functional.cross_entropy(x, first)
+    boundary = len(trace.operations)
+    nn.functional.cross_entropy(x, second)
+    trace.stop()
+    steps._inputs, steps._segments = [x], [(0, 4, []), (boundary, 4, [])]
+    assert [label is first for label in steps._labels(trace)] == [True]
 
 
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])

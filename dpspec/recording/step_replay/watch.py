@@ -219,10 +219,14 @@ class ReplayedSteps:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
-        """Integers from before the step with a row for each record, such as labels."""
+        """Integers from before the step with a row for each record of the first pass, such as labels.
+
+        Operations from the second pass on may read the labels of another physical batch, whose records stay.
+        """
         size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
         labels: list[Tensor] = []
-        for operation in trace.operations:
+        end = self._segments[1][0] if len(self._segments) > 1 else len(trace.operations)
+        for operation in trace.operations[:end]:
             for tensor in tensors_in((operation.args, dict(operation.kwargs))):
                 integers = not tensor.is_floating_point() and not tensor.is_complex()
                 if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
