@@ -139,8 +139,8 @@ def step_of(release: Release, group_size: int) -> Step:
 def _capped_step(release: Release, k: int) -> Step:
     """A Poisson sample with a cap of ``max_batch`` records: Theorem 4 for groups of 1 to ``k``.
 
-    In any batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step. The dataset of
-    ``records`` is the larger or the smaller one of a pair: the group is removed from it or added to it.
+    In any batch a group of j drawn members moves the sum by at most 2 j: these divergences bound the step. The group
+    is removed from the dataset of ``records``, or added to it.
     """
     noise = release.sigma / release.sensitivity
     smaller = release.records - k
