@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 36
 SAFETENSORS = ".safetensors"
 _OF_TORCH = (".pt", ".pth", ".bin")
 
-#: What the readers raise for broken files; the unpickler of torch raises many kinds.
+#: Errors of the readers for broken files; the unpickler of torch raises many kinds.
 _UNREADABLE = (
     *(SafetensorError, pickle.UnpicklingError, zipfile.BadZipFile, struct.error),
     *(RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, OverflowError),
@@ -105,7 +105,7 @@ def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:
 
 
 def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None:
-    """``torch.save`` writes the whole memory behind a view, of which no digest is compared."""
+    """``torch.save`` writes the whole memory behind a view, and digests cover the view only."""
     views: dict[int, int] = {}
     for tensor in tensors.values():
         address = tensor.untyped_storage().data_ptr()
