@@ -149,20 +149,25 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
     """Choose rows, and batches in which each is replaced.
 
     The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half
-    of its length.
+    of its length. Records without tokens are not cut, but scaled again, with the label that the first scaled one did
+    not have: one of the two labels is wrong and gives a large gradient.
     """
     labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
+    has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in batch)
     chosen: list[tuple[int, list[Tensor]]] = []
+    scaled_donor = 0
     for attempt in range(MOST_REPLACEMENTS):
         row = randomness.randrange(size)
-        other_rows = [donor for donor in range(size) if donor != row]
-        differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
-        donor = randomness.choice(differing or other_rows)
+        donor = label_donor = _donor(labels, size, row, row, randomness)
+        if attempt == 1:
+            scaled_donor = donor
+        elif attempt == 3 and not has_tokens:
+            donor, label_donor = scaled_donor, _donor(labels, size, row, scaled_donor, randomness)
         replaced = []
         for tensor in batch:
             value = tensor.detach().clone()
-            value[row] = tensor.detach()[donor]
-            if tensor.is_floating_point() and attempt == 1:
+            value[row] = tensor.detach()[donor if tensor.is_floating_point() else label_donor]
+            if tensor.is_floating_point() and (attempt == 1 or (attempt == 3 and not has_tokens)):
                 value[row] *= _SCALE
             elif tensor.is_floating_point() and attempt == 2:
                 value[row] = 0
@@ -171,6 +176,13 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
             replaced.append(value)
         chosen.append((row, replaced))
     return chosen
+
+
+def _donor(labels: Sequence[Tensor], size: int, row: int, unlike: int, randomness: random.Random) -> int:
+    """Choose a row other than ``row``, with another label than the row ``unlike`` if there is one."""
+    other_rows = [donor for donor in range(size) if donor != row]
+    differing = [donor for donor in other_rows if any(bool((t[donor] != t[unlike]).any()) for t in labels)]
+    return randomness.choice(differing or other_rows)
 
 
 def _padding(tokens: Tensor) -> int:
