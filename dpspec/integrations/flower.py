@@ -51,22 +51,15 @@ class RecordedStrategy(Strategy):
         self._stack = ExitStack()
         self._rounds: Rounds | None = None
         self._numbers: dict[int, int] = {}
-        self._average: tuple[list[Tensor], list[Tensor]] | None = None
-        add_noise = strategy._add_noise_to_aggregated_arrays
-
-        def observed(average: Any) -> Any:
-            before = _tensors(average)
-            noisy = add_noise(average)
-            self._average = before, _tensors(noisy)
-            return noisy
-
-        strategy._add_noise_to_aggregated_arrays = observed
+        self._average: list[Tensor] = []
+        self._aggregate, strategy.strategy.aggregate_train = strategy.strategy.aggregate_train, self._observe_average
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
         """End the recording."""
+        self._strategy.strategy.aggregate_train = self._aggregate
         self._stack.__exit__(*error)
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
@@ -82,7 +75,7 @@ class RecordedStrategy(Strategy):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> Any:
         """Delegate, and report the round: the strategy replaced the replies' arrays by clipped ones."""
-        messages, self._average = list(replies), None
+        messages = list(replies)
         arrays, metrics = self._strategy.aggregate_train(server_round, messages)
         if arrays is None or self._rounds is None:
             return arrays, metrics
@@ -93,16 +86,23 @@ class RecordedStrategy(Strategy):
             if number >= self._clients:
                 raise UsageError(f"more than clients={self._clients} took part")
             (client_arrays,) = message.content.array_records.values()
-            updates[number] = [old - part for old, part in zip(start, _tensors(client_arrays), strict=True)]
+            changes = [old - part for old, part in zip(start, _tensors(client_arrays), strict=True)]
+            earlier = updates.get(number, [torch.zeros_like(part) for part in changes])  # of another reply of the node
+            updates[number] = [part + change for part, change in zip(earlier, changes, strict=True)]
         mean = [old - sum(changes) / len(messages) for old, *changes in zip(start, *updates.values(), strict=True)]
-        before, after = self._average or (new, new)
-        if all(_is_rounded(part, exact, len(messages)) for part, exact in zip(before, mean, strict=True)):
-            before = mean
-        noise = [len(messages) * (average - part) for average, part in zip(before, after, strict=True)]
+        rounded = (_is_rounded(part, exact, len(messages)) for part, exact in zip(self._average, mean, strict=True))
+        before = mean if all(rounded) else self._average
+        noise = [len(messages) * (average - part) for average, part in zip(before, new, strict=True)]
         for p, old, part in zip(self._parameters, start, new, strict=True):
             p.grad = old - part
         self._server.step()
         self._rounds.aggregated(list(updates), list(updates.values()), noise)
+        return arrays, metrics
+
+    def _observe_average(self, server_round: int, replies: Iterable[Any]) -> Any:
+        """Note the average of the strategy inside the private one, to which the latter adds noise."""
+        arrays, metrics = self._aggregate(server_round, replies)
+        self._average = [] if arrays is None else _tensors(arrays)
         return arrays, metrics
 
     def epsilon(self, delta: float) -> float:

@@ -45,7 +45,10 @@ class LocalGrid:
         return [1000 + 7 * number for number in range(CLIENTS)]
 
     def send_and_receive(self, messages: Any, **_: Any) -> list[Message]:
-        return [self._reply(message) for message in messages]
+        asked = list(messages)
+        if self._fault == "two replies":
+            asked = asked[1:] + asked[1:2]
+        return [self._reply(message) for message in asked]
 
     def _reply(self, message: Message) -> Message:
         number = (message.metadata.dst_node_id - 1000) // 7
@@ -123,6 +126,7 @@ def test_the_rounds_of_flower_are_proved_without_amplification(tmp_path: Path) -
         ("same noise", "Draw new noise for every coordinate"),
         ("no noise", "noise"),
         ("clip norm", "largest clipped norm"),
+        ("two replies", "largest clipped norm"),
     ],
 )
 def test_a_fault_of_the_strategy_is_found(fault: str, message: str, tmp_path: Path) -> None:
