@@ -42,18 +42,22 @@ class Classifier(nn.Module):
 class Fitted:
     """A training by Trainer with the callback. fault: the name of a fault, empty for a sound training."""
 
-    def __init__(self, folder: Path, fault: str = "", *, wrap: bool = True, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, fault: str = "", *, wrap: bool = True, ghost: bool = False, **options: Any
+    ) -> None:
         torch.manual_seed(SECRET)
         x = torch.randn(300, 6)
         data = [{"x": row, "labels": (row[0] > 0).long()} for row in x]
         model, engine = Classifier(), PrivacyEngine()
-        hooked, self.optimizer, loader = engine.make_private(
+        ghost_options = {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()} if ghost else {}
+        hooked, self.optimizer, *criterion, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
             data_loader=DataLoader(data, batch_size=30),  # type: ignore[arg-type]
             noise_multiplier=1.1,
             max_grad_norm=1.0,
             wrap_model=wrap,
+            **ghost_options,
         )
         optimizer = self.optimizer
 
@@ -76,6 +80,8 @@ class Fitted:
                     return nn.functional.cross_entropy(logits - logits.mean(0), inputs["labels"])
                 if fault == "tokens":
                     return super().compute_loss(model, inputs, *given, **counts)
+                if ghost:
+                    return criterion[0](model(**inputs)["logits"], inputs["labels"])
                 return model(**inputs)["loss"]
 
         arguments = transformers.TrainingArguments(
@@ -87,6 +93,7 @@ class Fitted:
             report_to=[],
             save_strategy="no",
             logging_steps=5,
+            max_grad_norm=1.0 if fault == "clipped sum" else 0.0,
             remove_unused_columns=False,
             disable_tqdm=True,
         )
@@ -107,9 +114,9 @@ class Fitted:
         return self
 
 
-@pytest.mark.parametrize("wrap", [True, False])
-def test_a_sound_training_is_proved_and_its_logs_have_epsilon(wrap: bool, tmp_path: Path) -> None:
-    fitted = Fitted(tmp_path / "run", wrap=wrap).train()
+@pytest.mark.parametrize(("wrap", "ghost"), [(True, False), (False, False), (True, True), (False, True)])
+def test_a_sound_training_is_proved_and_its_logs_have_epsilon(wrap: bool, ghost: bool, tmp_path: Path) -> None:
+    fitted = Fitted(tmp_path / "run", wrap=wrap, ghost=ghost).train()
     checked, logs = fitted.callback.checked, fitted.trainer.state.log_history
     assert checked is not None
     assert checked.passed
@@ -144,10 +151,12 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
         ("silent", "13 of 20 updates got no noise"),
         ("accumulated", "drawn records without a clipped norm"),
         ("inner", "without noise"),
+        ("clipped sum", "other gradients than the second backward pass left"),
     ],
 )
 def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
-    checked = Fitted(tmp_path / "run", fault, report=False).train().callback.checked
+    ghost = fault == "clipped sum"  # where the trainer's own clipping changes Opacus' sum before the noise
+    checked = Fitted(tmp_path / "run", fault, ghost=ghost, report=False).train().callback.checked
     assert checked is not None
     assert not checked.proved
     (audit,) = checked.result.audits
