@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from support.opacus_training import Training, after_each, recorded
 from torch import nn
 
 from dpspec.accounting import PrivacyLoss, real_divisor_pair
+from dpspec.engine.recorded.bounds import epsilon_of
 from dpspec.engine.recorded.checks import COUNT_NOISE, NEXT_NORM
+from dpspec.engine.recorded.recorded_run import read_run
+from dpspec.recording.folder.run_folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,6 +44,15 @@ def test_shuffled_batches_have_no_bound(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", clipping="adaptive", epochs=1, poisson=False, asked={"epsilon": 1e-3})
     assert (found.costs[1].interval, found.verdict) == (None, "open")
     assert "for Poisson samples only, not shuffled batches" in found.costs[1].method
+
+
+def test_a_run_of_several_processes_has_no_bound(tmp_path: Path) -> None:
+    Training(epochs=1, clipping="adaptive").run(tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert isinstance(run.folder, RunFolder)
+    joined = replace(run, folder=replace(run.folder, header=replace(run.header, world=2)))
+    bound = epsilon_of(joined, "zero-out", 1e-5, 1)
+    assert (bound.interval, bound.method) == (None, "adaptive clipping has a bound for one process only")
 
 
 def other_count(optimizer: Any) -> None:

@@ -128,6 +128,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
     rates, adaptive = [rate for rate in run.rates if rate is not None], run.header.clipping == "adaptive"
     if len(rates) == len(noise):
+        if adaptive and run.header.world:
+            return ScheduleEpsilon(None, "adaptive clipping has a bound for one process only")
         if adaptive:
             return _adaptive_epsilon(run, noise, rates, adjacency, delta, size)
         if run.header.world:
