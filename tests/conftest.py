@@ -1,5 +1,6 @@
 """Options, skips and workers that hold for every test."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -65,6 +66,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items if not asked else ():
             if item.get_closest_marker(marker):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Repeat the system's random numbers, before fixtures of modules; --run-slow draws new ones."""
+    from support.chance import repeatable
+
+    with contextlib.nullcontext() if item.config.getoption("--run-slow") else repeatable(item.path.name):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

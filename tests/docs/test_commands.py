@@ -5,8 +5,8 @@ In a ``console`` block a line that begins with ``$`` is a command. A comment bef
 ``<!-- file: a.yaml -->`` before a ``yaml`` or ``python`` block that it is the content of that file. Lines of output
 that are shown need not be printed exactly (numbers differ between machines), except those after ``<!-- exact -->``.
 
-A shell runs them. On the README's page ``dpspec`` and ``python`` are fresh interpreters, as a user's are; on the others
-they are processes that have imported torch already.
+A shell runs them. ``dpspec`` and ``python`` are processes that have imported torch already; ``tests/cli`` starts fresh
+interpreters, and ``.ci/run`` the installed program.
 """
 
 import os
@@ -72,9 +72,7 @@ def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept:
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     (tmp_path / ".dpspec").mkdir()
     (tmp_path / ".dpspec" / "store").symlink_to(kept / "store", target_is_directory=True)
-    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    if page.name != "README.md":
-        path.insert(0, warm.programs(tmp_path / ".programs"))
+    path = [warm.programs(tmp_path / ".programs"), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {**os.environ, "PATH": os.pathsep.join(path), "COLUMNS": "80", "NO_COLOR": "1"}
     for block in blocks(page):
         if "file" in block.notes:
