@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -70,10 +71,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Repeat the system's random numbers, before fixtures of modules; --run-slow draws new ones."""
+    """Around fixtures too: the system's random numbers are repeated, which --run-slow does not; and time is saved."""
     from support.chance import repeatable
+    from support.solved_once import solved_once
 
-    with contextlib.nullcontext() if item.config.getoption("--run-slow") else repeatable(item.path.name):
+    with contextlib.ExitStack() as changes:
+        if not item.config.getoption("--run-slow"):
+            changes.enter_context(repeatable(item.path.name))
+        if item.path.parent.name != "accounting":
+            changes.enter_context(solved_once())
+        changes.enter_context(mock.patch.object(os, "fsync"))  # the machine outlasts every test
         return (yield)
 
 
