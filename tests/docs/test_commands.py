@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Whose commands take more than a few seconds: CI runs them.
 LONG = {
-    *("docs/explanation/published-claims.md", "docs/explanation/verdicts.md"),
+    "docs/explanation/verdicts.md",
     *(f"docs/how-to/{name}.md" for name in ("audit-synthetic-data", "audit-users", "audit-your-own-loop")),
     *(f"docs/how-to/{name}.md" for name in ("audit-federated-rounds", "check-an-accountant")),
     *(f"docs/how-to/{name}.md" for name in ("bring-your-own-scores", "calibrate", "canaries-in-a-script")),
@@ -34,6 +34,9 @@ LONG = {
     *(f"docs/how-to/{name}.md" for name in ("preprocessing", "recorded-constants", "reconstruction", "schedules")),
     *(f"docs/how-to/{name}.md" for name in ("tuning", "use-your-own-data")),
 }
+
+#: Its only command judges the specs that ``tests/e2e/test_published.py`` judges.
+REPEATED = "docs/explanation/published-claims.md"
 
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (exit|file|not run|exact)(?:: (.*?))? -->")
@@ -63,9 +66,11 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.ci) if named(page) in LONG else page for page in PAGES], ids=named
-)
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.ci] * (named(page) in LONG) + [pytest.mark.slow] * (named(page) == REPEATED)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks(page)) for page in PAGES], ids=named)
 def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept: Path) -> None:
     if not any("$ " in b.text and b.language == "console" for b in blocks(page)):
         return
