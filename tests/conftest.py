@@ -1,11 +1,13 @@
 """Options, skips and workers that hold for every test."""
 
+import contextlib
 import gc
 import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -65,6 +67,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items if not asked else ():
             if item.get_closest_marker(marker):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around fixtures too: the system's random numbers are repeated, which --run-slow does not; and time is saved."""
+    from support.chance import repeatable
+    from support.solved_once import solved_once
+
+    with contextlib.ExitStack() as changes:
+        if not item.config.getoption("--run-slow"):
+            changes.enter_context(repeatable(item.path.name))
+        if item.path.parent.name != "accounting":
+            changes.enter_context(solved_once())
+        remedies = sys.modules.get("dpspec.engine.running.remedies")
+        if remedies is not None and item.path.name != "test_remedies.py":
+            changes.enter_context(mock.patch.object(remedies, "_MOST_BOUND_SECONDS", -1.0))  # nothing is searched
+        changes.enter_context(mock.patch.object(os, "fsync"))  # the machine outlasts every test
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

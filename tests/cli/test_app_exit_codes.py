@@ -93,7 +93,7 @@ def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
     process.stdin.close()
     error = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 1
+    assert process.wait(120) == 1
     assert error == b""
 
 
@@ -104,7 +104,7 @@ def test_characters_that_stdout_cannot_hold_are_written_out():
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
         check=True,
-        timeout=30,
+        timeout=120,
     )
     assert process.stdout == b"\\u6f22 \\udc80\n"
 
@@ -150,10 +150,8 @@ def test_a_result_that_cannot_be_written_is_an_error():
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
     [
-        ("explain open", 0, ">&-"),
         ("explain open", 0, ">&- 2>&-"),
         ("explain nothing-at-all", 2, "2>&-"),
-        ("explain nothing-at-all", 2, ">&- 2>&-"),
         ("--help", 0, ">&-"),
     ],
 )

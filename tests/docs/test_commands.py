@@ -5,8 +5,8 @@ In a ``console`` block a line that begins with ``$`` is a command. A comment bef
 ``<!-- file: a.yaml -->`` before a ``yaml`` or ``python`` block that it is the content of that file. Lines of output
 that are shown need not be printed exactly (numbers differ between machines), except those after ``<!-- exact -->``.
 
-A shell runs them. On the README's page ``dpspec`` and ``python`` are fresh interpreters, as a user's are; on the others
-they are processes that have imported torch already.
+A shell runs them. ``dpspec`` and ``python`` are processes that have imported torch already; ``tests/cli`` starts fresh
+interpreters, and ``.ci/run`` the installed program.
 """
 
 import os
@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Whose commands take more than a few seconds: CI runs them.
 LONG = {
-    *("docs/explanation/published-claims.md", "docs/explanation/verdicts.md"),
+    "docs/explanation/verdicts.md",
     *(f"docs/how-to/{name}.md" for name in ("audit-synthetic-data", "audit-users", "audit-your-own-loop")),
     *(f"docs/how-to/{name}.md" for name in ("audit-federated-rounds", "check-an-accountant")),
     *(f"docs/how-to/{name}.md" for name in ("bring-your-own-scores", "calibrate", "canaries-in-a-script")),
@@ -34,6 +34,9 @@ LONG = {
     *(f"docs/how-to/{name}.md" for name in ("preprocessing", "recorded-constants", "reconstruction", "schedules")),
     *(f"docs/how-to/{name}.md" for name in ("tuning", "use-your-own-data")),
 }
+
+#: Its only command judges the specs that ``tests/e2e/test_published.py`` judges.
+REPEATED = "docs/explanation/published-claims.md"
 
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (exit|file|not run|exact)(?:: (.*?))? -->")
@@ -63,18 +66,18 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.ci) if named(page) in LONG else page for page in PAGES], ids=named
-)
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.ci] * (named(page) in LONG) + [pytest.mark.slow] * (named(page) == REPEATED)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks(page)) for page in PAGES], ids=named)
 def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept: Path) -> None:
     if not any("$ " in b.text and b.language == "console" for b in blocks(page)):
         return
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     (tmp_path / ".dpspec").mkdir()
     (tmp_path / ".dpspec" / "store").symlink_to(kept / "store", target_is_directory=True)
-    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    if page.name != "README.md":
-        path.insert(0, warm.programs(tmp_path / ".programs"))
+    path = [warm.programs(tmp_path / ".programs"), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {**os.environ, "PATH": os.pathsep.join(path), "COLUMNS": "80", "NO_COLOR": "1"}
     for block in blocks(page):
         if "file" in block.notes:

@@ -173,7 +173,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
     pid = int((tmp_path / "running").read_text())
     caller.send_signal(signal.SIGKILL)
     caller.wait()
-    for _ in range(500):
+    for _ in range(3000):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

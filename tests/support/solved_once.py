@@ -1,32 +1,29 @@
-"""A cache of the accountant, for test files that run the same mechanism often."""
+"""A cache of the accountant: many tests run the same mechanism, and the accountant has tests that run without it."""
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
 
-import pytest
-
-from dpspec.accounting import Interval, PrivacyLoss
-from dpspec.accounting.profiles import Question
-
-#: The method without the cache.
-solve = PrivacyLoss._solve
-
-_SOLVED: dict[object, list[Interval]] = {}
+#: Answers by question; a test of what is computed clears them.
+SOLVED: dict[object, list[Any]] = {}
 
 
-def solved_once(
-    loss: PrivacyLoss,
-    questions: list[Question],
-    widths: Sequence[float],
-    other: Sequence[Interval | None] | None = None,
-) -> list[Interval]:
-    """Cache ``solve`` by steps, direction, questions, widths and answers of the other direction."""
-    phases = tuple((pair.key, steps) for pair, steps in loss.phases)
-    key = (phases, loss.direction, tuple(questions), tuple(widths), None if other is None else tuple(other))
-    if key not in _SOLVED:
-        _SOLVED[key] = solve(loss, questions, widths, other)
-    return list(_SOLVED[key])
+@contextlib.contextmanager
+def solved_once() -> Iterator[None]:
+    """Cache ``PrivacyLoss._solve`` by steps, direction, questions, widths and answers of the other direction."""
+    if (module := sys.modules.get("dpspec.accounting.privacy_loss")) is None:  # tests of what is imported
+        yield
+        return
+    solve = module.PrivacyLoss._solve
 
+    def cached(loss: Any, questions: list[Any], widths: Sequence[float], other: Any = None) -> list[Any]:
+        phases = tuple((pair.key, steps) for pair, steps in loss.phases)
+        key = (phases, loss.direction, tuple(questions), tuple(widths), None if other is None else tuple(other))
+        if key not in SOLVED:
+            SOLVED[key] = solve(loss, questions, widths, other)
+        return list(SOLVED[key])
 
-def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache the accountant; only for tests that do not patch it."""
-    monkeypatch.setattr(PrivacyLoss, "_solve", solved_once)
+    with mock.patch.object(module.PrivacyLoss, "_solve", cached):
+        yield

@@ -99,13 +99,13 @@ def outcomes(
     beside, values = [FrozenMap(other) for other in others], cycle(OTHERS)
     for place in leaves(evidence):
         for value in islice(values, few):
-            began, message = time.monotonic(), ""
+            began, message = time.process_time(), ""
             try:
                 made = list(table.checks(PHASES, [replaced(evidence, place, value), *beside]))
                 assert all(0.0 <= check.p_value <= 1.0 for check in made), (place, value)
             except ValueError as error:
                 message = str(error)
-            assert time.monotonic() - began < LIMIT, (place, value)
+            assert time.process_time() - began < LIMIT, (place, value)
             yield place, value, message
 
 

@@ -2,12 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import solved_once, specs
+from support import specs
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Series
@@ -52,13 +51,6 @@ audit:
 def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
     store = store or Store(folder / "store")
     return run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, device="cpu"), store
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_accountant() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        solved_once.patch(patch)
-        yield
 
 
 @pytest.fixture(scope="module")

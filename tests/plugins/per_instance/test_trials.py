@@ -1,12 +1,12 @@
 """Records of a run split among trials: the same values, each reported once, in any order and process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import solved_once, specs
+from support import specs
 
 import dpspec_per_instance
 from dpspec import json_records
@@ -76,13 +76,6 @@ def audited(
         options=options or RunOptions(device="cpu"),
     )
     return result, len(made)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_accountant() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        solved_once.patch(patch)
-        yield
 
 
 def planned(spec: Spec) -> Plan:
