@@ -32,7 +32,7 @@ _FADED = 50.0
 #: Fewer frequencies may be sums over the masses, over this number of masses at once.
 _FEW, _SUMMED = 512, 64
 
-#: From this number of phases on, they share a table of turns.
+#: More phases share a table of turns, and a search for few frequencies.
 _SHARED = 8
 
 #: A band of this number of frequencies is short enough, and one that is not this share of another is not shorter.
@@ -170,7 +170,7 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
 
     Masses a and b on neighboring nodes have |a + b e^(iw)| <= a + b - (1 - cos w) a b / (a + b). So the spectrum of all
     steps is at most exp(-(1 - cos w) c) in modulus, with c the sum over steps and over disjoint pairs of neighbors.
-    Spreads of longer ranges of nodes, or pairs at longer distances, bound lower frequencies.
+    Spreads of longer ranges of nodes, or pairs at longer distances, bound lower frequencies of many phases.
     """
     curvature = 0.0
     for part in tilted:
@@ -181,7 +181,7 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
     if 2.0 * curvature <= _FADED:
         return length // 2 + 1
     highest = math.acos(1.0 - _FADED / curvature)
-    while length * highest > _FEWEST:
+    while len(tilted) > _SHARED and length * highest > _FEWEST:  # the search costs more than one transform
         distance = math.floor(math.pi / highest)
         lower = math.pi / (2.0 * distance) if _have_pairs(tilted, distance) else _lower_frequency(tilted, highest)
         if lower > _SHORTER * highest:

@@ -42,7 +42,9 @@ class MergedPhases:
             buckets.setdefault(_bucket_of(pair), []).append((pair, steps))
         if len(buckets) > _FEWER * len(phases):
             return None
-        above, below, similar = [], [], []
+        above: list[tuple[Pair, int]] = []
+        below: list[tuple[Pair, int]] = []
+        similar: list[tuple[Pair, int]] = []
         for members in buckets.values():
             steps = sum(count for _, count in members)
             mixtures = [pair for pair, _ in members if isinstance(pair, Mixture)]
