@@ -321,7 +321,8 @@ class GridRefinement:
             # The distance from the centre over which the composition keeps its precision.
             reach = self._saddle.spread + 1.0 / self._saddle.tilt
             scan = max(reach, 8.0 * spacing)
-            upper, lower = self._profile(uppers, spacing, scan), self._profile(lowers, spacing, scan)
+            lower = self._profile(lowers, spacing, scan)  # first: its window is longer, and may be too long
+            upper = self._profile(uppers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *points[points > 0.0].tolist()]
             upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))
