@@ -191,10 +191,10 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
 
 
 def _lower_frequency(tilted: Sequence[TiltedMeasure], highest: float) -> float:
-    """A w down from which to ``highest`` all amplitudes are at most e^-``_FADED``; ``highest`` if there is none.
+    """A w from which up to ``highest`` all amplitudes are at most e^-``_FADED``, or ``highest``.
 
-    With independent X, X' from a step, |F(w)|^2 = 1 - E[1 - cos w(X - X')], of which pairs within a range of nodes
-    contribute at least w^2 E[(X - X')^2] / 2 - w^4 E[(X - X')^4] / 24.
+    With independent X, X' from a step, |F(w)|^2 = 1 - E[1 - cos w(X - X')]. Pairs within a range of nodes contribute at
+    least w^2 E[(X - X')^2] / 2 - w^4 E[(X - X')^4] / 24 to this expectation.
     """
     square, radius = highest * highest, 1.0 / highest
     second = fourth = 0.0  # -ln of the amplitude is at least second w^2 - fourth w^4, concave in w^2
@@ -217,7 +217,7 @@ def _lower_frequency(tilted: Sequence[TiltedMeasure], highest: float) -> float:
 def _have_pairs(tilted: Sequence[TiltedMeasure], distance: int) -> bool:
     """Whether disjoint pairs of nodes, d = ``distance`` to 1.5 d apart, bound all amplitudes by e^-``_FADED``.
 
-    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all of them. The lower node of a pair is in
+    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all these pairs. The lower node of a pair is in
     the first 2/5 of a range of 2.5 d nodes, the upper one behind.
     """
     curvature = 0.0

@@ -1,7 +1,7 @@
 """Many similar phases as few, for a first stage: Theorem 22 of ``docs/explanation/proofs/grids.md``.
 
-A mixture whose sensitivities over sigma, and whose probabilities of reaching each of them, are all at least as large
-dominates. Mixtures of similar noise and rate share one that dominates all of them, and one that all dominate.
+A mixture dominates if its sensitivities over sigma, and its probabilities of reaching each sensitivity, are all at
+least as large. Mixtures of similar noise and rate share a dominating and a dominated mixture.
 """
 
 import math
@@ -17,7 +17,7 @@ from dpspec.accounting.numerics import Floats
 #: The relative range of the largest shift, and of the log probability of any shift, of mixtures that are merged.
 _SHIFTS, _RATES = 0.02, 0.04
 
-#: Merging must leave at most this share of the phases, of at least so many.
+#: Merging must leave at most this share of the phases, and begins at this number of phases.
 _FEWER, _MANY = 0.25, 64
 
 
