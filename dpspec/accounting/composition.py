@@ -35,9 +35,6 @@ _FEW, _SUMMED = 512, 64
 #: More phases share a table of turns, and a search for few frequencies.
 _SHARED = 8
 
-#: A band of this number of frequencies is short enough, and one that is not this share of another is not shorter.
-_FEWEST, _SHORTER = 2.0 * math.pi * 32.0, 0.8
-
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
 
@@ -170,7 +167,7 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
 
     Masses a and b on neighboring nodes have |a + b e^(iw)| <= a + b - (1 - cos w) a b / (a + b). So the spectrum of all
     steps is at most exp(-(1 - cos w) c) in modulus, with c the sum over steps and over disjoint pairs of neighbors.
-    Spreads of longer ranges of nodes, or pairs at longer distances, bound lower frequencies of many phases.
+    Pairs at longer distances bound lower frequencies of many phases.
     """
     curvature = 0.0
     for part in tilted:
@@ -181,44 +178,19 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
     if 2.0 * curvature <= _FADED:
         return length // 2 + 1
     highest = math.acos(1.0 - _FADED / curvature)
-    while len(tilted) > _SHARED and length * highest > _FEWEST:  # the search costs more than one transform
+    if len(tilted) > _SHARED:  # the search costs more than one transform
         distance = math.floor(math.pi / highest)
-        lower = math.pi / (2.0 * distance) if _have_pairs(tilted, distance) else _lower_frequency(tilted, highest)
-        if lower > _SHORTER * highest:
-            break
-        highest = lower
+        while _have_pairs(tilted, distance):
+            highest = math.pi / (2.0 * distance)
+            distance *= 2
     return min(length // 2, math.ceil(length * highest / (2.0 * math.pi))) + 1
-
-
-def _lower_frequency(tilted: Sequence[TiltedMeasure], highest: float) -> float:
-    """A w from which up to ``highest`` all amplitudes are at most e^-``_FADED``, or ``highest``.
-
-    With independent X, X' from a step, |F(w)|^2 = 1 - E[1 - cos w(X - X')]. Pairs within a range of nodes contribute at
-    least w^2 E[(X - X')^2] / 2 - w^4 E[(X - X')^4] / 24 to this expectation.
-    """
-    square, radius = highest * highest, 1.0 / highest
-    second = fourth = 0.0  # -ln of the amplitude is at least second w^2 - fourth w^4, concave in w^2
-    for part in tilted:
-        middle = part.index[int(np.searchsorted(np.cumsum(part.masses), 0.5 * float(part.masses.sum())))]
-        first, last = np.searchsorted(part.index, (middle - radius, middle + radius))
-        distances, masses = np.asarray(part.index[first:last] - middle, dtype=np.float64), part.masses[first:last]
-        squares = distances * distances
-        weighted = masses * distances
-        m0, m1, m2 = float(masses.sum()), float(weighted.sum()), float(masses @ squares)
-        m3, m4 = float(weighted @ squares), float(masses @ (squares * squares))
-        second += part.steps * 0.49 * max(m0 * m2 - m1 * m1, 0.0)
-        fourth += part.steps * (m0 * m4 - 4.0 * m1 * m3 + 3.0 * m2 * m2) / 23.9
-    if second * square - fourth * square * square < _FADED:
-        return highest
-    # the smaller root
-    return math.sqrt(2.0 * _FADED / (second + math.sqrt(max(0.0, second * second - 4.0 * _FADED * fourth))))
 
 
 def _have_pairs(tilted: Sequence[TiltedMeasure], distance: int) -> bool:
     """Whether disjoint pairs of nodes, d = ``distance`` to 1.5 d apart, bound all amplitudes by e^-``_FADED``.
 
-    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all these pairs. The lower node of a pair is in
-    the first 2/5 of a range of 2.5 d nodes, the upper one behind.
+    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all these pairs. The lower node of a pair is
+    in the first 2/5 of a range of 2.5 d nodes, the upper one behind.
     """
     curvature = 0.0
     for part in tilted:
