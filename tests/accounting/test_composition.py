@@ -121,7 +121,8 @@ def test_few_frequencies_of_many_phases_remain() -> None:
     measure, _ = step.atoms(1e-3, [2.0], 40.0, 1 << 16)
     parts, length = [TiltedMeasure.of(measure, 2_000, 2.0)] * 10, 60_000
     band = bandwidth(parts, length)
-    assert band < 4.0 * length / math.sqrt(10.0 * parts[0].variance / 1e-6)  # e^-50 is ten stds, or 1.6 of these
+    # e^-50 is at ten stds, or 1.6 of these
+    assert band < 16.0 * length / math.sqrt(10.0 * parts[0].variance / 1e-6)
     spectrum = np.fft.rfft(np.bincount(parts[0].index % length, parts[0].masses, length))
     assert 20_000 * np.log(np.abs(spectrum[band:])).max() < -50.0
     values, (single, squared) = convolve(parts, length)
