@@ -23,7 +23,7 @@ Each module imports only modules above it:
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``adaptive_clipping``, ``allocation``, ``shuffled``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
-* ``profiles``, ``single_steps``, ``refinement``, ``privacy_loss``: certified answers about a composition
+* ``profiles``, ``single_steps``, ``merging``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
 * ``responses``: pairs that dominate declared guarantees, such as zCDP
 * ``tradeoff``, ``curves``: f-DP

@@ -29,8 +29,11 @@ _REACH = 500.0
 #: Minus ln of an amplitude that no composition shows.
 _FADED = 50.0
 
-#: The nodes of a transform that cost as much as one product of a mass and a frequency.
-_SUMMED = 4
+#: Fewer frequencies may be sums over the masses, over this number of masses at once.
+_FEW, _SUMMED = 512, 64
+
+#: More phases share a table of turns, and a search for few frequencies.
+_SHARED = 8
 
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
@@ -91,16 +94,21 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
         return 0.0, longest
     log_inverse = -math.log(OUTSIDE) + 1e-6
 
+    logs, offsets = (np.concatenate([getattr(part, name) for part in tilted]) for name in ("logs", "offsets"))
+    sizes = np.array([len(part.logs) for part in tilted])
+    steps = np.array([part.steps for part in tilted], dtype=np.float64)
+    starts = np.cumsum(sizes) - sizes
+
     def chernoff(log_rate: float, side: float) -> float:
-        rate, total = math.exp(log_rate), 0.0
-        for part in tilted:  # steps * ln of the moment generating function, losses counted from the lowest node
-            with np.errstate(over="ignore"):  # such a rate gives an infinite bound
-                exponents = part.logs + side * rate * part.offsets
-            top = float(exponents.max())
-            if top == math.inf:
-                return math.inf
-            total += part.steps * (top + math.log(float(np.exp(exponents - top).sum())))
-        return (total + log_inverse) / rate
+        rate = math.exp(log_rate)
+        with np.errstate(over="ignore"):  # such a rate gives an infinite bound
+            exponents = logs + side * rate * offsets
+        tops = np.maximum.reduceat(exponents, starts)
+        if math.inf in tops:
+            return math.inf
+        # steps * ln of the moment generating function, losses counted from the lowest node
+        logarithms = tops + np.log(np.add.reduceat(np.exp(exponents - np.repeat(tops, sizes)), starts))
+        return (float(steps @ logarithms) + log_inverse) / rate
 
     ends = []
     for side in (-1.0, 1.0):  # near the minimum in few evaluations: downhill, then one parabola
@@ -126,13 +134,14 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
     """
     stage = _FFT * EPS * max(1.0, math.log2(length))
     band = bandwidth(tilted, length)
+    circle = _turns(np.arange(length), length) if band <= _FEW and len(tilted) > _SHARED else None
     product: npt.NDArray[np.complex128] | None = None
     noise, growth, count = np.zeros(2), 0.0, 0
     for part in tilted:
         if len(tilted) == part.steps == 1:
             folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
             return np.asarray(folded, dtype=np.float64), (part.rounding, part.rounding)
-        spectrum, error = _transform(part, length, band)
+        spectrum, error = _transform(part, length, band, circle)
         error += part.rounding
         power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
@@ -158,6 +167,7 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
 
     Masses a and b on neighboring nodes have |a + b e^(iw)| <= a + b - (1 - cos w) a b / (a + b). So the spectrum of all
     steps is at most exp(-(1 - cos w) c) in modulus, with c the sum over steps and over disjoint pairs of neighbors.
+    Pairs at longer distances bound lower frequencies of many phases.
     """
     curvature = 0.0
     for part in tilted:
@@ -167,16 +177,72 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
     curvature *= 0.99  # roundings
     if 2.0 * curvature <= _FADED:
         return length // 2 + 1
-    return min(length // 2, math.ceil(length * math.acos(1.0 - _FADED / curvature) / (2.0 * math.pi))) + 1
+    highest = math.acos(1.0 - _FADED / curvature)
+    if len(tilted) > _SHARED:  # the search costs more than one transform
+        distance = math.floor(math.pi / highest)
+        while _have_pairs(tilted, distance):
+            highest = math.pi / (2.0 * distance)
+            distance *= 2
+    return min(length // 2, math.ceil(length * highest / (2.0 * math.pi))) + 1
 
 
-def _transform(part: TiltedMeasure, length: int, band: int) -> tuple[npt.NDArray[np.complex128], float]:
-    """The first ``band`` frequencies of the masses, by sums if these are few, and a bound of each error."""
-    if len(part.index) * band <= length // _SUMMED:
-        turns = (part.index % length)[:, None] * np.arange(band) % length
-        return part.masses @ np.exp(-2j * math.pi / length * turns), EPS * (16.0 + len(part.index))
+def _have_pairs(tilted: Sequence[TiltedMeasure], distance: int) -> bool:
+    """Whether disjoint pairs of nodes, d = ``distance`` to 1.5 d apart, bound all amplitudes by e^-``_FADED``.
+
+    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all these pairs. The lower node of a pair is
+    in the first 2/5 of a range of 2.5 d nodes, the upper one behind.
+    """
+    curvature = 0.0
+    for part in tilted:
+        lower = np.flatnonzero(2 * part.index % (5 * distance) < 2 * distance)
+        upper = np.minimum(np.searchsorted(part.index, part.index[lower] + distance), len(part.index) - 1)
+        gaps = part.index[upper] - part.index[lower]
+        is_pair = (gaps >= distance) & (2 * gaps <= 3 * distance) & (np.diff(upper, prepend=-1) > 0)
+        a, b = part.masses[lower[is_pair]], part.masses[upper[is_pair]]
+        curvature += part.steps * float((a * (b / np.maximum(a + b, SMALLEST))).sum())
+        if 0.99 * curvature >= _FADED:
+            return True
+    return False
+
+
+def _transform(
+    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128] | None
+) -> tuple[npt.NDArray[np.complex128], float]:
+    """The first ``band`` frequencies of the masses, by sums if these are few, and a bound of each error.
+
+    ``circle``: all turns e^(-2 pi i k / length), (length,), if they are used often.
+    """
+    if band <= _FEW and len(part.index) * band <= 4 * length:
+        return _few_frequencies(part, length, band, circle)
     folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
     return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
+
+
+def _few_frequencies(
+    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128] | None
+) -> tuple[npt.NDArray[np.complex128], float]:
+    """As ``_transform``: frequency k = m i + j by the turns of m i and of j, in sums of ``_SUMMED`` masses.
+
+    A turn is within 11 EPS, a product within 2, a sum within one per addend.
+    """
+    minor = math.ceil(math.sqrt(band))
+    rows, padding = divmod(-len(part.index), _SUMMED)
+    rows = -rows
+    index, masses = np.pad(part.index, (0, padding)), np.pad(part.masses, (0, padding))
+
+    def turns(frequencies: Index) -> npt.NDArray[np.complex128]:
+        steps = frequencies[:, None] * index % length
+        factors = _turns(steps, length) if circle is None else circle[steps]
+        return factors.reshape(len(frequencies), rows, _SUMMED)
+
+    majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, _SUMMED)
+    sums = majors.transpose(1, 0, 2) @ turns(np.arange(minor)).transpose(1, 2, 0)
+    return sums.sum(axis=0).ravel()[:band], EPS * (40.0 + _SUMMED + rows)
+
+
+def _turns(steps: Index, length: int) -> npt.NDArray[np.complex128]:
+    """e^(-2 pi i k / length) of ``steps`` k, from 0 to ``length``: 5 EPS for the angle, and 6 for its two functions."""
+    return np.asarray(np.exp(-2j * math.pi / length * (steps - length * (2 * steps > length))), dtype=np.complex128)
 
 
 def _powers(spectrum: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:

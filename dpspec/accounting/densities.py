@@ -202,13 +202,13 @@ class LogRatio:
 
     def _newton(self, target: Floats) -> Floats:
         """The z with l(z) = ``target``, (n,), from the right of the root."""
-        # each component alone is a lower bound of the sum
+        # each component alone is a lower bound of the sum, and a single one the sum
         z = np.empty_like(target)
         rows = max(1, _BLOCK // len(self.shifts))
         offsets = 0.5 * self.shifts - self.log_weights / self.shifts
         for start in range(0, len(target), rows):
             z[start : start + rows] = (target[start : start + rows, None] / self.shifts + offsets).min(axis=1)
-        for _ in range(100):
+        for _ in range(100 if len(self.shifts) > 1 else 0):
             value, slope, _ = self.evaluate(z, slope=True)
             step = (value - target) / slope
             z = z - step

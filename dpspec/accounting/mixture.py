@@ -105,6 +105,11 @@ class Mixture(Pair):
         """Every record in every batch: the Gaussian mechanism of sensitivity ``k``."""
         return cls.__new__(cls)._set(np.array([float(whole("k", k, 1))]), np.zeros(1), sigma)
 
+    @classmethod
+    def of_logs(cls, shifts: Floats, log_probabilities: Floats) -> Mixture:
+        """A sigma of 1, sensitivities ``shifts`` (m,), and logarithms of probabilities (m,), which sum to one."""
+        return cls.__new__(cls)._set(shifts, log_probabilities, 1.0)
+
     def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
         self.sigma = positive("sigma", sigma)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dpspec.accounting.grid import Pair
+from dpspec.accounting.merging import MergedPhases
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import (
     EPS,
@@ -417,9 +418,12 @@ def _open(
     epsilons: list[tuple[PendingAnswer, float]] = []
     largest, infinite = loss_extremes(phases, sides[0])
 
+    merged = MergedPhases.of(phases)
+    similar = merged.similar if merged else phases
+
     @functools.cache
     def cumulants_at(side: Direction, log_delta: float) -> Cumulants:
-        return Cumulants(truncate_phases(phases, side, log_delta, _SHARE))
+        return Cumulants(truncate_phases(similar, side, log_delta, _SHARE))
 
     for question in questions:
         if question.kind in TESTS:
@@ -443,7 +447,7 @@ def _open(
         shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
     for items in shelves.values():
         logs = [item.log_delta for item in items]
-        cumulants = Cumulants(truncate_phases(phases, sides[0], min(logs), _SHARE))
+        cumulants = cumulants_at(sides[0], min(logs))
         saddles = cumulants.for_deltas(logs) if len(logs) > 1 else [cumulants.find(log_delta=logs[0])]
         for item, saddle in zip(items, saddles, strict=True):
             item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)

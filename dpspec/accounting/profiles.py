@@ -312,26 +312,27 @@ class Cumulants:
     """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
 
     def __init__(self, truncated_pairs: Sequence[tuple[TruncatedPair, int]]) -> None:
-        self._phases: list[tuple[Floats, Floats, int]] = []
-        self.largest_loss = 0.0  # of one step, in absolute value
-        for part, steps in truncated_pairs:
-            losses, logs = part.table()
-            self._phases.append((losses, logs, steps))
-            self.largest_loss = max(self.largest_loss, float(np.abs(losses).max()))
+        tables = [part.table() for part, _ in truncated_pairs]
+        self._losses, self._logs = (np.concatenate(column) for column in zip(*tables, strict=True))
+        self._sizes = np.array([len(losses) for losses, _ in tables])
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._steps = np.array([steps for _, steps in truncated_pairs], dtype=np.float64)
+        self.largest_loss = float(np.abs(self._losses).max())  # of one step
         self._known: dict[float, SaddlePoint] = {}
 
     def points(self, tilts: Floats) -> Floats:
         """The fields of the saddle point of each of ``tilts`` (n,), (n, 4)."""
-        value, mean, variance = np.zeros((3, len(tilts)))
-        for losses, logs, steps in self._phases:
-            weights = logs + tilts[:, None] * losses
-            top = weights.max(axis=1)
-            weights = np.exp(weights - top[:, None])
-            mass = weights.sum(axis=1)
-            mean_of_one = weights @ losses / mass
-            value += steps * (top + np.log(mass))
-            mean += steps * mean_of_one
-            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
+
+        def sums(values: Floats) -> Floats:
+            return np.asarray(np.add.reduceat(values, self._starts, axis=1), dtype=np.float64)
+
+        weights = self._logs + tilts[:, None] * self._losses
+        tops = np.maximum.reduceat(weights, self._starts, axis=1)
+        np.exp(np.subtract(weights, np.repeat(tops, self._sizes, axis=1), out=weights), out=weights)
+        masses = sums(weights)
+        means = sums(weights * self._losses) / masses
+        variances = sums(weights * np.square(self._losses - np.repeat(means, self._sizes, axis=1))) / masses
+        value, mean, variance = (tops + np.log(masses)) @ self._steps, means @ self._steps, variances @ self._steps
         epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
         around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
         log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)

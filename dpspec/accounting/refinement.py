@@ -14,6 +14,7 @@ import numpy as np
 
 from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, split_rare_steps
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
+from dpspec.accounting.merging import MergedPhases
 from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
 from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, SaddlePoint, bound_test
 
@@ -135,11 +136,12 @@ class GridRefinement:
         self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
+        self._merged = MergedPhases.of(phases)
         self._is_estimated = False
         for pair, _ in phases:
             self._is_estimated |= pair.has_estimated_upper_end
         self._steps, most, self._period = 0, 0, 0.0
-        for side in self._truncated(_FIRST_SHARE):
+        for side in self._truncated(_FIRST_SHARE, self._merged.similar if self._merged else phases):
             self._steps = 0
             for part, steps in side:
                 self._steps += steps
@@ -171,12 +173,18 @@ class GridRefinement:
     def begin(self) -> None:
         """The first stage, and a coarse one if that missed, for any width requested."""
         stage, centre = _COARSEST, self._saddle.epsilon
+        if self._merged is not None:  # a stage of all phases costs about the same for each width
+            self._stage(_COARSEST, self._merged)
+            stage = 0.009 * _COARSEST
+            if self.is_within(_COARSEST):
+                self._next = stage
+                return
         # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
         # grid is short.
         finer, is_free = 0.1 * _COARSEST, False
         for item in self.items:
             is_free |= item.enough == -math.inf
-        if is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
+        if self._merged is None and is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
             stage = finer
         done, lacks_bound = False, True
         while lacks_bound and not self._last:  # repeat the stage until each delta has a lower bound
@@ -216,16 +224,22 @@ class GridRefinement:
             is_certain = is_certain and item.question.kind == "power" and item.answer.lower > _CERTAIN
         return 1 if is_certain else _IDLE_PERIODIC if self._period else _IDLE
 
-    def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
-        """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
+    def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
+        """Per direction, the steps of ``phases`` without a share of the smallest delta, with the estimates from them.
+
+        Estimates of merged phases are from ``similar`` ones.
+        """
         smallest = math.inf
         for item in self.items:
             smallest = min(smallest, item.log_delta)
         truncated, self._cumulants = [], []
         for side in self._sides:
-            truncated.append(truncate_phases(self._phases, side, smallest, log_share))
+            truncated.append(truncate_phases(phases, side, smallest, log_share))
+            similar = (
+                truncate_phases(self._merged.similar, side, smallest, log_share) if self._merged else truncated[-1]
+            )
             # The remaining tail decides the best tilt: it grows heavier as less is cut.
-            self._cumulants.append(Cumulants(truncated[-1]))
+            self._cumulants.append(Cumulants(similar))
         return truncated
 
     def _centre(self, epsilon: float) -> None:
@@ -248,11 +262,17 @@ class GridRefinement:
             share = min(share, 1e-2 * width * item.saddle.tilt * item.tolerance(1.0))
         return spacing, max(share, 1e-14)
 
-    def _stage(self, width: float) -> bool:
-        """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed."""
+    def _stage(self, width: float, merged: MergedPhases | None = None) -> bool:
+        """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed.
+
+        ``merged``: phases that bound the composition's.
+        """
         before = [item.answer.width for item in self.items]
         widest_spacing, share = self._needs(width)
-        truncated = self._truncated(math.log(share))
+        truncated = [
+            self._truncated(math.log(share), phases)
+            for phases in ((merged.above, merged.below) if merged else (self._phases,))
+        ]
         self._centre(self._saddle.epsilon)
         # below the resolution of its losses a grid would have equal nodes
         finest = 4.0 * EPS * max(cumulants.largest_loss for cumulants in self._cumulants)
@@ -276,8 +296,13 @@ class GridRefinement:
             narrower |= item.answer.width < 0.9 * earlier
         return narrower
 
-    def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
-        """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
+    def _grid(
+        self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, within: float
+    ) -> None:
+        """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``.
+
+        ``truncated``: steps per direction, or such above and such below the composition's.
+        """
         tilts = {self._saddle.tilt}
         for item in self.items:
             tilts.add(item.saddle.tilt)
@@ -285,18 +310,19 @@ class GridRefinement:
         widest = 0.5 * math.sqrt(self._steps)
         uppers: list[list[tuple[Atoms, int]]] = []
         lowers: list[list[tuple[Atoms, int]]] = []
-        for side in truncated:
-            uppers.append([])
-            lowers.append([])
-            for part, steps in side:
-                above, below = part.atoms(spacing, sorted(tilts), widest, CELLS)
-                uppers[-1].append((above, steps))
-                lowers[-1].append((below, steps))
+        for bounding in truncated:
+            for side in bounding:
+                atoms = [(*part.atoms(spacing, sorted(tilts), widest, CELLS), steps) for part, steps in side]
+                if bounding is truncated[0]:
+                    uppers.append([(above, steps) for above, _, steps in atoms])
+                if bounding is truncated[-1]:
+                    lowers.append([(below, steps) for _, below, steps in atoms])
         for _ in range(self._centres):
             # The distance from the centre over which the composition keeps its precision.
             reach = self._saddle.spread + 1.0 / self._saddle.tilt
             scan = max(reach, 8.0 * spacing)
-            upper, lower = self._profile(uppers, spacing, scan), self._profile(lowers, spacing, scan)
+            lower = self._profile(lowers, spacing, scan)  # first: its window is longer, and may be too long
+            upper = self._profile(uppers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *points[points > 0.0].tolist()]
             upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))

@@ -116,6 +116,22 @@ def test_frequencies_beyond_the_band_have_no_amplitude(nodes: int, length: int, 
     assert math.sqrt(float(error @ error)) <= squared
 
 
+def test_few_frequencies_of_many_phases_remain() -> None:
+    step = Mixture.poisson(1, 0.01, 1.0).truncate("present-first", -40.0, -30.0)
+    measure, _ = step.atoms(1e-3, [2.0], 40.0, 1 << 16)
+    parts, length = [TiltedMeasure.of(measure, 2_000, 2.0)] * 10, 60_000
+    band = bandwidth(parts, length)
+    # e^-50 is at ten stds, or 1.6 of these
+    assert band < 16.0 * length / math.sqrt(10.0 * parts[0].variance / 1e-6)
+    spectrum = np.fft.rfft(np.bincount(parts[0].index % length, parts[0].masses, length))
+    assert 20_000 * np.log(np.abs(spectrum[band:])).max() < -50.0
+    values, (single, squared) = convolve(parts, length)
+    error = np.abs(values - np.fft.irfft(spectrum**20_000, length))
+    assert error.max() <= single
+    assert math.sqrt(float(error @ error)) <= squared
+    assert single < 1e-11
+
+
 def test_a_lattice_keeps_all_frequencies() -> None:
     part = TiltedMeasure.of(atoms([0.5, 0.0, 0.3, 0.0, 0.2]), 10**6, 0.0)
     assert bandwidth([part], 4096) == 2049
