@@ -21,7 +21,7 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``adaptive_clipping``, ``allocation``, ``shuffled``: sampling schemes with other steps
+* ``truncated_poisson``, ``displacement``, ``adaptive_clipping``, ``allocation``, ``shuffled``: other sampling schemes
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``merging``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
     from dpspec.accounting.discrete import *
+    from dpspec.accounting.displacement import *
     from dpspec.accounting.double_mixture import *
     from dpspec.accounting.findings import *
     from dpspec.accounting.grid import *
@@ -76,6 +77,7 @@ _NAMES = {
     "mixture": "Mixture",
     "double_mixture": "DoubleMixture SymmetricMixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
+    "displacement": "displacement_pair",
     "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
     "allocation": "EqualMembers RandomAllocation",
     "shuffled": "largest_sum_pair",

@@ -254,7 +254,7 @@ class TruncatedPoisson:
             The pair; None if full batches have a probability below e^-690, or out of the range of Theorem 4a.
         """
         inside("share", share)
-        batches = _Batches.of(self)
+        batches = Batches.of(self)
         if batches is None:
             return None
         sources: list[dict[int, float]] = [{} for _ in range(self.k + 1)]  # by cap - b, the weights of the distances
@@ -300,7 +300,7 @@ class TruncatedPoisson:
         Returns:
             The pair; None as for ``routed``.
         """
-        batches = _Batches.of(self)
+        batches = Batches.of(self)
         if batches is None:
             return None
         along, across = -math.sin(angle), max(0.0, math.cos(angle))
@@ -371,7 +371,7 @@ _LOG_LEAST = -690.0
 
 
 @dataclass(frozen=True, eq=False)
-class _Batches:
+class Batches:
     """Batches with the group and without, by their numbers of others and members; weights to a relative 4e-9.
 
     Attributes:
@@ -387,7 +387,7 @@ class _Batches:
     members: Floats
 
     @classmethod
-    def of(cls, step: TruncatedPoisson) -> "_Batches | None":
+    def of(cls, step: TruncatedPoisson) -> "Batches | None":
         """None if a batch has cap others with a probability below e^-690, or out of range."""
         n, rate, cap, k = step.n, step.rate, step.cap, step.k
         if k > min(_MEMBERS, cap) or n < cap:

@@ -79,7 +79,7 @@ class _Fixed(SchemeTheory):
 class _Truncated(SchemeTheory):
     """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
-    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorem 4a"
+    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a and 4b"
     no_profile = "their profile is an interval"
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
@@ -104,6 +104,11 @@ class _Truncated(SchemeTheory):
         """Theorem 4a, for ``smaller`` records and ``group_size`` more, or Theorem 4 out of its range."""
         step = self._capped(phase, group_size, smaller, smaller)
         return ((step.routed(share) or step.above(), phase.steps),)
+
+    def displaced(self, phase: Phase, smaller: int) -> Composed:
+        """Theorem 4b, for ``smaller`` records and one more; none out of its range."""
+        pair = accounting.displacement_pair(self._capped(phase, 1, smaller, smaller))
+        return () if pair is None else ((pair, phase.steps),)
 
 
 class _Shuffled(SchemeTheory):
@@ -499,8 +504,14 @@ def _route(
 
     A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
     ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size. Every share gives a bound; the
-    best one is searched at the ``leading`` values, and used at the values next to them.
+    best one is searched at the ``leading`` values, and used at the values next to them. Single records also
+    have Theorem 4b.
     """
+    if group_size == 1:
+        compared = [_displaced(phases, records, smaller) for smaller in {records, max(0, records - 1)}]
+        if all(compared):
+            for i, *ends in zip(wide, *(answers(pairs, wide, 0.0) for pairs in compared), strict=True):
+                highs[i] = min(highs[i], max(ends, key=_upper), key=_upper)
 
     @functools.cache
     def routed(
@@ -548,6 +559,15 @@ def _route(
             break
         for i, interval in worst(size, larger):
             highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
+
+
+def _displaced(phases: Sequence[Phase], records: int, smaller: int) -> Composed:
+    """Pairs of all phases for single records by Theorem 4b, where the smaller dataset has ``smaller`` ones, or none."""
+    pairs = [
+        scheme.displaced(phase, smaller) if isinstance(scheme, _Truncated) else scheme.composed(phase, 1, records)
+        for phase, scheme in ((phase, scheme_of(phase)) for phase in phases)
+    ]
+    return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
 
 
 def _upper(interval: Interval) -> float:
