@@ -1,8 +1,8 @@
 """A dominating pair of one step of truncated Poisson batches for a single record: Theorem 4b.
 
 ``docs/explanation/proofs/truncated-poisson.md`` has the proof. A batch in which the record displaced another one is
-compared with batches of three sizes at once. The others are at distances that depend on their inner products with the
-record, of which the median is unknown: the pair's profile is the largest one over intervals of the median.
+compared with batches of three sizes at once. Distances depend on the inner products of the others with the record.
+Their median is unknown: the pair's profile is the largest one over intervals of the median.
 """
 
 import functools
@@ -113,7 +113,7 @@ class _Profile:
         return -(1.0 - _CHARGED) * self.batches.without_group(self.step.cap - 1) * (self.step.rate + ratios)
 
     def _by_median(self, ratios: Floats, least: float, most: float, share: float) -> Floats:
-        """The profile, but for batches of less than cap - 2 records, if the median is from ``least`` to ``most``."""
+        """The profile of batches of cap - 2 or more others, if the median is from ``least`` to ``most``."""
         rate, cap = self.step.rate, self.step.cap
         two_before = self.batches.without_group(cap - 2)
         alone = _call(-(1.0 - share) * two_before * (rate + ratios), two_before * rate, 1.0 / self.step.sigma)
