@@ -66,7 +66,7 @@ class _Profile:
     def displaced(self) -> float:
         """The probability that the record is kept in a batch from which another one was displaced."""
         cap = self.step.cap
-        return sum(weight for _, kept, source, weight in self.batches.with_group() if kept and source == cap)
+        return sum(weight for _, members, source, weight in self.batches.with_group() if members and source == cap)
 
     @functools.cached_property
     def ratios(self) -> Floats:
@@ -169,7 +169,7 @@ class _Profile:
         far = math.sqrt(1.0 - most * most) if share == 0.0 else (1.0 + least * most) / across * (1.0 + 1e-12)
         far = max(far, 1e-3)
         u, node_weights, outside = _lognormal_nodes(slope * far)
-        own = self._of_one_fewer(ratios)[:, None]
+        one_fewer = self._of_one_fewer(ratios)[:, None]
         larger = self._of_full(ratios)[:, None] * np.exp(slope * far * u - 0.5 * (slope * far) ** 2)
         two_before = share * (1.0 - _CHARGED) * self.batches.without_group(self.step.cap - 2)
         smaller = -two_before * (self.step.rate + ratios)[:, None]
@@ -178,7 +178,7 @@ class _Profile:
         for weight, above, below in compositions:
             terms = [
                 (above * larger, -most * slope),
-                (own, 0.0),
+                (one_fewer, 0.0),
                 (below * smaller, least * slope),
                 (np.full((1, 1), gain), slope),
             ]
