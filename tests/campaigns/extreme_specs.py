@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -300,14 +301,15 @@ def main() -> int:
     signal.signal(signal.SIGVTALRM, stop_late)
     catalog, tried_cases = load_catalog(), []
     numbers = range(options.start, options.start + options.count) if options.only is None else [options.only]
-    for number in numbers:
-        tried = case(options.seed, number, catalog)
-        bound(tried, catalog)
-        if options.only is not None:
-            print(json.dumps(tried.document), tried.outcome)
-        for finding in tried.findings:
-            print(f"{tried}\n    {tried.outcome}: {finding}", flush=True)
-        tried_cases.append(tried)
+    with suppress(KeyboardInterrupt):  # the counts so far
+        for number in numbers:
+            tried = case(options.seed, number, catalog)
+            bound(tried, catalog)
+            if options.only is not None:
+                print(json.dumps(tried.document), tried.outcome)
+            for finding in tried.findings:
+                print(f"{tried}\n    {tried.outcome}: {finding}", flush=True)
+            tried_cases.append(tried)
     for slow in sorted(tried_cases, key=lambda each: -each.seconds)[:10]:
         print(f"{slow.seconds:7.1f} s  {slow}")
     for kind in dict.fromkeys(each.document["mechanism"]["kind"] for each in tried_cases):
