@@ -443,7 +443,7 @@ def compose(
     first = origin + spacing * (start + skip)
     return Composition(
         first=first,
-        lowest=first if skip > 0 else reference - _REACH / tilt,
+        lowest=max(first, floor) if skip > 0 else reference - _REACH / tilt,
         spacing=spacing,
         reference=reference,
         tilt=tilt,

@@ -123,15 +123,21 @@ class RequestedReport:
         return self.path == STDOUT
 
 
-def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedReport, ...]:
-    """Fails before training."""
+def parse_reports(options: Sequence[str], catalog: Catalog, inputs: Sequence[Path] = ()) -> tuple[RequestedReport, ...]:
+    """Fails before training, also if a report would replace one of the ``inputs`` or another report."""
     reports = []
+    used = {os.path.realpath(path): f"{path} is an input of this command" for path in inputs}
     for option in options:
         name, equals, path = option.partition("=")
         if not (equals and name and path):
             raise UsageError(f"--report expects FORMAT=PATH, got {option!r}")
         if path != STDOUT:
             _require_writable(Path(path))
+            file = os.path.realpath(path)
+            if file in used:
+                raise UsageError(f"cannot write a report to {path}: {used[file]}; choose another path")
+            if os.path.isfile(file) or not os.path.exists(file):  # a device takes several reports
+                used[file] = f"{path} has another report"
         render = find_format(name, catalog)
         reports.append(RequestedReport(name, catalog.reporters[name], render, path))
     return tuple(reports)

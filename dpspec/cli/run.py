@@ -99,7 +99,7 @@ def run(
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     catalog = load_project(specs, plugins)
-    report_files = parse_reports(reports, catalog)
+    report_files = parse_reports(reports, catalog, specs)
     with failures_in_reports(report_files):
         earlier = None if baseline is None else read_result(baseline)
         if not DEVICE.fullmatch(device):
@@ -323,7 +323,7 @@ def _check_history(
     from dpspec.engine.declared_history import check_history, differences, headline, read_history
 
     catalog = load_project()
-    report_files = parse_reports(reports, catalog)
+    report_files = parse_reports(reports, catalog, [history])
     with failures_in_reports(report_files):
         declared = read_history(history, adjacency)
         result = check_history(

@@ -11,8 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from dpspec.contract import DataError, Dataset, Json
+from dpspec.contract import DataError, Dataset, Diagnostic, Json
 from dpspec.contract.fragments import string
+from dpspec.data.file_formats import IDX_BEGIN, head_of, other_format
 from dpspec.data.source import CLASSES, MAX_BYTES, Halves, check_count, locate, path, schema, sha256
 from dpspec.text import joined, shortened
 
@@ -114,8 +115,10 @@ def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     head = file.read(4 + 4 * axes)
     if len(head) < 4 + 4 * axes or head[:2] != b"\0\0" or head[3] != axes:
         labels_for_images = head[:4] == bytes([0, 0, _UNSIGNED_BYTE, 4 - axes])
-        swapped = "; images and labels may be swapped" if labels_for_images else ""
-        raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}{swapped}")
+        described = f"not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}"
+        if labels_for_images:
+            raise DataError(f"{path}: {described}; images and labels may be swapped")
+        raise DataError(f"{path}: {other_format(head, IDX_BEGIN) or described}")
     if head[2] != _UNSIGNED_BYTE:
         raise DataError(f"{path}: IDX values must be unsigned bytes (type 0x08), got type {head[2]:#04x}")
     shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, len(head), 4))
@@ -165,6 +168,18 @@ class Npz(Halves):
             shape = self._shape(archive, half)
             return npy_values(archive, f"x{half}").reshape(shape), npy_values(archive, f"y{half}")
 
+    def remarks(self) -> Iterator[Diagnostic]:
+        channels, *size = self.describe().shape
+        if len(size) == 2 and size[1] in (1, 3, 4) and channels not in (1, 3, 4):
+            shape = f"({channels}, {size[0]}, {size[1]})"
+            yield Diagnostic(
+                code="channels-last",
+                message=f"images of shape {shape} have {channels} channels; the last axis may be the channels",
+                path=("data", "path"),
+                help="channels come first: x.transpose(0, 3, 1, 2)",
+                severity="warning",
+            )
+
     def key(self, halves: list[str]) -> dict[str, Json]:
         return {"kind": "npz", "file": sha256(self.file())}
 
@@ -182,9 +197,8 @@ class Npz(Halves):
                     "real numbers" if "f" in kinds else "integers",
                     joined([str(n) for n in axes], "or"),
                 )
-                raise DataError(
-                    f"{source} must have {values} and {axis_counts} axes, got dtype {dtype} and shape {shape}"
-                )
+                message = f"{source} must have {values} and {axis_counts} axes, got dtype {dtype} and shape {shape}"
+                raise DataError(message + _conversion(name, shape, dtype), "path")
             check_count(source, shape)
             if (size := prod(shape) * dtype.itemsize) > MAX_BYTES:
                 raise DataError(f"{source}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
@@ -194,6 +208,17 @@ class Npz(Halves):
             raise DataError(f"{self.what()}: {message}")
         records, *record = shapes[0]
         return (records, 1, *record) if len(record) == 2 else shapes[0]
+
+
+def _conversion(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Return how to convert an array of another type or number of axes; empty if that is not obvious."""
+    if dtype.kind == "O":
+        return "; Python objects are never read: save an array of numbers"
+    if name.startswith("x"):
+        return f"; write {name}.reshape(-1, 1) for one feature" if len(shape) == 1 and dtype.kind in "fiu" else ""
+    if len(shape) == 2:
+        return f"; write {name}.ravel()" if shape[1] == 1 else f"; write {name}.argmax(axis=1) for one-hot labels"
+    return f"; write {name}.astype(int)" if dtype.kind in "fb" and len(shape) == 1 else ""
 
 
 def npy_header(archive: zipfile.ZipFile, name: str, source: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -239,4 +264,5 @@ def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfi
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{file}: not a readable .npz file: {error}") from error
+        described = other_format(head_of(file), b"PK\x03\x04") if content is None else ""
+        raise DataError(f"{file}: {described or f'not a readable .npz file: {error}'}") from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, npy_values, open_archive
-from dpspec.data.table import csv_lines, kind_of_value, no_column
+from dpspec.data.csv_text import csv_lines, kind_of_value, no_column
 from dpspec.regular_files import NotRegularError, read_regular
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _number(text: str, where: str, key: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise DataError(f"{where}: {kind_of_value(text)} instead of a number", key, private=text)
+    raise DataError(f"{where}: {kind_of_value(text)[0]} instead of a number", key, private=text)
 
 
 def _npz(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:

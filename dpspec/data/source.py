@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -115,7 +116,7 @@ def checked(
         raise DataError(f"{source}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:
-        message = f"{source}: the label of record {wrong[0]} is not in 0..{classes - 1}"
+        message = f"{source}: the label of record {wrong[0]} is not in 0..{classes - 1}; labels count from 0"
         raise DataError(message, private=str(y[wrong[0]]))
     rows = x if x.dtype == np.float32 else np.empty(x.shape, dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -142,7 +143,8 @@ def check_finite(x: np.ndarray[Any, Any], source: object, when: str, *, missing:
         good = np.isfinite(x[part]) | np.isnan(x[part]) if missing else np.isfinite(x[part])
         bad = np.flatnonzero(~good.all(axis=tuple(range(1, x.ndim))))
         if bad.size:
-            raise DataError(f"{source}: record {part.start + bad[0]} is not finite in float32 ({when})")
+            key = "standardise" if "standardise" in when else ""
+            raise DataError(f"{source}: record {part.start + bad[0]} is not finite in float32 ({when})", key)
 
 
 def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
@@ -210,19 +212,31 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     except FileNotFoundError:
         if otherwise and os.path.exists(directory / (name + otherwise)):
             return locate(directory, name + otherwise, key=key)
-        siblings: list[str] = []
-        with suppress(OSError), os.scandir(path.parent) as entries:
-            siblings = [entry.name for entry in islice(entries, 1000)]
-        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, siblings))}", key) from None
+        raise DataError(f"{path}: {_absence(path, name)}", key) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
-        raise DataError(f"{path}: not a regular file", key)
+        raise DataError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'not a regular file'}", key)
     if size == 0:
         raise DataError(f"{path}: is empty", key)
     if size > MAX_BYTES:
         raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read", key)
     return path
+
+
+def _absence(path: Path, name: str) -> str:
+    """Describe why a file is missing, with a suggestion from its folder."""
+    if path.is_symlink():
+        return "is a link to a missing file"
+    if re.match(r"\w+://", name):
+        return "no such file; data are read from local files only: download it"
+    if name.startswith(("~", "$")):
+        return "no such file; ~ and variables are not replaced: write the whole path"
+    siblings: list[str] = []
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        siblings = [entry.name for entry in islice(entries, 1000)]
+    same_stem = [sibling for sibling in siblings if path.name and sibling.startswith(f"{path.name}.")]
+    return f"no such file{did_you_mean(next(iter(same_stem), None) or closest(path.name, siblings))}"
 
 
 def sha256(path: Path) -> str:

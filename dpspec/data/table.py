@@ -8,20 +8,18 @@ held-out users. Claims cover the remaining training dataset.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO
 
 from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
 from dpspec.contract.fragments import array, integer, string
+from dpspec.data.csv_text import listed, no_column
 from dpspec.data.source import CLASSES, SPLIT, Halves, Selection, generator, held_out_count, whole_rows
-from dpspec.text import closest, did_you_mean, several, shortened
+from dpspec.text import shortened
 
 #: Schema of the keys that map the columns of a table to records.
 KEYS: dict[str, Json] = {
@@ -77,95 +75,8 @@ USER_KEYS: dict[str, Json] = {
 }
 
 
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(map(shortened, names[:20])) + (", ..." if len(names) > 20 else "")
-
-
-#: Separators of columns.
-SEPARATORS = (",", ";", "\t", "|")
-
-#: Maximum number of characters of the first line that are inspected for its separator.
-_INSPECTED = 2**16
-
-
-@contextmanager
-def csv_lines(
-    path: object, file: IO[str], separator: str | None = None
-) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Yield the column names of a CSV file and its numbered lines. Every error becomes a ``DataError``.
-
-    separator: None if the spec has no keys for separator and encoding, which are then a comma and UTF-8.
-    """
-    try:
-        first_line = file.readline(_INSPECTED)
-        file.seek(0)
-        _check_separator(path, first_line, separator)
-        reader = csv.reader(file, strict=True, delimiter=separator or ",")
-        header = [name.strip() for name in next(reader, [])]
-        if not header:
-            raise DataError(f"{path}: is empty: its first line must name the columns")
-
-        def lines() -> Iterator[tuple[int, list[str]]]:
-            for line in reader:
-                if line and len(line) != len(header):
-                    message = f"{len(line)} values under {len(header)} column names"
-                    if len(line) == len(header) + 1:
-                        message += "; if its first column has row names (R), name it in the first line as well"
-                    raise DataError(f"{path}:{reader.line_num}: {message}")
-                if line:
-                    yield reader.line_num, line
-
-        yield header, lines()
-    except UnicodeDecodeError as error:
-        advice = "save it as UTF-8" if separator is None else "declare its encoding, for example encoding: cp1252"
-        message = f"byte {error.start} is not {error.encoding} text; {advice}"
-        raise DataError(f"{path}: not a readable CSV file: {message}", "path") from error
-    except (OSError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV file: {error}") from error
-
-
-def _check_separator(path: object, first_line: str, separator: str | None) -> None:
-    """Raise ``DataError`` if the first line declares a separator, or has one column and more with another separator."""
-    declared = re.fullmatch(r"sep=(.)", first_line.strip(" \r\n"))
-    if declared:
-        message = f"its first line declares its separator for a spreadsheet ({declared[0]!r})"
-        advice = "" if separator is None else f" and write separator: {json.dumps(declared[1])}"
-        raise DataError(f"{path}: {message}; remove this line{advice}", "path")
-    widths = {mark: _width(first_line, mark) for mark in SEPARATORS}
-    widest = max(SEPARATORS, key=lambda mark: widths[mark])
-    if widths[separator or ","] <= 1 < widths[widest]:
-        message = f"its first line has {widths[widest]} columns if they are separated by {widest!r}"
-        advice = "separate them by commas" if separator is None else f"write separator: {json.dumps(widest)}"
-        raise DataError(f"{path}: {message}; {advice}", "path")
-
-
-def _width(line: str, separator: str) -> int:
-    try:
-        return len(next(csv.reader([line], strict=True, delimiter=separator), []))
-    except csv.Error:
-        return 0
-
-
-def kind_of_value(text: str) -> str:
-    """Describe a cell that is not a number without its content."""
-    text = text.strip()
-    if not text:
-        return "an empty cell"
-    if re.fullmatch(r"[+-]?\d+,\d+", text):
-        return "a number with a decimal comma"
-    if re.fullmatch(r"[+-]?\d{1,3}([.,' ]\d{3})+([.,]\d+)?", text):
-        return "a number with separators of thousands"
-    if re.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", text):
-        return "a date"
-    if text.lower().lstrip("+-") in ("nan", "na", "null", "none", "n/a", "?"):
-        return "a missing value"
-    if text.lower().lstrip("+-") in ("inf", "infinity"):
-        return "an infinite number"
-    return "text"
-
-
 #: Names under which pandas and R save the index of a table.
-_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|level_0|index|row_?names|id", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -186,8 +97,10 @@ class Table(Halves):
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                message = f"columns {index + 1} and {position[name] + 1} have the same name {shortened(name)!r}"
-                raise DataError(f"{where}: {message}; rename one column")
+                message = (
+                    "the same name; rename one column" if name else "no name; remove separators at the ends of lines"
+                )
+                raise DataError(f"{where}: columns {index + 1} and {position[name] + 1} have {message}", private=name)
         features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
@@ -202,20 +115,31 @@ class Table(Halves):
         for name in categories:
             if name not in features:
                 raise DataError(f"{where}: categories names column {name!r}, which is not a feature", "categories")
-        return Columns(label, features, {name: places(values) for name, values in categories.items()})
+        return Columns(label, features, {name: places(values, "categories") for name, values in categories.items()})
 
     def classes(self) -> dict[str, int]:
         declared = self.options["classes"]
-        return places(declared if isinstance(declared, tuple) else [str(c) for c in range(int(declared))])
+        return places(declared if isinstance(declared, tuple) else map(str, range(int(declared))), "classes")
 
     def unknown_class(self, label: str, where: object) -> DataError:
-        hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
-        declared_classes = listed([*self.classes()])
-        if label.rstrip(".") in self.classes():
-            hint = "; it differs from a declared class by a final period"
-        return DataError(
-            f"{where}: the label is not a declared class ({declared_classes}){hint}", "classes", private=label
-        )
+        message = f"{where}: the label is not a declared class ({listed([*self.classes()])})"
+        return DataError(message + self._class_advice(label), "classes", private=label)
+
+    def _class_advice(self, label: str) -> str:
+        names = self.classes()
+        if not label:
+            return "; the cell is empty: remove such records"
+        if label.rstrip(".") in names:
+            return "; it differs from a declared class by a final period"
+        if label.casefold() in map(str.casefold, names):
+            return "; it differs from a declared class in upper and lower case"
+        if isinstance(self.options["classes"], tuple):
+            return ""
+        if re.fullmatch(r"[+-]?\d+", label):
+            return '; list labels other than 0, 1, ...: classes: ["1", "2"]'
+        if re.fullmatch(r"[+-]?\d+\.\d*", label):
+            return '; list labels with a decimal point: classes: ["0.0", "1.0"]'
+        return "; list labels that are words: classes: [no, yes]"
 
     def table_key(self) -> dict[str, Json]:
         categories = self.options.get("categories")
@@ -252,11 +176,14 @@ class Table(Halves):
         special = (self.options["label"], self.options.get("user"))
         features = [name for name in names if name not in special]
         index = [name for name in features if name in declared or _INDEX.fullmatch(name)]
+        unnamed = [""] == index == features[-1:]
         if index:
             feature_names = [shortened(name) for name in features if name not in index]
             yield Diagnostic(
                 code="index-column",
-                message=f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
+                message="the last column has no name, and is used as a feature: the lines may end in a separator"
+                if unnamed
+                else f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
                 "is probably a saved index of rows, and is used as a feature",
                 path=("data", "path"),
                 help=f"list the features without it: columns: {json.dumps(feature_names, ensure_ascii=False)}",
@@ -321,23 +248,20 @@ class Table(Halves):
         )
 
 
-def places(names: Sequence[str]) -> dict[str, int]:
-    return {name.strip(): position for position, name in enumerate(names)}
+def places(names: Iterable[str], key: str) -> dict[str, int]:
+    """Return the position of each name without blanks around it. Raises ``DataError`` if two names become equal."""
+    stripped = [name.strip() for name in names]
+    positions = {name: position for position, name in enumerate(stripped)}
+    if len(positions) != len(stripped):
+        twice = next(name for position, name in enumerate(stripped) if positions[name] != position)
+        raise DataError(f"{key} lists {shortened(twice)!r} twice, because blanks around a name are ignored", key)
+    return positions
 
 
 def unknown_category(name: str, categories: Mapping[str, int], value: str, where: object) -> DataError:
     hint = "" if value else '; the cell is empty: add "" for missing values'
     message = f"{where}: the value is not a category of column {name!r} ({listed([*categories])}){hint}"
     return DataError(message, "categories", private=value)
-
-
-def no_column(name: str, header: Sequence[str], where: object, key: str) -> DataError:
-    """The error of a missing column. It lists the columns if one is similar; otherwise the file may be no table."""
-    suggestion, columns = closest(name, header), f"its columns: {listed(header)}"
-    if suggestion is None:
-        count = f"{several(len(header), 'column')}; --internal lists {'it' if len(header) == 1 else 'them'}"
-        return DataError(f"{where}: has no column {name!r} ({count})", key, private=columns)
-    return DataError(f"{where}: has no column {name!r}{did_you_mean(suggestion)} ({columns})", key)
 
 
 def _rows(

@@ -12,17 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Json, fragments
+from dpspec.data.csv_text import DATE_ADVICE, MISSING_ADVICE, SEPARATORS, csv_lines, number
+from dpspec.data.file_formats import head_of, other_format
 from dpspec.data.source import MAX_BYTES, locate, path, schema, sha256
-from dpspec.data.table import (
-    KEYS,
-    SEPARATORS,
-    USER_KEYS,
-    Columns,
-    Table,
-    csv_lines,
-    kind_of_value,
-    unknown_category,
-)
+from dpspec.data.table import KEYS, USER_KEYS, Columns, Table, unknown_category
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -75,13 +68,13 @@ class Csv(Table):
         x, y, classes, decimal = array("d"), array("q"), self.classes(), self.options.get("decimal", ".")
         missing = frozenset(text.strip() for text in self.options.get("missing") or ())
         with self._lines() as (file, columns, positions, lines):
-            for number, line in lines:
-                where = f"{file}:{number}"
+            for line_number, line in lines:
+                where = f"{file}:{line_number}"
                 for name in columns.features:
                     text, categories = line[positions[name]], columns.categories.get(name)
                     if categories is None:
                         absent = bool(missing) and text.strip() in missing
-                        x.append(math.nan if absent else _number(text, f"{where}: column {name!r}", decimal))
+                        x.append(math.nan if absent else number(text, f"{where}: column {name!r}", decimal))
                     elif text.strip() not in categories:
                         raise unknown_category(name, categories, text.strip(), where)
                     else:
@@ -115,41 +108,14 @@ class Csv(Table):
         """Yield the file, the selected columns, the index of every column, and the numbered lines."""
         path = locate(self.directory, self.options["path"])
         try:
-            encoding, separator = ENCODINGS[self.options.get("encoding", "utf-8")], self.options.get("separator", ",")
+            encoding, separator = self.options.get("encoding", "utf-8"), self.options.get("separator", ",")
             with (
-                path.open(encoding=encoding, newline="") as file,
-                csv_lines(path, file, separator) as (header, lines),
+                path.open(encoding=ENCODINGS[encoding], newline="") as file,
+                csv_lines(path, file, separator, encoding) as (header, lines),
             ):
                 yield path, self.columns(header, path), {name: index for index, name in enumerate(header)}, lines
         except OSError as error:
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
-
-
-_MISSING_ADVICE = "replace missing values by a public constant, or exclude the column (columns)"
-_DATE_ADVICE = "convert dates to numbers, such as days since a public date, or exclude the column (columns)"
-
-#: Advice by the kind of a cell that is not a number.
-_ADVICE = {
-    "an empty cell": f"{_MISSING_ADVICE}; for a mechanism that imputes, declare their spelling (missing)",
-    "a missing value": f"{_MISSING_ADVICE}; or declare the values of the column (categories), or the spelling of "
-    "missing values for a mechanism that imputes (missing)",
-    "a number with a decimal comma": 'write decimal: ","',
-    "a number with separators of thousands": "write numbers without separators of thousands",
-    "a date": _DATE_ADVICE,
-}
-
-
-def _number(text: str, where: str, decimal: str) -> float:
-    foreign = "_" in text or (decimal == "," and "." in text)
-    try:
-        value = math.nan if foreign else float(text.replace(decimal, "."))
-    except ValueError:
-        value = math.nan
-    if math.isfinite(value):
-        return value
-    kind = kind_of_value(text)
-    advice = _ADVICE.get(kind, "declare the values of a categorical column (categories), or exclude it (columns)")
-    raise DataError(f"{where}: {kind} instead of a finite number; {advice}", private=text)
 
 
 PARQUET = Dataset(
@@ -204,7 +170,7 @@ class Parquet(Table):
                         value = x[bad[0], start]
                         message = f"column {name!r}: an infinite number instead of a finite one"
                         if np.isnan(value):
-                            message = f"column {name!r}: the value is missing; {_MISSING_ADVICE}"
+                            message = f"column {name!r}: the value is missing; {MISSING_ADVICE}"
                         raise DataError(f"{half}: record {bad[0]}: {message}", private=str(value))
                 start += 1 if categories is None else len(categories)
         return x, y
@@ -305,7 +271,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+        message = other_format(head_of(path), b"PAR1") or f"not a readable Parquet file: {error}"
+        raise DataError(f"{path}: {message}", "path") from error
 
 
 def parquet_column(file: Any, name: str, path: Path) -> Array:
@@ -337,7 +304,7 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
         array: Array = values.to_numpy()
         return array
-    advice = f"; {_DATE_ADVICE}" if kinds.is_temporal(kind) else ""
+    advice = f"; {DATE_ADVICE}" if kinds.is_temporal(kind) else "; exclude it (columns)"
     message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
     raise DataError(f"{path}: {message}")
 

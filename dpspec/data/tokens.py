@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import flag, integer, number
 from dpspec.data import source
+from dpspec.data.file_formats import head_of, other_format
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows
@@ -180,6 +181,6 @@ def _numbered(file: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line
     except UnicodeDecodeError as error:
-        raise DataError(f"{file}: not UTF-8 text: {error}", "path") from None
+        raise DataError(f"{file}: {other_format(head_of(file)) or f'not UTF-8 text: {error}'}", "path") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error}", "path") from error

@@ -125,7 +125,7 @@ def make_schedule(
 ) -> Schedule:
     """The schedule of the arguments of :func:`epsilon`. Raises ``ValueError`` for missing or surplus ones."""
     if (noise is None) == (laplace is None):
-        raise ValueError("noise or laplace is required: give one, in clip norms")
+        raise ValueError("noise or laplace must be set, in clip norms, and not both")
     if sampling == "poisson":
         if rate is None:
             raise ValueError("rate is required for Poisson batches: batch size / records, or 1 for all records")

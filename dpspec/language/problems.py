@@ -177,10 +177,12 @@ def _wrong_type(p: _Problem) -> Diagnostic:
         hint = "give it a value, or remove the key"
     elif isinstance(value, str) and numeric and _is_number(value):
         hint = "write it without quotes"
-    elif isinstance(value, str) and numeric and (ratio := _RATIO.fullmatch(value.strip())) and int(ratio[2]):
-        hint = f"specs contain no arithmetic: write {int(ratio[1]) / int(ratio[2])!r}"
+    elif isinstance(value, str) and numeric and (spelling := _spelling(value.strip())):
+        hint = f"specs contain no arithmetic and no separators of thousands: write {spelling}"
     elif "string" in kinds and isinstance(value, bool | int | float):
         hint = "write it in quotes"
+    elif "array" in kinds and isinstance(value, dict) and value and p.path[0] == "matrix":
+        hint = f"write the path of an axis as one key: {p.name}.{visible(next(iter(value)))}: [...]"
     elif "array" in kinds:
         key = "" if " " in p.name else f"{p.name}: "
         hint = f"write {key}[{'{...}' if isinstance(value, dict) else shown(value)}]"
@@ -188,8 +190,22 @@ def _wrong_type(p: _Problem) -> Diagnostic:
     return p.tell("wrong-type", f"{p.name} must be {types}, got {shown(value)}", hint or p.about)
 
 
-#: A quotient of integers, which people write for a probability.
+#: Spellings of numbers that people write: quotients, powers of ten, percentages and separators of thousands.
 _RATIO = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")
+_POWER = re.compile(r"10\s*(?:\^|\*\*)\s*([+-]?\d{1,3})")
+_PERCENTAGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*%")
+_THOUSANDS = re.compile(r"\d{1,3}(?:[_,' ]\d{3})+")
+
+
+def _spelling(text: str) -> str:
+    """Return a number of another notation as a spec writes it; empty if the text is not a number."""
+    if (ratio := _RATIO.fullmatch(text)) and int(ratio[2]):
+        return shown(int(ratio[1]) / int(ratio[2]))
+    if power := _POWER.fullmatch(text):
+        return f"1e{int(power[1])}"
+    if percentage := _PERCENTAGE.fullmatch(text):
+        return f"{float(percentage[1]) / 100:.15g}"
+    return re.sub(r"\D", "", text) if _THOUSANDS.fullmatch(text) else ""
 
 
 def _is_number(text: str) -> bool:

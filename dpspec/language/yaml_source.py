@@ -279,18 +279,7 @@ class _Reader:
             if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
                 raise self._empty()
         except yaml.YAMLError as error:
-            message, span = "not YAML", None
-            if isinstance(error, yaml.MarkedYAMLError):
-                said = ", ".join(part for part in (error.context, error.problem) if part)
-                message = f"not YAML: {clipped(said, 100)}"
-                mark = error.problem_mark or error.context_mark
-                opened, end = error.context_mark, error.problem_mark
-                in_brackets = (error.context or "").startswith("while parsing a flow")
-                if in_brackets and opened is not None and end is not None and end.line > opened.line:
-                    mark = opened
-                    message = f"not YAML: this bracket is not closed before line {end.line + self.lines_before + 1}"
-                span = self.mark(mark) if mark is not None else None
-            raise SpecError([Diagnostic(code="syntax", message=message, span=span)]) from None
+            raise SpecError([self._syntax(error)]) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
             assert loader is not None
             span = self.mark(loader.get_mark())
@@ -300,6 +289,28 @@ class _Reader:
             if loader is not None:
                 loader.dispose()
         return self._walk(root, (), frozenset())
+
+    def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
+        """Locate an error of the parser: open brackets, open quotes and keys without a colon at their beginning."""
+        if not isinstance(error, yaml.MarkedYAMLError):
+            return Diagnostic(code="syntax", message="not YAML")
+        context, problem = error.context or "", error.problem or ""
+        begin, end = error.context_mark, error.problem_mark
+        message, mark, help = ", ".join(filter(None, (context, problem))), end or begin, None
+        if begin is not None and end is not None:
+            before = f"before line {end.line + self.lines_before + 1}"
+            if context.startswith("while parsing a flow") and end.line > begin.line:
+                message, mark = f"this bracket is not closed {before}", begin
+            elif "quoted scalar" in context and "end of stream" in problem:
+                message, mark = "this quote is not closed", begin
+            elif "simple key" in context:
+                message, mark = "no ': ' follows this key on its line", begin
+        if "'\\t'" in problem:
+            help = "replace tabs by spaces"
+        elif problem.startswith("mapping values are not allowed"):
+            help = "indent the keys of a map equally, and quote a text that contains ': '"
+        span = self.mark(mark) if mark is not None else None
+        return Diagnostic(code="syntax", message=f"not YAML: {clipped(message, 100)}", span=span, help=help)
 
     def _empty(self) -> SpecError:
         line = self.lines_before + 1

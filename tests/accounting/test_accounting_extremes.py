@@ -210,6 +210,18 @@ def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: fl
     require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
 
 
+@pytest.mark.parametrize("level", [1e-100, 1e-300])
+@pytest.mark.parametrize("effect", [1e-6, 1e-4])
+def test_powers_at_tiny_levels_of_almost_no_effect(effect: float, level: float) -> None:
+    """The upper end was below the power of 20 steps, which at such an effect is that of one Gaussian step."""
+    loss = PrivacyLoss(((Mixture([0.0, effect], [0.9, 0.1], 1.0), 20),), "present-first")
+    with mpmath.workdps(40):
+        threshold = mpmath.findroot(lambda z: mpmath.log(mpmath.ncdf(-z) / level), mpmath.sqrt(-2 * mpmath.log(level)))
+        gain = mpmath.ncdf(0.1 * effect * mpmath.sqrt(20) - threshold) / mpmath.mpf(level) - 1
+    answer = loss.rero(level, width=1e-5)
+    assert (answer.lower / level - 1.0) * 0.999 <= gain <= (answer.upper / level - 1.0) * 1.001
+
+
 def test_an_error_is_at_most_one() -> None:
     """The power at a level of 1e-313 is rounded down, and 1 - power was one unit above 1."""
     loss = PrivacyLoss.gaussian(1e4)

@@ -1,5 +1,6 @@
 """Compare the composition and its error bound with exact convolution."""
 
+import functools
 import math
 from fractions import Fraction
 
@@ -165,6 +166,17 @@ def test_epsilons_under_the_floor_get_the_trivial_bound() -> None:
     assert composed.log_upper(1.0) == 0.0
     assert composed.log_upper(2.5) < 0.0
     assert composed.log_upper(1e6) < -30.0
+
+
+@pytest.mark.parametrize("reference", [20.0, 400.0, 4000.0])
+def test_losses_beyond_the_window_count_for_any_reference(reference: float) -> None:
+    """No node is kept under a far reference, and the mass outside of the window was charged for a nearer one."""
+    masses = functools.reduce(np.convolve, [STEP.masses] * 60)
+    losses = 60 * STEP.lowest + STEP.spacing * np.arange(len(masses))
+    composed = compose([(STEP, 60)], 1.0, reference, 0.0, 1 << 16)
+    epsilon = min(composed.first, 20.0) + 0.55
+    delta = float(masses[losses > epsilon] @ -np.expm1(epsilon - losses[losses > epsilon]))
+    assert composed.log_upper(epsilon) >= math.log(delta)
 
 
 def test_losses_far_apart_need_another_summation() -> None:

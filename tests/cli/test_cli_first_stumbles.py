@@ -64,21 +64,6 @@ def test_a_table_of_one_s_own(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (TABLE.replace(",", ";").encode(), "separated by ';'; write separator: \";\""),
-        (TABLE.replace("age,smoker", "no,no").encode(), "columns 1 and 2 have the same name 'no'"),
-        (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not utf-8 text; declare its encoding"),
-    ],
-)
-def test_files_that_are_not_what_they_should_be(
-    dpspec: Callable[..., object], table: Path, text: bytes, says: str
-) -> None:
-    (table.parent / "patients.csv").write_bytes(text)
-    assert says in dpspec("validate", table.name).out
-
-
-@pytest.mark.parametrize(
     ("pipeline", "codes"),
     [("[{imput: mean}]", ["unknown-key"]), ("[{trim: 1}]", ["missing-key"]), ("{impute: mean}", ["wrong-type"])],
 )

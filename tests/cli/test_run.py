@@ -176,6 +176,8 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
         (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
         (["--report", "json=no/such/folder/x.json"], "the folder no/such/folder does not exist"),
         (["--report", "json=."], "it is a folder"),
+        (["--report", "html=./coin.yaml"], "coin.yaml is an input of this command"),
+        (["--report", "json=a", "--report", "html=./a"], "cannot write a report to ./a: a has another report"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         (["--ray-address", "auto"], "--ray-address requires --executor ray"),
         (["-v", "-q"], "exclude each other"),

@@ -94,7 +94,7 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
     for text, key, words in (
         ("in,score\n1,\n0,2\n", "score", ":2: column 'score': the score is missing"),
         ("in,score\n,1\n0,2\n", "coin", ":2: column 'in': the inclusion bit is missing"),
-        ("in,score\n1\n0,2\n", "path", ":2: 1 values under 2 column names"),
+        ("in,score\n1\n0,2\n", "path", "t.csv:2: one value under 2 column names"),
         ("in,score\n1,1_0\n0,2\n", "score", "text instead of a number"),
         ("in;score\n1;1\n", "path", "separated by ';'; separate them by commas"),
         ("in,score,in\n1,1,1\n", "coin", "two columns have the name"),

@@ -389,9 +389,30 @@ def test_patterns_end_where_the_text_ends() -> None:
     assert [d.code for d in problems(schema, "abc\n")] == ["bad-format"]
 
 
-def test_help_for_lists_and_texts() -> None:
-    assert [d.help for d in problems({"type": "array"}, 3)] == ["write [3]"]
-    assert [d.help for d in problems({"type": "string"}, True)] == ["write it in quotes"]
+@pytest.mark.parametrize(
+    ("kind", "value", "help"),
+    [
+        ("array", 3, "write [3]"),
+        ("string", True, "write it in quotes"),
+        ("number", "1e-5", "write it without quotes"),
+        ("number", "1/256", "write 0.00390625"),
+        ("number", "10^-5", "write 1e-5"),
+        ("number", "10**6", "write 1e6"),
+        ("number", "10%", "write 0.1"),
+        ("integer", "1_000", "write 1000"),
+        ("integer", "1,000,000", "write 1000000"),
+        ("integer", "1k", ""),
+    ],
+)
+def test_help_for_values_of_another_type(kind: str, value: Any, help: str) -> None:
+    (found,) = problems({"type": kind}, value)
+    assert (found.help or "").endswith(help)
+
+
+def test_an_axis_of_nested_maps_is_shown_as_one_key() -> None:
+    schema = {"additionalProperties": {"type": "array"}}
+    (found,) = problems(schema, {"mechanism": {"steps": [1, 2]}}, ("matrix",))
+    assert found.help == "write the path of an axis as one key: mechanism.steps: [...]"
 
 
 def test_user_text_is_clipped_and_escaped() -> None:

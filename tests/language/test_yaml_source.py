@@ -86,7 +86,8 @@ def test_spans_of_values_and_keys() -> None:
         ("a: {b: 1, c: 2 d: 3}", "syntax", 1, 17),
         ("a:\n\tb: 1", "syntax", 2, 1),
         ("a: b: c", "syntax", 1, 5),
-        ("a: 'x", "syntax", 1, 6),
+        ("a: 'x\nb: 1\n", "syntax", 1, 4),
+        ("a: 1\nb 2\nc: 3\n", "syntax", 2, 1),
         ("a: *nothing", "syntax", 1, 4),
         ("a: @x", "syntax", 1, 4),
         ("%YAML 2.0\n---\na: 1", "syntax", 1, 1),
@@ -98,6 +99,22 @@ def test_refused(text: str, code: str, line: int, column: int) -> None:
     span = source.diagnostics[0].span
     assert span is not None
     assert (span.line, span.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "help"),
+    [
+        ("a: [1, 2\nb: 3", "this bracket is not closed before line 2", None),
+        ('a: 1\nb: "x\nc: 2', "this quote is not closed", None),
+        ("a: 1\nb=2\nc: 3\n", "no ': ' follows this key on its line", None),
+        ("a:\n\tb: 1", "found character '\\t'", "replace tabs by spaces"),
+        ("a: 1\n   b: 2", "mapping values are not allowed here", "indent the keys of a map equally"),
+    ],
+)
+def test_what_to_change_in_a_file_that_is_not_yaml(text: str, message: str, help: str | None) -> None:
+    (diagnostic,) = read(text).diagnostics
+    assert message in diagnostic.message
+    assert (diagnostic.help or "").startswith(help or "")
 
 
 def test_all_faults_of_a_file_at_once() -> None:
