@@ -337,4 +337,7 @@ def rules() -> None:
     from dpspec.engine.recorded.rules import installed_rules
 
     for rule in installed_rules().values():
-        emit(f"{rule.name}\n  notices: {rule.summary}\n  why: {rule.why}\n  fix: {rule.fix}")
+        lines = [rule.name]
+        for text in (f"notices: {rule.summary}", f"why: {rule.why}", f"fix: {rule.fix}"):
+            lines += textwrap.wrap(text, page_width(), initial_indent="  ", subsequent_indent="    ")
+        emit("\n".join(lines))

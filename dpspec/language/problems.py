@@ -181,12 +181,17 @@ def _wrong_type(p: _Problem) -> Diagnostic:
         hint = f"specs contain no arithmetic: write {int(ratio[1]) / int(ratio[2])!r}"
     elif "string" in kinds and isinstance(value, bool | int | float):
         hint = "write it in quotes"
+    elif isinstance(value, str) and value and p.path in _WITH_KIND:
+        hint = f"write {p.name}: {{kind: {clipped(value)}}}"
     elif "array" in kinds:
         key = "" if " " in p.name else f"{p.name}: "
         hint = f"write {key}[{'{...}' if isinstance(value, dict) else shown(value)}]"
     types = " or ".join(_TYPE_NAMES[k] for k in kinds)
     return p.tell("wrong-type", f"{p.name} must be {types}, got {shown(value)}", hint or p.about)
 
+
+#: The blocks that select a provider by ``kind``.
+_WITH_KIND: tuple[Path, ...] = (("mechanism",), ("data",), ("model",), ("audit", "canary"))
 
 #: A quotient of integers, which people write for a probability.
 _RATIO = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")

@@ -22,6 +22,12 @@ def test_the_table_fits_a_terminal_and_rounds_outward(dpspec):
         assert "remove" in line
 
 
+def test_the_list_of_rules_fits_a_terminal(dpspec):
+    lines = dpspec("rules").out.splitlines()
+    assert "  why: " in "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
 def test_group_sizes_have_one_form_in_every_command(dpspec, tmp_path):
     (tmp_path / "history.json").write_text(json.dumps({"mechanism": "rdp", "history": [[2.0, 1.0, 3]]}))
     schedule = ("epsilon", "--noise", 2, "--rate", 1, "--steps", 3, "--json")

@@ -91,7 +91,8 @@ def test_the_schema_for_editors_accepts_the_same_losses():
 
 
 def test_errors_have_their_place(tmp_path):
-    assert "did you mean 'squared-error'" in refused("squared-eror")["training.loss.kind"]
+    assert "did you mean 'squared-error'" in refused("squared-eror")["training.loss"]
+    assert "did you mean 'squared-error'" in refused({"kind": "squared-eror"})["training.loss.kind"]
     foreign_key = refused({"kind": "squared-error", "label_smoothing": 0.1})
     assert "unknown key" in foreign_key["training.loss.label_smoothing"]
     smoothed = refused({"kind": "cross-entropy", "label_smoothing": 1.5})

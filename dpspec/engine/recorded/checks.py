@@ -82,8 +82,8 @@ _ADVICE = {
     NEXT_NORM: "Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
     UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
-    _UNSEEN: "Iterate the loader that make_private returned, instead of the original DataLoader, and give this loader to "
-    "dpspec.record: batches of another loader have no known sampling rate. In a loop of your own, report each batch.",
+    _UNSEEN: "Iterate the loader that make_private returned, instead of the original DataLoader, and give this loader "
+    "to dpspec.record: batches of another loader have no known sampling rate. In a loop of your own, report each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     _MISSING_NORMS: _ROWS_APART,

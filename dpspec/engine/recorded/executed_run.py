@@ -17,9 +17,9 @@ import numpy as np
 
 from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.contract import (
-    Claim,
     Assumption,
     Check,
+    Claim,
     Diagnostic,
     Evidence,
     Facts,
@@ -351,9 +351,9 @@ def _hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[F
             if isinstance(claimed, float) and claimed < end:
                 yield (
                     f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed "
-                    f"{exact(claimed)}, as `dpspec check --history` reports. SGD reveals these sums to an adversary with "
-                    f"access to all weights; {run.header.inner or run.header.optimizer} may hide a part of them, so this "
-                    "is no lower bound for this run."
+                    f"{exact(claimed)}, as `dpspec check --history` reports. SGD reveals these sums to an adversary "
+                    f"with access to all weights; {run.header.inner or run.header.optimizer} may hide a part of them, "
+                    "so this is no lower bound for this run."
                 )
 
 

@@ -28,10 +28,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, *, infinite: bool) 
         )
     if header.clipping == "adaptive" and header.is_poisson and not infinite:
         yield (
-            "The bound for adaptive clipping is usually above the accountant's figure, which counts the gradients alone. "
-            "Opacus divides the noisy count of unclipped records by the real batch size, so the bound charges the count "
-            "too, and sampling amplifies nothing beyond the probability that a record is drawn. Flat clipping has a "
-            "bound near the accountant's figure."
+            "The bound for adaptive clipping is usually above the accountant's figure, which counts the gradients "
+            "alone. Opacus divides the noisy count of unclipped records by the real batch size, so the bound charges "
+            "the count too, and sampling amplifies nothing beyond the probability that a record is drawn. Flat "
+            "clipping has a bound near the accountant's figure."
         )
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."

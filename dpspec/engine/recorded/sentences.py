@@ -14,7 +14,8 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
-from dpspec.recording.rules.second_optimizer import OF_MODEL, RULE as SECOND_OPTIMIZER
+from dpspec.recording.rules.second_optimizer import OF_MODEL
+from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
 from dpspec.text import joined
 
 
@@ -129,10 +130,10 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[Fired
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [check for check in rejected if check.test.startswith((MOVED, OTHER_PARAMETERS))]
-    second = next((rule for rule in rules if rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text), None) if moved else None
-    if second is not None:
-        yield f"{second.text} {second.fix}"
-    unexplained = [check for check in rejected if second is None or check not in moved]
+    second = [rule for rule in rules if rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text] if moved else []
+    for rule in second:
+        yield f"{rule.text} {rule.fix}"
+    unexplained = [check for check in rejected if not second or check not in moved]
     for sentence in dict.fromkeys(advice(check, rejected) for check in unexplained):
         if sentence:
             yield sentence
