@@ -18,6 +18,7 @@ from dpspec.engine.recorded.bounds import epsilon_of
 from dpspec.engine.recorded.checks import COUNT_NOISE, NEXT_NORM
 from dpspec.engine.recorded.recorded_run import read_run
 from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.reporters.page import render
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -36,7 +37,9 @@ def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> Non
     assert [(phase.steps, phase.clip_norm) for phase in found.phases] == [(20, None)]
     assert "first clip norm 1 and the constants of its adaptation" in " ".join(found.audit.recording.confirm)
     assert any(text.startswith("The bound for adaptive clipping") for text in found.audit.recording.cautions)
-    page = run_page(checked(tmp_path / "run", delta=1e-5, epsilon=0.5), 80)
+    low = checked(tmp_path / "run", delta=1e-5, epsilon=0.5)
+    assert "The bound for adaptive clipping is usually" in render(low.result).partition("To confirm")[0]
+    page = run_page(low, 80)
     assert "Train with a larger unclipped_num_std or noise multiplier" in " ".join(page.split())
     added = checked(tmp_path / "run", delta=1e-5, epsilon=50.0, adjacency="add-remove")
     assert added.verdict == "open"

@@ -52,7 +52,7 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert below.verdict == "open"
     assert "exceeds the claimed" in below.reason
     (note,) = (text for text in below.audit.recording.cautions if "dpspec check --history" in text)
-    assert "AdamW may hide a part of them, so this is no lower bound" in note
+    assert "AdamW may hide a part of these sums, so this is not a lower bound" in note
     assert not any("noisy sums" in text for text in found.audit.recording.cautions)
 
 

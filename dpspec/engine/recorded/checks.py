@@ -83,7 +83,7 @@ _ADVICE = {
     UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
     _UNSEEN: "Iterate the loader that make_private returned, instead of the original DataLoader, and give this loader "
-    "to dpspec.record: batches of another loader have no known sampling rate. In a loop of your own, report each batch.",
+    "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     _MISSING_NORMS: _ROWS_APART,

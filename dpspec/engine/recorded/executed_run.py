@@ -343,18 +343,18 @@ def _hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[F
     """Notes on claims below the lower end of the noisy sums, if the optimizer may hide these sums."""
     if _reveals_sums(run):
         return
+    upper_bounds = [finding for finding in findings if finding.bound == "upper"]
+    ends = {(f.scope.adjacency, f.at["delta"], f.at["group_size"]): f.lower for f in upper_bounds}
     for claim in claims:
-        at = {"delta": claim.options.get("delta"), "group_size": claim.group_size}
-        ends = (f.lower for f in findings if f.bound == "upper" and f.at == at and f.scope.adjacency == claim.adjacency)
+        end = ends.get((claim.adjacency, claim.options.get("delta"), claim.group_size))
         claimed = claim.options.get("epsilon")
-        for end in filter(None, ends):
-            if isinstance(claimed, float) and claimed < end:
-                yield (
-                    f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed "
-                    f"{exact(claimed)}, as `dpspec check --history` reports. SGD reveals these sums to an adversary "
-                    f"with access to all weights; {run.header.inner or run.header.optimizer} may hide a part of them, "
-                    "so this is no lower bound for this run."
-                )
+        if end is not None and isinstance(claimed, float) and claimed < end:
+            yield (
+                f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed {exact(claimed)}, "
+                "as `dpspec check --history` reports. SGD reveals these sums to an adversary with access to all "
+                f"weights; {run.header.inner or run.header.optimizer} may hide a part of these sums, so this is not "
+                "a lower bound for this run."
+            )
 
 
 def _of_shuffled_loader(
