@@ -172,6 +172,10 @@ class Series:
     plot: FrozenMap = field(default_factory=FrozenMap)
     bounds: FrozenMap = field(default_factory=FrozenMap)
 
+    def __repr__(self) -> str:
+        rows = len(next(iter(self.columns.values()), ()))
+        return f"Series({self.name!r}, {rows} rows of {', '.join(self.columns)})"
+
     def to_frame(self) -> Any:
         """Convert the columns to a ``pandas.DataFrame`` with unrounded numbers.
 

@@ -110,7 +110,10 @@ def checked(
     if x.dtype.kind not in "fiu":
         raise DataError(f"{source}: features must be real numbers, got dtype {x.dtype}")
     if y.dtype.kind not in "iu":
-        raise DataError(f"{source}: labels must be integers, got dtype {y.dtype}")
+        raise DataError(
+            f"{source}: labels must be integers (classes), got dtype {y.dtype}; for real-valued targets record your "
+            "own training (docs/how-to/audit-your-own-loop.md)"
+        )
     if y.shape != x.shape[:1]:
         raise DataError(f"{source}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))

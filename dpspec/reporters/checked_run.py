@@ -7,15 +7,13 @@ from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult, Recording, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
+from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
 from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.
 _MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
-
-#: The words of a bound's method for adaptive clipping, which charges its noisy count.
-ADAPTIVE = "adaptive clipping"
 
 _STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
 
@@ -72,10 +70,7 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
         return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        fix = "a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
-        if upper is not None and ADAPTIVE in upper.method:
-            fix = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or with flat clipping"
-        return "NOT PROVED", f"{stated}: {words.bounds(audit, verdict).brief}. Train with {fix}"
+        return "NOT PROVED", f"{stated}: {words.bounds(audit, verdict).brief}. T{retraining(audit)[1:]}"
     if doubted or not epsilon:
         return "NOT PROVED", f"{stated}: the recording leaves the following open"
     return "NOT PROVED", f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"

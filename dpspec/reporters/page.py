@@ -155,6 +155,7 @@ def _screen(result: Result) -> SimpleNamespace:
         confidence=decimals.exact(result.confidence),
         remedies=() if decisive is None else tuple(remedies(decisive[0])),
         cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
+        causes=list(dict.fromkeys(fact for audit in audits if audit.recording for fact in audit.recording.facts)),
         notes=list(dict.fromkeys(note for audit in audits if audit.recording for note in audit.recording.cautions)),
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
         untested=tuple(untested(audits)) if audits else (),

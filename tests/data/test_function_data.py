@@ -102,7 +102,7 @@ REFUSED = [
     (lambda: (X, Y, X), r"returns \(ndarray, ndarray, ndarray\); return \(x, y\)"),
     (lambda: (X, Y[:3]), "8 records need 8 labels"),
     (lambda: (X, Y + 1), "label of record 1 is not in 0..1"),
-    (lambda: (X, Y * 1.5), "labels must be integers"),
+    (lambda: (X, Y * 1.5), "labels must be integers .classes.* record your own training"),
     (lambda: (np.full((8, 3), np.nan), Y), "record 0 is not finite"),
     (lambda: (np.array([["a"] * 3] * 8), Y), "features must be real numbers"),
     (lambda: (X[:, 0], Y), "x has shape .8,.: return"),

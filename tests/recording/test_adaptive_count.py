@@ -39,6 +39,7 @@ def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> Non
     assert any(text.startswith("The bound for adaptive clipping") for text in found.audit.recording.cautions)
     low = checked(tmp_path / "run", delta=1e-5, epsilon=0.5)
     assert "The bound for adaptive clipping is usually" in render(low.result).partition("To confirm")[0]
+    assert "train with a larger unclipped_num_std" in render(low.result)
     page = run_page(low, 80)
     assert "Train with a larger unclipped_num_std or noise multiplier" in " ".join(page.split())
     added = checked(tmp_path / "run", delta=1e-5, epsilon=50.0, adjacency="add-remove")

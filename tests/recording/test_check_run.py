@@ -15,6 +15,7 @@ from support.opacus_training import Training, after_each, recorded, scheduled
 from dpspec.cli.app import main
 from dpspec.decimals import upper
 from dpspec.engine.recorded.section import accountant_epsilon
+from dpspec.reporters.page import render
 
 DELTA = 1e-5
 
@@ -212,6 +213,7 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
     assert first.startswith("Another optimizer (SGD) stepped")
     assert "Train all tensors with the private optimizer" in first
     assert not any("SAM" in text or "clamping" in text for text in further)
+    assert "Another optimizer (SGD)" in render(found.result).partition("What to fix in the training")[2]
 
 
 def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
