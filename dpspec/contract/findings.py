@@ -259,6 +259,11 @@ class Facts:
     vocabulary: int | None = None
     users: int | None = None
 
+    @property
+    def real_target(self) -> bool:
+        """Whether targets are real numbers; ``classes`` is then 1, the number of outputs of a model."""
+        return self.classes == 1
+
 
 def data_frame(columns: Mapping[str, Sequence[Json]]) -> Any:
     """Convert columns to a ``pandas.DataFrame``. Raises ``MissingLibraryError`` without pandas."""

@@ -289,7 +289,7 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
     if facts.features:
         sizes.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
     if facts.classes:
-        sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
+        sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "a real-valued target")
     if facts.test_records:
         sizes.append(f"{facts.test_records} test records")
     yield "Data", "; ".join(filter(None, (_block(document.get("data"), "kind"), ", ".join(sizes))))
