@@ -94,7 +94,7 @@ def model(kind: str, *, tokens: bool = False) -> Callable[[F], F]:
 
 
 def dataset(
-    kind: str, *, classes: int | None = None, label: str | None = None, target: Literal["class", "real"] = "class"
+    kind: str, *, classes: int | None = None, label: str | None = None, target: str = "class"
 ) -> Callable[[F], F]:
     """Offer a function as the data kind ``kind``.
 
