@@ -242,6 +242,7 @@ class Facts:
         parameters: Number of trainable parameters; None without a model.
         digest: Identifies the rows; None for declared data, which can be bounded but not trained on.
         initial_weights: SHA-256 of the file of initial weights; None for random weights.
+        classes: Number of classes; 1 for real-valued targets.
         vocabulary: Number of tokens of texts, whose features are integers below it with padding 0; None for numeric
             features.
         users: Number of users who own the training records; None if unknown.

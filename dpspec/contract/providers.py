@@ -197,7 +197,7 @@ class Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Rows in memory: float32 features (n, *shape), int64 labels (n,).
+    """Rows in memory: float32 features (n, *shape), int64 labels (n,) or float32 real-valued targets (n,).
 
     Features are finite, or NaN for declared missing values. ``owners`` (n,) int64 holds the user of each training
     record, counted from 0; None if unknown.

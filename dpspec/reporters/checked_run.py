@@ -122,15 +122,11 @@ def _open(page: Page, recording: Recording, deviates: bool) -> None:
         return
     page.heading("OPEN")
     for channel in doubted[:_MOST_OPEN]:
-        page.item((channel.name, "bold"), f": {_reason(channel.text)}")
+        reason = channel.text.partition(": ")[2] or channel.text  # the part after the requirement
+        page.item((channel.name, "bold"), f": {reason}")
     notes = [*recording.unrecognized][:2] if len(doubted) < _MOST_OPEN else []
     for note in notes:
         page.item(note)
-
-
-def _reason(text: str) -> str:
-    """The part of a channel's text after its requirement."""
-    return text.partition(": ")[2] or text
 
 
 def _cautions(page: Page, recording: Recording) -> None:
