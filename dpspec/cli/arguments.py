@@ -13,7 +13,7 @@ import typer
 from dpspec.cli.output import ShownError, note, wants_color
 from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import Catalog
-from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -69,6 +69,16 @@ Internal: TypeAlias = Annotated[
     ),
 ]
 
+GroupSizes: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--group-size",
+        metavar="K,...",
+        help="Numbers of records that one person may have, with commas or by repeating the option; 1 by default. "
+        "A claim is about the first.",
+    ),
+]
+
 Reports: TypeAlias = Annotated[
     list[str],
     typer.Option(
@@ -94,6 +104,15 @@ Plugins: TypeAlias = Annotated[
 ]
 
 DEFAULT_STORE = ".dpspec/store"
+
+
+def group_sizes(texts: Sequence[str]) -> tuple[int, ...]:
+    """The group sizes of the option ``--group-size``, without repetitions; empty without the option."""
+    try:
+        return tuple(dict.fromkeys(int(part) for text in texts for part in text.split(",")))
+    except ValueError:
+        shown = ",".join(texts)
+        raise UsageError(f"--group-size must be integers with commas, such as 1,8, got {shown!r:.60}") from None
 
 
 def load_project(specs: Sequence[Path] = (), plugins: Sequence[Path] = ()) -> Catalog:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpspec.cli.arguments import GroupSizes, group_sizes
 from dpspec.cli.output import emit
 from dpspec.errors import ExitCode, UsageError
 
@@ -44,9 +45,7 @@ def epsilon(
         typer.Option(metavar="Q", help="Sampling rate of Poisson batches: batch size / records; 1 for all records."),
     ] = None,
     delta: Annotated[float, typer.Option(metavar="D", help="The delta, above 0 and below 1.")] = 1e-5,
-    group_size: Annotated[
-        str, typer.Option("--group-size", metavar="K,...", help="Numbers of records that one person may have.")
-    ] = "1",
+    group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     sampling: Annotated[SamplingName, typer.Option(help="Batches of random or of fixed size.")] = SamplingName.POISSON,
     batch_size: Annotated[int | None, typer.Option(metavar="B", help="Size of a batch, for fixed.")] = None,
     records: Annotated[int | None, typer.Option(metavar="N", help="Number of records, for fixed.")] = None,
@@ -84,7 +83,7 @@ def epsilon(
 
     try:
         groups = []
-        for size in _sizes(group_size):
+        for size in group_sizes(group_size) or (1,):
             std = noise if target is None else schedule_privacy.noise_for(target, schedule, size, delta)
             groups.append(schedule_privacy.group_privacy(schedule(std), size, delta))
     except ValueError as error:
@@ -93,14 +92,6 @@ def epsilon(
     settings = schedule(groups[0].noise if laplace is None else None)
     emit(_as_json(settings, groups, delta, target) if as_json else _table(settings, groups, delta, target))
     return ExitCode.OK
-
-
-def _sizes(text: str) -> list[int]:
-    """The group sizes of a list with commas, without repetitions."""
-    try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(f"--group-size must be integers with commas, such as 1,8, got {text!r:.60}") from None
 
 
 def _batches(schedule: Schedule) -> str:

@@ -162,6 +162,7 @@ _BLOCKS = {"audit.canary.kind": "canary", "audit.score": "scoring"}
 
 #: Fields of providers, and the sentence about a value that is not empty.
 _SAID = {
+    "description": "In plain words: {}.",
     "space": "Space {}.",
     "reads_data": "It reads the training records.",
     "learns": "It learns from half of the canaries and their inclusion bits; it guesses the other half.",

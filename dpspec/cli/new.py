@@ -68,7 +68,8 @@ def new_spec(
         write_new(root / SCHEMA, spec_schema(catalog))
         write_new(root / SCHEMA.parent / ".gitignore", _IGNORED)
     write_new(spec_file, text)
-    emit(f"\nNext:\n  dpspec validate {spec_file}\n  dpspec run {spec_file}")
+    arguments = shlex.join([str(spec_file), *(part for path in plugins for part in ("--plugin", str(path)))])
+    emit(f"\nNext:\n  dpspec validate {arguments}\n  dpspec run {arguments}")
     return ExitCode.OK
 
 

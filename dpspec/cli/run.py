@@ -17,6 +17,7 @@ from dpspec.cli import interrupt
 from dpspec.cli.arguments import (
     DEFAULT_STORE,
     AllowChangedClaims,
+    GroupSizes,
     Internal,
     Overrides,
     Plugins,
@@ -25,6 +26,7 @@ from dpspec.cli.arguments import (
     StoreKey,
     StorePlace,
     Verbose,
+    group_sizes,
     load_project,
     loaded_specs,
 )
@@ -214,14 +216,7 @@ def check(
         float | None,
         typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
     ] = None,
-    group_size: Annotated[
-        list[int],
-        typer.Option(
-            "--group-size",
-            metavar="K",
-            help="The number of records of a group; the first is that of the claim. Repeatable; 1 by default.",
-        ),
-    ] = [],  # noqa: B006 - typer copies it
+    group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     adjacency: Annotated[
         Adjacency | None,
         typer.Option(
@@ -277,7 +272,7 @@ def check(
     """
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
 
-    sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
+    sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
         names = {"RUN": run, "--model": model, "--public": public, "--assume": assume, "--accept": accept}
         surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
@@ -342,4 +337,7 @@ def rules() -> None:
     from dpspec.engine.recorded.rules import installed_rules
 
     for rule in installed_rules().values():
-        emit(f"{rule.name}\n  notices: {rule.summary}\n  why: {rule.why}\n  fix: {rule.fix}")
+        lines = [rule.name]
+        for text in (f"notices: {rule.summary}", f"why: {rule.why}", f"fix: {rule.fix}"):
+            lines += textwrap.wrap(text, page_width(), initial_indent="  ", subsequent_indent="    ")
+        emit("\n".join(lines))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: The comment with the schema's path for editors.
 MODELINE = "# yaml-language-server: $schema="
 _NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+_DESCRIPTION_LINE = re.compile(r"^description:.*\n", re.MULTILINE)
 
 
 def starter_spec(
@@ -45,6 +46,7 @@ def starter_spec(
     body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1) + "\n"
     for block, chosen, offers in (("model", model, catalog.models), ("data", data, catalog.datasets)):
         if chosen is not None:
+            body = _DESCRIPTION_LINE.sub("", body, count=1)  # it describes the example's
             body = _with_kind(body, block, chosen, offers)
     return f"{MODELINE}{schema.as_posix()}\n{body}"
 

@@ -172,6 +172,10 @@ class Series:
     plot: FrozenMap = field(default_factory=FrozenMap)
     bounds: FrozenMap = field(default_factory=FrozenMap)
 
+    def __repr__(self) -> str:
+        rows = len(next(iter(self.columns.values()), ()))
+        return f"Series({self.name!r}, {rows} rows of {', '.join(self.columns)})"
+
     def to_frame(self) -> Any:
         """Convert the columns to a ``pandas.DataFrame`` with unrounded numbers.
 
@@ -238,6 +242,7 @@ class Facts:
         parameters: Number of trainable parameters; None without a model.
         digest: Identifies the rows; None for declared data, which can be bounded but not trained on.
         initial_weights: SHA-256 of the file of initial weights; None for random weights.
+        classes: Number of classes; 1 for real-valued targets.
         vocabulary: Number of tokens of texts, whose features are integers below it with padding 0; None for numeric
             features.
         users: Number of users who own the training records; None if unknown.
@@ -254,6 +259,11 @@ class Facts:
     initial_weights: str | None = None
     vocabulary: int | None = None
     users: int | None = None
+
+    @property
+    def real_target(self) -> bool:
+        """Whether targets are real numbers; ``classes`` is then 1, the number of outputs of a model."""
+        return self.classes == 1
 
 
 def data_frame(columns: Mapping[str, Sequence[Json]]) -> Any:

@@ -93,20 +93,25 @@ def model(kind: str, *, tokens: bool = False) -> Callable[[F], F]:
     return _decorator("model", kind, tokens=tokens)
 
 
-def dataset(kind: str, *, classes: int | None = None, label: str | None = None) -> Callable[[F], F]:
+def dataset(
+    kind: str, *, classes: int | None = None, label: str | None = None, target: str = "class"
+) -> Callable[[F], F]:
     """Offer a function as the data kind ``kind``.
 
     Args:
         kind: The value of ``data.kind``.
         classes: The number of classes, a public constant; None if specs set ``data.classes``.
         label: The column of labels of a data frame; by default the last.
+        target: ``class``, or ``real`` for regression: ``y`` holds finite real numbers, and models have one output.
 
     Returns:
         A decorator. The function returns ``(x, y)``, ``(x, y, x_test, y_test)``, a map-style torch ``Dataset`` of pairs
         ``(x, y)``, a pandas data frame, or a pair of training and test data. If its first parameter is named
         ``folder``, it receives the folder of the spec.
     """
-    return _decorator("dataset", kind, classes=classes, label=label)
+    if target not in ("class", "real") or (target == "real" and classes is not None):
+        raise ValueError("target must be class or real, and real targets have no classes")
+    return _decorator("dataset", kind, classes=classes, label=label, target=target)
 
 
 def loss(kind: str) -> Callable[[F], F]:

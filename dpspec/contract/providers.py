@@ -61,6 +61,7 @@ class Mechanism:
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
         losses: Whether it trains with the loss that ``training.loss`` selects, and its bounds hold for every loss.
+        real_targets: Whether it trains on real-valued targets, which have no classes and no accuracy.
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
         assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
@@ -83,6 +84,7 @@ class Mechanism:
     canaries: frozenset[str] = frozenset()
     scores: bool = False
     losses: bool = False
+    real_targets: bool = False
     description: str = ""
     recordable: bool = False
     assumptions: tuple[str, ...] = ()
@@ -123,7 +125,9 @@ class Loss:
 
     Attributes:
         function: Names a function ``(outputs, targets, **options) -> losses`` of outputs (b, k) and labels (b,), int64,
-            that returns one value per record (b,), from the record's own row alone. dpspec checks that.
+            that returns one value per record (b,), from the record's own row alone. dpspec checks that. Real-valued
+            targets are float32, with outputs (b, 1).
+        targets: The supported targets, ``class`` and ``real``.
         schema: The loss's own keys in ``training.loss``.
         trial_revision, revision_only: See :class:`Mechanism`.
     """
@@ -134,6 +138,7 @@ class Loss:
     schema: Schema = field(default_factory=_nothing)
     trial_revision: int = 1
     revision_only: bool = False
+    targets: tuple[str, ...] = ("class", "real")
 
 
 #: Capabilities of a backend: reports to observers, and gradient canaries.
@@ -192,7 +197,7 @@ class Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Rows in memory: float32 features (n, *shape), int64 labels (n,).
+    """Rows in memory: float32 features (n, *shape), int64 labels (n,) or float32 real-valued targets (n,).
 
     Features are finite, or NaN for declared missing values. ``owners`` (n,) int64 holds the user of each training
     record, counted from 0; None if unknown.

@@ -63,7 +63,10 @@ class FunctionData(Source):
             for array in (rows.train_x, rows.train_y, rows.test_x, rows.test_y)
         ]
         records, *shape = rows.train_x.shape
-        return whole_facts(records, tuple(shape), self.number("classes"), key, test=len(rows.test_x))
+        return whole_facts(records, tuple(shape), self._classes(), key, test=len(rows.test_x))
+
+    def _classes(self) -> int:
+        return 1 if self._part.settings["target"] == "real" else self.number("classes")
 
     def _halves(self, value: Any) -> list[Rows]:
         """The training rows of a function's value, and its test rows if there are any."""
@@ -80,7 +83,7 @@ class FunctionData(Source):
                     f"{self.what()}: returns ({kinds}); return (x, y), (x, y, x_test, y_test), a Dataset, a data "
                     "frame, or a pair of one of the last two"
                 )
-        classes = self.number("classes")
+        classes = self._classes()
         halves = [checked(*self._rows(pair), classes, self.what(test=bool(test))) for test, pair in enumerate(pairs)]
         shapes = [x.shape[1:] for x, _ in halves]
         if shapes[-1] != shapes[0]:
@@ -104,7 +107,8 @@ class FunctionData(Source):
         elif hasattr(half, "__getitem__") and hasattr(half, "__len__"):
             check_count(self.what(), (len(half),))
             items = [half[index] for index in range(len(half))]
-            x, y = np.stack([np.asarray(item[0]) for item in items]), np.asarray([int(item[1]) for item in items])
+            number = float if self._classes() == 1 else int
+            x, y = np.stack([np.asarray(item[0]) for item in items]), np.asarray([number(item[1]) for item in items])
         else:
             raise DataError(f"{self.what()}: returns a {type(half).__name__}, not arrays, a Dataset or a data frame")
         if x.ndim not in (2, 3, 4):

@@ -105,17 +105,23 @@ def path(description: str) -> dict[str, Json]:
 def checked(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, source: object, *, missing: bool = False
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Validate records (n, ...) and labels (n,), and convert them to float32 and int64. ``missing`` accepts NaN."""
+    """Validate records (n, ...) and labels (n,), and convert them to float32 and int64.
+
+    ``classes`` is 1 for real-valued targets, which become float32. ``missing`` accepts missing features, NaN.
+    """
     import numpy as np
 
     if x.dtype.kind not in "fiu":
         raise DataError(f"{source}: features must be real numbers, got dtype {x.dtype}")
-    if y.dtype.kind not in "iu":
-        raise DataError(f"{source}: labels must be integers, got dtype {y.dtype}")
+    real = classes == 1
+    if y.dtype.kind not in ("fiu" if real else "iu"):
+        hint = "" if real else '; for real-valued targets of a function, write @dpspec.dataset(..., target="real")'
+        needed = "targets must be real numbers" if real else "labels must be integers (classes)"
+        raise DataError(f"{source}: {needed}, got dtype {y.dtype}{hint}")
     if y.shape != x.shape[:1]:
         raise DataError(f"{source}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
-    if wrong.size:
+    if wrong.size and not real:
         message = f"{source}: the label of record {wrong[0]} is not in 0..{classes - 1}; labels count from 0"
         raise DataError(message, private=str(y[wrong[0]]))
     rows = x if x.dtype == np.float32 else np.empty(x.shape, dtype=np.float32)
@@ -123,7 +129,11 @@ def checked(
         for part in _blocks(x) if rows is not x else ():
             rows[part] = x[part]
     check_finite(rows, source, "features", missing=missing)
-    return rows, y.astype(np.int64, copy=False)
+    if real:
+        with np.errstate(over="ignore"):
+            y = y.astype(np.float32)
+        check_finite(y, source, "targets")
+    return rows, y if real else y.astype(np.int64, copy=False)
 
 
 #: Number of values per block, which bounds the memory of temporary arrays.

@@ -183,12 +183,17 @@ def _wrong_type(p: _Problem) -> Diagnostic:
         hint = "write it in quotes"
     elif "array" in kinds and isinstance(value, dict) and value and p.path[0] == "matrix":
         hint = f"write the path of an axis as one key: {p.name}.{visible(next(iter(value)))}: [...]"
+    elif isinstance(value, str) and value and p.path in _WITH_KIND:
+        hint = f"write {p.name}: {{kind: {clipped(value)}}}"
     elif "array" in kinds:
         key = "" if " " in p.name else f"{p.name}: "
         hint = f"write {key}[{'{...}' if isinstance(value, dict) else shown(value)}]"
     types = " or ".join(_TYPE_NAMES[k] for k in kinds)
     return p.tell("wrong-type", f"{p.name} must be {types}, got {shown(value)}", hint or p.about)
 
+
+#: The blocks that select a provider by ``kind``.
+_WITH_KIND: tuple[Path, ...] = (("mechanism",), ("data",), ("model",), ("audit", "canary"))
 
 #: Spellings of numbers that people write: quotients, powers of ten, percentages and separators of thousands.
 _RATIO = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")

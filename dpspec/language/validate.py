@@ -191,6 +191,11 @@ def _find_kind(
     suggestion = closest(kind, offers)
     message = f"no installed plugin offers {kind_of_provider} {quoted(kind)}" + did_you_mean(suggestion)
     hint = _installed_help(offers)
+    if suggestion is None:
+        hint += (
+            '. If a file of your project defines it, write plugins = ["FILE.py"] below [tool.dpspec] in '
+            "pyproject.toml, or pass --plugin FILE.py"
+        )
     if suggestion is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names}"
@@ -269,11 +274,11 @@ class Checked:
             return None
         return selection
 
-    def loss(self, block: Json) -> Any:
-        """The loss that a block of ``training`` selects; None without one, or if it is unknown."""
+    def loss(self, block: Json, path: Path) -> Any:
+        """The loss that a block of ``training`` selects, whose kind is at ``path``; None without one or if unknown."""
         if not isinstance(block, dict) or not isinstance(block.get("kind"), str):
             return None  # absent, or reported by the schema
-        selection = _find_kind(block["kind"], self.catalog.losses, "loss", ("training", "loss", "kind"), self.catalog)
+        selection = _find_kind(block["kind"], self.catalog.losses, "loss", path, self.catalog)
         if isinstance(selection, Diagnostic):
             self.diagnostics.append(selection)
             return None
@@ -358,9 +363,11 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         checked.block("training", core("training"))  # no backend selected
     elif isinstance(written, dict):
         document["training"] = {"backend": "native", **written}
+        loss_path: Path = ("training", "loss", "kind")
         if isinstance(written.get("loss"), str):
             document["training"]["loss"] = {"kind": written["loss"]}
-        loss = checked.loss(document["training"].get("loss"))
+            loss_path = ("training", "loss")
+        loss = checked.loss(document["training"].get("loss"), loss_path)
         if (backend := checked.provider("training")) is not None:
             unknown = loss is None and "loss" in document["training"]
             checked.block("training", blocks.training_block(backend, loss), open=unknown)

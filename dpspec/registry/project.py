@@ -298,6 +298,8 @@ def _dataset_schema(part: Part) -> dict[str, Any]:
     """The keys of every dataset, ``classes``, and the function's own."""
     if taken := sorted({"classes", *data_schema({})["properties"]} & set(part.readers)):
         raise ValueError(f"{part.function.__name__}(): every dataset has the key {taken[0]!r}: rename the parameter")
+    if part.settings["target"] == "real":
+        return data_schema(part.schema["properties"], part.schema.get("required", ()))
     default = part.settings["classes"]
     classes = CLASSES if default is None else {**CLASSES, "default": default}
     required = [*part.schema.get("required", ()), *(["classes"] if default is None else [])]

@@ -7,6 +7,7 @@ from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult, Recording, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
+from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
 from dpspec.text import joined
@@ -69,10 +70,7 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
         return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        return "NOT PROVED", (
-            f"{stated}: {words.bounds(audit, verdict).brief}. Train with a larger noise multiplier, a smaller rate or "
-            "fewer steps (dpspec epsilon --target finds the noise)"
-        )
+        return "NOT PROVED", f"{stated}: {words.bounds(audit, verdict).brief}. T{retraining(audit)[1:]}"
     if doubted or not epsilon:
         return "NOT PROVED", f"{stated}: the recording leaves the following open"
     return "NOT PROVED", f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
@@ -124,15 +122,11 @@ def _open(page: Page, recording: Recording, deviates: bool) -> None:
         return
     page.heading("OPEN")
     for channel in doubted[:_MOST_OPEN]:
-        page.item((channel.name, "bold"), f": {_reason(channel.text)}")
+        reason = channel.text.partition(": ")[2] or channel.text  # the part after the requirement
+        page.item((channel.name, "bold"), f": {reason}")
     notes = [*recording.unrecognized][:2] if len(doubted) < _MOST_OPEN else []
     for note in notes:
         page.item(note)
-
-
-def _reason(text: str) -> str:
-    """The part of a channel's text after its requirement."""
-    return text.partition(": ")[2] or text
 
 
 def _cautions(page: Page, recording: Recording) -> None:

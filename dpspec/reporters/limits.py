@@ -21,7 +21,7 @@ _NAME = "\0"
 _DIGEST = 16
 
 #: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "mechanisms", "project")
+_NO_VERSIONS = ("command", "plugins", "project")
 
 
 def limits(result: Result) -> tuple[str, ...]:

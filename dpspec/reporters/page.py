@@ -10,7 +10,6 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
@@ -138,7 +137,8 @@ def _screen(result: Result) -> SimpleNamespace:
     claim, chart, bounds = None, "", None
     if decisive is not None:
         audit, verdict = decisive
-        claim = verdict.text if len(audits) == 1 else f"{_title(titles, audits, audit)}: {verdict.text}"
+        title = titles[next(i for i, candidate in enumerate(audits) if candidate is audit)]
+        claim = verdict.text if len(audits) == 1 else f"{title}: {verdict.text}"
         bounds = words.bounds(audit, verdict)
         chart = interval_chart(verdict, bounds)
     return SimpleNamespace(
@@ -155,13 +155,11 @@ def _screen(result: Result) -> SimpleNamespace:
         confidence=decimals.exact(result.confidence),
         remedies=() if decisive is None else tuple(remedies(decisive[0])),
         cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
+        causes=list(dict.fromkeys(fact for audit in audits if audit.recording for fact in audit.recording.facts)),
+        notes=list(dict.fromkeys(note for audit in audits if audit.recording for note in audit.recording.cautions)),
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
         untested=tuple(untested(audits)) if audits else (),
     )
-
-
-def _title(titles: Sequence[str], audits: Sequence[AuditResult], audit: AuditResult) -> str:
-    return titles[next(i for i, candidate in enumerate(audits) if candidate is audit)]
 
 
 def _drawn(result: Result) -> set[int]:

@@ -110,6 +110,22 @@ def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     return f"{name} {label}: {claimed}{deciding}"
 
 
+#: The words of a bound's method for adaptive clipping, which charges its noisy count.
+_ADAPTIVE = "adaptive clipping"
+
+
+def retraining(audit: AuditResult) -> str:
+    """Advice on the schedule of a recorded training whose epsilon exceeds the claim."""
+    if any(_ADAPTIVE in finding.method for finding in audit.findings if finding.bound == "upper"):
+        return (
+            "train with a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or with flat "
+            "clipping"
+        )
+    return (
+        "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
+    )
+
+
 def remedies(audit: AuditResult) -> Iterator[str]:
     """Changes that would prove the failed claims, each alone, with the present values."""
     for remedy in audit.remedies:
@@ -121,6 +137,8 @@ def remedies(audit: AuditResult) -> Iterator[str]:
         for v in failed
         if v.provable is not None and math.isfinite(v.provable) and v.verdict in ("open", "refuted")
     ]
+    if audit.recording is not None and any(v.claimed is not None and v.claimed < (v.upper or 0.0) for v in failed):
+        yield retraining(audit)
     if provable and len(provable) == len(failed):
         yield f"claim epsilon {joined(provable)} instead, which the present values prove"
 
@@ -271,7 +289,7 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
     if facts.features:
         sizes.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
     if facts.classes:
-        sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
+        sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "a real-valued target")
     if facts.test_records:
         sizes.append(f"{facts.test_records} test records")
     yield "Data", "; ".join(filter(None, (_block(document.get("data"), "kind"), ", ".join(sizes))))

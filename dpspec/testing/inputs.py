@@ -86,10 +86,17 @@ class DatasetSuite(ProviderSuite):
             ("train", loaded.train_x, loaded.train_y, facts.records),
             ("test", loaded.test_x, loaded.test_y, facts.test_records),
         ):
-            for name, array, shape, dtype in (("x", x, (count, *facts.shape), "float32"), ("y", y, (count,), "int64")):
+            of_target = "float32" if facts.real_target else "int64"
+            for name, array, shape, dtype in (
+                ("x", x, (count, *facts.shape), "float32"),
+                ("y", y, (count,), of_target),
+            ):
                 require(array.shape == shape, f"{split}_{name} has shape {array.shape}, not {shape}")
                 require(str(array.dtype) == dtype, f"{split}_{name} is {array.dtype}, not {dtype}")
             require(bool(np.isfinite(x).all()), f"{split}_x holds values that are not finite")
+            if facts.real_target:
+                require(bool(np.isfinite(y).all()), f"{split}_y holds values that are not finite")
+                continue
             low, high = int(y.min(initial=0)), int(y.max(initial=0))
             require(low >= 0 and high < facts.classes, f"{split}_y runs over {low}..{high} of {facts.classes} classes")
 
@@ -184,9 +191,9 @@ class ModelSuite(ProviderSuite):
 
     def test_per_example_gradients_are_those_of_each_record_alone(self) -> None:
         """The vectorized per-example gradients equal one backward pass per record."""
-        import torch
+        from dpspec.training.function_model import targets_of
 
-        self._require("require_own_gradients", self._records(0), torch.arange(_BATCH) % self.facts.classes)
+        self._require("require_own_gradients", self._records(0), targets_of(self.facts))
 
     def _require(self, check: str, *batches: torch.Tensor) -> None:
         from dpspec.training import function_model
@@ -207,7 +214,10 @@ class ModelSuite(ProviderSuite):
 
 
 class LossSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are the loss's keys, ``classes`` the number of outputs per record."""
+    """Subclass it and set ``kind``; ``options`` are the loss's keys, ``classes`` the number of outputs per record.
+
+    With ``classes`` 1 the targets are real numbers.
+    """
 
     family: ClassVar[str] = "loss"
     options: ClassVar[Mapping[str, Json]] = {}

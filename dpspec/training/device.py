@@ -51,7 +51,9 @@ def devices(name: str) -> tuple[str, ...]:
 def tensors(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: str | torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tensor(x, dtype=torch.float32, device=device), torch.tensor(y, dtype=torch.int64, device=device)
+    """Features as float32, and labels as int64 or real-valued targets as float32."""
+    of_target = torch.float32 if y.dtype.kind == "f" else torch.int64
+    return torch.tensor(x, dtype=torch.float32, device=device), torch.tensor(y, dtype=of_target, device=device)
 
 
 @contextmanager

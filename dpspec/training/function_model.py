@@ -10,7 +10,8 @@ from dpspec.contract import Facts, FrozenMap, ModelError
 from dpspec.contract.parts import Part
 from dpspec.data.function_data import seeded
 from dpspec.training.gradients.flat_model import Layout, check_module, layer_name
-from dpspec.training.gradients.persample import per_example_gradients
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.losses import cross_entropy, squared_error
 
 #: Number of records of each of the two batches.
 _BATCH = 4
@@ -55,13 +56,18 @@ def _count(part: Part, options: FrozenMap, facts: Facts) -> int:
         check_module(module.eval(), facts)
         first, second = (_records(facts, seed) for seed in (0, 1))
         second[0] = first[0]
-        labels = torch.arange(_BATCH) % facts.classes
+        labels = targets_of(facts)
         module.train()
         require_constant_buffers(module, first)
         require_separate_records(module, first, second)
         for batch in (first, second):
             require_own_gradients(module, batch, labels)
     return Layout.of(module).size
+
+
+def targets_of(facts: Facts) -> Tensor:
+    """Targets (n,) of one of the batches: labels, or real numbers."""
+    return torch.linspace(-1.0, 1.0, _BATCH) if facts.real_target else torch.arange(_BATCH) % facts.classes
 
 
 def _records(facts: Facts, seed: int) -> Tensor:
@@ -114,11 +120,12 @@ def _passes(module: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
 
 
 def require_own_gradients(module: nn.Module, x: Tensor, y: Tensor) -> None:
-    rows, layout = per_example_gradients(module, x, y), Layout.of(module)
+    record_loss = squared_error if y.is_floating_point() else cross_entropy
+    rows, layout = per_example_gradients(FlatModel(module, loss=record_loss), x, y), Layout.of(module)
     trainable = [p for p in module.parameters() if p.requires_grad]
     for index, row in enumerate(rows):
         record = slice(index, index + 1)
-        loss = nn.functional.cross_entropy(module(x[record]), y[record])
+        loss = record_loss(module(x[record]), y[record]).sum()
         alone = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trainable, materialize_grads=True)])
         difference = (row - alone).abs()
         if not float(difference.norm()) <= _ROUNDING * float(alone.norm()) + 1e-6:

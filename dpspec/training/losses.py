@@ -18,7 +18,9 @@ def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """sum_k (outputs_k - [k = target])^2."""
+    """sum_k (outputs_k - [k = target])^2; (outputs_0 - target)^2 for real-valued targets."""
+    if targets.is_floating_point():
+        return (outputs[:, 0] - targets).square()
     return (outputs - _indicators(outputs, targets)).square().sum(1)
 
 
@@ -26,6 +28,11 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: f
     """Sum over classes k of the cross entropy of sigmoid(outputs_k) with [k = target], smoothed towards 1/2."""
     labels = _indicators(outputs, targets) * (1.0 - label_smoothing) + label_smoothing / 2.0
     return nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").sum(1)
+
+
+def huber(outputs: Tensor, targets: Tensor, *, threshold: float = 1.0) -> Tensor:
+    """d^2 / 2 up to |d| = threshold and threshold (|d| - threshold / 2) beyond, with d = outputs_0 - target."""
+    return nn.functional.huber_loss(outputs[:, 0], targets, reduction="none", delta=threshold)
 
 
 def _indicators(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -59,16 +66,16 @@ def checked_loss(function: RecordLoss, classes: int) -> RecordLoss:
 
     Args:
         function: Maps outputs (b, classes) and labels (b,) to losses (b,).
-        classes: The number of classes.
+        classes: The number of classes; 1 for real-valued targets.
 
     Raises:
         ModelError: The function draws random numbers, returns something else than a differentiable loss per record, or
             mixes records.
     """
-    source, classes = torch.Generator().manual_seed(0), max(2, classes)
-    outputs = 3.0 * torch.randn(2, _BATCH, classes, generator=source)
-    first, second = outputs[0], outputs[1].softmax(1)
-    labels = torch.arange(_BATCH) % classes
+    source, real = torch.Generator().manual_seed(0), classes == 1
+    outputs = 3.0 * torch.randn(2, _BATCH, max(1, classes), generator=source)
+    first, second = outputs[0], outputs[1] if real else outputs[1].softmax(1)
+    labels = torch.randn(_BATCH, generator=source) if real else torch.arange(_BATCH) % classes
     order = torch.arange(_BATCH).flip(0)
     replaced = torch.cat([second[:1], first[1:]])
     batches = ((first, labels), (second, labels.flip(0)), (first[order], labels[order]), (replaced, labels))

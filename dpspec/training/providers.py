@@ -235,18 +235,27 @@ LOSSES = (
         kind="cross-entropy",
         summary="Cross entropy of the softmax of the outputs with the label",
         function="dpspec.training.losses:cross_entropy",
+        targets=("class",),
         schema=block(label_smoothing=_SMOOTHING),
     ),
     Loss(
         kind="binary-cross-entropy",
         summary="Sum over classes of the cross entropy of the output's sigmoid with whether it is the label",
         function="dpspec.training.losses:binary_cross_entropy",
+        targets=("class",),
         schema=block(label_smoothing=_SMOOTHING),
     ),
     Loss(
         kind="squared-error",
-        summary="Squared distance of the outputs from the one-hot label",
+        summary="Squared distance of the outputs from the one-hot label, or from a real-valued target",
         function="dpspec.training.losses:squared_error",
+    ),
+    Loss(
+        kind="huber",
+        summary="Huber loss of the output for a real-valued target",
+        function="dpspec.training.losses:huber",
+        schema=block(threshold=number("Absolute error above which the loss is linear.", above=0, default=1.0)),
+        targets=("real",),
     ),
 )
 

@@ -153,6 +153,7 @@ GROUP = dps.Mechanism(
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=6,
     losses=True,
+    real_targets=True,
     units=frozenset({"record", "user"}),
     accesses=("all-iterates", "final-model", "transcript"),
     tokens=True,

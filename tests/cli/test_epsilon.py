@@ -22,6 +22,23 @@ def test_the_table_fits_a_terminal_and_rounds_outward(dpspec):
         assert "remove" in line
 
 
+def test_the_list_of_rules_fits_a_terminal(dpspec):
+    lines = dpspec("rules").out.splitlines()
+    assert "  why: " in "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_group_sizes_have_one_form_in_every_command(dpspec, tmp_path):
+    (tmp_path / "history.json").write_text(json.dumps({"mechanism": "rdp", "history": [[2.0, 1.0, 3]]}))
+    schedule = ("epsilon", "--noise", 2, "--rate", 1, "--steps", 3, "--json")
+    for sizes in (("--group-size", "1,4,2"), ("--group-size", 1, "--group-size", "4,2")):
+        groups = json.loads(dpspec(*schedule, *sizes).out)["groups"]
+        assert [group["group_size"] for group in groups] == [1, 4, 2]
+        audit = json.loads(dpspec("check", "--history", "history.json", *sizes, "--report", "json=-").out)["audits"][0]
+        assert sorted(f["at"]["group_size"] for f in audit["findings"] if f["bound"] == "upper") == [1, 2, 4]
+    assert "--group-size must be integers" in dpspec("check", "--history", "history.json", "--group-size", "x").err
+
+
 def test_json_has_unrounded_ends(dpspec):
     arguments = ("--steps", 100, "--sampling", "fixed", "--batch-size", 64, "--records", 6400)
     content = json.loads(dpspec("epsilon", "--noise", 1.1, *arguments, "--json").out)

@@ -82,12 +82,22 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "required" if field.default is dataclasses.MISSING else repr(field.default)
 
 
+def _extends(before: str, now: str) -> bool:
+    """Whether a signature only appends arguments with defaults."""
+    (start, returned), (new_start, new_returned) = (text.rsplit(") -> ", 1) for text in (before, now))
+    added = new_start.removeprefix(start).split(", ")[1:]
+    return new_start.startswith(start) and returned == new_returned and all(" = " in argument for argument in added)
+
+
 def lost(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = [f"{kind} {name}" for kind in ("names", "hooks") for name in before[kind] if name not in now[kind]]
     found += [f"hook {n}" for n, s in before["hooks"].items() if now["hooks"].get(n, s) != s]
     for name, was in before["names"].items():
         is_ = now["names"].get(name, was)
-        found += [f"{name}: {key}" for key in ("arguments", "abstract") if was.get(key) != is_.get(key)]
+        found += [f"{name}: abstract"] if was.get("abstract") != is_.get("abstract") else []
+        found += (
+            [f"{name}: arguments"] if "arguments" in was and not _extends(was["arguments"], is_["arguments"]) else []
+        )
         found += [
             f"{name}: {v}" for v in was.get("value", ()) if isinstance(was["value"], list) and v not in is_["value"]
         ]

@@ -46,6 +46,36 @@ def test_every_form_gives_the_same_rows(tmp_path, name):
     np.testing.assert_array_equal(loaded.train_y, Y)
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_real_targets(tmp_path, name):
+    real = Y / 3.0
+    forms = {
+        "arrays": lambda: (X, real),
+        "tensors": lambda: (torch.tensor(X), torch.tensor(real)),
+        "dataset": lambda: TensorDataset(torch.tensor(X), torch.tensor(real)),
+        "frame": lambda: frame(y=real),
+    }
+    (part,) = getattr(dpspec.dataset("rows", target="real", label="outcome")(forms[name]), PARTS)
+    loaded, facts = (
+        read(FunctionData(part, FrozenMap(), tmp_path)) for read in (FunctionData.load, FunctionData.facts)
+    )
+    assert (facts.classes, facts.real_target, loaded.train_y.dtype) == (1, True, np.float32)
+    np.testing.assert_array_equal(loaded.train_y, np.float32(Y / 3.0))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e39])
+def test_targets_that_are_not_finite_are_refused(tmp_path, wrong):
+    (part,) = getattr(dpspec.dataset("rows", target="real")(lambda: (X, np.where(Y, wrong, 0.5))), PARTS)
+    with pytest.raises(DataError, match=r"record 1 is not finite in float32 \(targets\)"):
+        FunctionData(part, FrozenMap(), tmp_path).load()
+
+
+@pytest.mark.parametrize("settings", [{"target": "number"}, {"target": "real", "classes": 2}])
+def test_settings_of_targets_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValueError, match="target must be class or real, and real targets have no classes"):
+        dpspec.dataset("rows", **settings)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -102,7 +132,7 @@ REFUSED = [
     (lambda: (X, Y, X), r"returns \(ndarray, ndarray, ndarray\); return \(x, y\)"),
     (lambda: (X, Y[:3]), "8 records need 8 labels"),
     (lambda: (X, Y + 1), "label of record 1 is not in 0..1"),
-    (lambda: (X, Y * 1.5), "labels must be integers"),
+    (lambda: (X, Y * 1.5), 'labels must be integers .classes.* target="real"'),
     (lambda: (np.full((8, 3), np.nan), Y), "record 0 is not finite"),
     (lambda: (np.array([["a"] * 3] * 8), Y), "features must be real numbers"),
     (lambda: (X[:, 0], Y), "x has shape .8,.: return"),

@@ -70,7 +70,9 @@ def test_the_command_line_names_a_file(dpspec: Run, project: Path) -> None:
     (project / "pyproject.toml").write_text("")
     assert dpspec("new", "spec", "audit", "--model", "mynet").returncode == 2
     named = ("--plugin", "dp/parts.py")
-    succeeds(dpspec("new", "spec", "audit", "--model", "mynet", *named))
+    following = succeeds(dpspec("new", "spec", "audit", "--model", "mynet", *named))
+    assert "dpspec run audit.yaml --plugin dp/parts.py" in following
+    assert "description:" not in (project / "audit.yaml").read_text()
     assert dpspec("validate", "audit.yaml").returncode == 4
     for command in ("validate", "show", "plan"):
         succeeds(dpspec(command, "audit.yaml", *named))

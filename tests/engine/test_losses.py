@@ -32,6 +32,7 @@ SPEC: dict[str, Json] = {
 }
 
 PARTS = """
+import numpy as np
 from torch.nn.functional import cross_entropy
 import dpspec
 
@@ -39,6 +40,15 @@ import dpspec
 def focal(outputs, targets, *, gamma: float = 2.0):
     losses = cross_entropy(outputs, targets, reduction="none")
     return (1.0 - (-losses).exp()) ** gamma * losses
+
+@dpspec.dataset("houses", target="real")
+def houses(*, records: int = 60):
+    x = np.random.default_rng(0).normal(size=(records, 5))
+    return x, x @ np.arange(5) / 4
+
+@dpspec.loss("absolute")
+def absolute(outputs, targets):
+    return (outputs[:, 0] - targets).abs()
 
 @dpspec.loss("batch-mean")
 def batch_mean(outputs, targets):
@@ -70,6 +80,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "_project", ())
     (tmp_path / "parts.py").write_text(PARTS)
     (tmp_path / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["parts.py"]\n')
+    monkeypatch.chdir(tmp_path)
     use_project(project_files([tmp_path]))
     return tmp_path
 
@@ -91,7 +102,8 @@ def test_the_schema_for_editors_accepts_the_same_losses():
 
 
 def test_errors_have_their_place(tmp_path):
-    assert "did you mean 'squared-error'" in refused("squared-eror")["training.loss.kind"]
+    assert "did you mean 'squared-error'" in refused("squared-eror")["training.loss"]
+    assert "did you mean 'squared-error'" in refused({"kind": "squared-eror"})["training.loss.kind"]
     foreign_key = refused({"kind": "squared-error", "label_smoothing": 0.1})
     assert "unknown key" in foreign_key["training.loss.label_smoothing"]
     smoothed = refused({"kind": "cross-entropy", "label_smoothing": 1.5})
@@ -118,10 +130,50 @@ def test_a_run_with_another_loss_conforms_and_has_other_keys_but_equal_bounds():
 def test_a_loss_of_the_project_is_checked_keyed_and_trained(project):
     assert "one value for the batch" in refused("batch-mean")["training.loss"]
     assert "broken() fails at " in refused("broken")["training.loss"]
-    assert "parts.py:16: AttributeError" in refused("broken")["training.loss"]
+    assert "parts.py:26: AttributeError" in refused("broken")["training.loss"]
     prepared = prepare(spec_of({"kind": "focal", "gamma": 1}), load_catalog())
     assert prepared.makers["loss"]["code"]
     path = project / "audit.yaml"
     path.write_text(json.dumps({**SPEC, "training": {"loss": {"kind": "focal", "gamma": 1}}}))
     (audit,) = dpspec.run(path).audits
     assert audit.conformance.status == "no-deviation-found"
+
+
+REGRESSION: dict[str, Json] = {"data": {"kind": "houses"}, "model": {"kind": "mlp", "hidden": [4]}}
+
+
+@pytest.mark.parametrize("loss", ["squared-error", {"kind": "huber", "threshold": 0.5}, "absolute"])
+def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss):
+    audits = [
+        dpspec.run({**SPEC, **blocks}, store=project / "store").audits[0]
+        for blocks in ({**REGRESSION, "training": {"loss": loss}}, {})
+    ]
+    assert [audit.conformance.status for audit in audits] == ["no-deviation-found"] * 2
+    values = [[f.value for f in audit.findings if f.bound == "upper" and f.rigor == "certified"] for audit in audits]
+    assert values[0] == values[1] != []
+    assert [any(f.quantity == "accuracy" for f in audit.findings) for audit in audits] == [False, True]
+    many = {"method": "many-run", "runs": 16, "canary": {"count": 1}}
+    (audit,) = dpspec.run(
+        {**SPEC, **REGRESSION, "training": {"loss": loss}, "audit": many}, store=project / "store"
+    ).audits
+    assert audit.conformance.status == "no-deviation-found"
+
+
+def test_real_targets_are_refused_where_classes_are_needed(project):
+    def errors(loss: Json = "huber", **blocks: Json) -> dict[str, str]:
+        return refused(loss, **{**REGRESSION, **blocks})
+
+    assert errors() == {}
+    assert errors("cross-entropy")["training.loss"] == "cross-entropy is not a loss for real-valued targets"
+    assert refused("huber")["training.loss"] == "huber is not a loss for classes"
+    (default,) = prepare(from_document({**SPEC, **REGRESSION}, load_catalog()), load_catalog()).diagnostics
+    assert default.message == "cross-entropy, the default, is not a loss for real-valued targets"
+    records = {"method": "one-run", "canary": {"space": "input", "kind": "duplicate", "count": 4}}
+    assert "need classes" in errors(audit=records)["audit.canary.space"]
+    metric = [{"id": "useful", "kind": "metric", "name": "accuracy", "at_least": 0.5, "expect": "supported"}]
+    assert errors(claims=metric)["claims.0.name"] == "real-valued targets have no accuracy"
+    per_record = {**SPEC["mechanism"], "kind": "per-instance"}
+    assert (
+        "trains on classes" in errors(mechanism=per_record, audit={"method": "many-run", "runs": 4})["mechanism.kind"]
+    )
+    assert "batch_mean() fails at" in errors("batch-mean")["training.loss"]

@@ -60,6 +60,23 @@ def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
     assert found["mechanism.steps"] == Remedy(place="mechanism.steps", now=9.0, value=math.floor((4.0 * mu) ** 2))
 
 
+def test_the_noise_of_an_adaptive_count_is_just_enough(tmp_path: Any) -> None:
+    """A step is one Gaussian of 1 / sigma^2 = 1 / z^2 + 1 / (2 s)^2."""
+    adaptive = {"scheme": "adaptive", "count_std": 0.5}
+    (audit,) = dpspec.run(spec(5.0, clipping=adaptive), store=tmp_path).audits
+    found = {remedy.place: remedy for remedy in audit.remedies}
+    enough = 0.5 / math.sqrt((largest_mu(5.0) / 3.0) ** 2 - 1.0 / 16.0)
+    assert enough <= found["mechanism.clipping.count_std"].value <= 1.02 * enough
+
+
+def test_a_history_has_noise_and_steps_that_meet_the_claim() -> None:
+    result = dpspec.check_history({"mechanism": "rdp", "history": [[4.0, 1.0, 9]]}, epsilon=2.0, delta=DELTA)
+    found = {remedy.place: remedy.value for remedy in result.audits[0].remedies}
+    enough = 3.0 / largest_mu(2.0)
+    assert enough <= found["mechanism.releases.0.sigma"] <= 1.02 * enough
+    assert found["mechanism.releases.0.times"] == math.floor((4.0 * largest_mu(2.0)) ** 2)
+
+
 def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
     (audit,) = dpspec.run(spec(4.0, group_size=6), store=tmp_path).audits
     found = {remedy.place: remedy for remedy in audit.remedies}

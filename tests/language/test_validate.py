@@ -77,6 +77,7 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
     [
         ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
         ("steps: 100", "steps:", "give it a value, or remove the key"),
+        ("model: {kind: net}", "model: bn", "write model: {kind: bn}"),
         (
             "name: valid",
             "name: ''",
@@ -167,6 +168,7 @@ class TestRequires:
             "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
         )
         (alone,) = load(text[: text.index("requires")]).diagnostics
+        assert 'write plugins = ["FILE.py"] below [tool.dpspec] in pyproject.toml' in alone.help
         assert "requires" not in alone.help
 
 

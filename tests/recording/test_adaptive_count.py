@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers.adaclipoptimizer import AdaClipDPOptimizer
-from support.checked_runs import checked
+from support.checked_runs import checked, run_page
 from support.opacus_training import Training, after_each, recorded
 from torch import nn
 
@@ -18,6 +18,7 @@ from dpspec.engine.recorded.bounds import epsilon_of
 from dpspec.engine.recorded.checks import COUNT_NOISE, NEXT_NORM
 from dpspec.engine.recorded.recorded_run import read_run
 from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.reporters.page import render
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -35,6 +36,12 @@ def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> Non
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
     assert [(phase.steps, phase.clip_norm) for phase in found.phases] == [(20, None)]
     assert "first clip norm 1 and the constants of its adaptation" in " ".join(found.audit.recording.confirm)
+    assert any(text.startswith("The bound for adaptive clipping") for text in found.audit.recording.cautions)
+    low = checked(tmp_path / "run", delta=1e-5, epsilon=0.5)
+    assert "The bound for adaptive clipping is usually" in render(low.result).partition("To confirm")[0]
+    assert "train with a larger unclipped_num_std" in render(low.result)
+    page = run_page(low, 80)
+    assert "Train with a larger unclipped_num_std or noise multiplier" in " ".join(page.split())
     added = checked(tmp_path / "run", delta=1e-5, epsilon=50.0, adjacency="add-remove")
     assert added.verdict == "open"
     assert "nothing bounds if a record is added" in added.reason

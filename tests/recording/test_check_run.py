@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise, StepNoise
@@ -14,6 +15,7 @@ from support.opacus_training import Training, after_each, recorded, scheduled
 from dpspec.cli.app import main
 from dpspec.decimals import upper
 from dpspec.engine.recorded.section import accountant_epsilon
+from dpspec.reporters.page import render
 
 DELTA = 1e-5
 
@@ -50,6 +52,9 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     below = checked(sound, epsilon=interval.lower * 0.99)
     assert below.verdict == "open"
     assert "exceeds the claimed" in below.reason
+    (note,) = (text for text in below.audit.recording.cautions if "dpspec check --history" in text)
+    assert "AdamW may hide a part of these sums, so this is not a lower bound" in note
+    assert not any("noisy sums" in text for text in found.audit.recording.cautions)
 
 
 def test_groups_cost_what_their_mixture_does(sound):
@@ -191,6 +196,24 @@ def test_faults_deviate(given, assumption, words, tmp_path):
     assert found.status == ("open", "deviates")
     bad = [f"{one.test} {one.note}" for one in found.checks if one.assumption == assumption and one.p_value < 1e-12]
     assert any(words in text for text in bad)
+
+
+def test_batches_of_another_loader_have_a_fix_in_words(tmp_path):
+    found = recorded(tmp_path / "run", other_batches, epochs=1)
+    assert found.audit.recording.facts[0].startswith("Iterate the loader that make_private returned")
+
+
+def test_a_second_optimizer_is_the_first_cause(tmp_path):
+    def script(training):
+        other = torch.optim.SGD(training.model.parameters(), lr=0.1)
+        training.train(each=lambda _: other.step())
+
+    found = recorded(tmp_path / "run", script, epochs=1)
+    first, *further = found.audit.recording.facts
+    assert first.startswith("Another optimizer (SGD) stepped")
+    assert "Train all tensors with the private optimizer" in first
+    assert not any("SAM" in text or "clamping" in text for text in further)
+    assert "Another optimizer (SGD)" in render(found.result).partition("What to fix in the training")[2]
 
 
 def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):

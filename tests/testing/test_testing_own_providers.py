@@ -71,6 +71,11 @@ class TestSmoothing(Ours, LossSuite):
     options: ClassVar = {"label_smoothing": 0.2}
 
 
+class TestHuber(Ours, LossSuite):
+    kind = "huber"
+    classes = 1
+
+
 class TestNative(Ours, BackendSuite):
     kind = "native"
 

@@ -14,7 +14,7 @@ from dpspec.contract import ModelError, Observer
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import NativeTrainer, train_many
-from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, squared_error
+from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, huber, squared_error
 from dpspec.training.measure.residuals import Residuals
 
 
@@ -43,17 +43,32 @@ def test_the_formulas_equal_high_precision(outputs):
     assert squared_error(x, labels).tolist() == pytest.approx(squares, rel=1e-5)
 
 
+@pytest.mark.parametrize("difference", [0.0, 1e-3, -0.5, 0.5, 2.0, -1e4, 1e18])
+def test_losses_of_real_targets_equal_high_precision(difference):
+    mpmath.mp.dps = 60
+    outputs, targets = torch.tensor([[difference, 7.0]]), torch.tensor([0.0])
+    exact = mpmath.mpf(float(outputs[0, 0]))
+    assert squared_error(outputs, targets).tolist() == pytest.approx([float(exact**2)], rel=1e-6)
+    for threshold in (0.5, 1.0, 3.0):
+        bent = exact**2 / 2 if abs(exact) <= threshold else threshold * (abs(exact) - mpmath.mpf(threshold) / 2)
+        assert huber(outputs, targets, threshold=threshold).tolist() == pytest.approx([float(bent)], rel=1e-6)
+
+
 def focal(outputs, targets, gamma=2.0):
     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
     return (1.0 - (-losses).exp()) ** gamma * losses
 
 
+#: Losses of real-valued targets.
+REAL = {"huber": partial(huber, threshold=0.3), "real": squared_error}
+
 LOSSES = {"squared": squared_error, "smooth": partial(cross_entropy, label_smoothing=0.3), "focal": SeparateLoss(focal)}
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_gradients_of_a_record_equal_autograd_by_every_path(loss, kind, make_model, rows):
-    model, (x, y) = make_model(kind), rows(kind, 7)
+@pytest.mark.parametrize("name", [*LOSSES, *REAL])
+def test_gradients_of_a_record_equal_autograd_by_every_path(name, kind, make_model, rows):
+    model, (x, y), loss = make_model(kind), rows(kind, 7), {**LOSSES, **REAL}[name]
+    y = 0.3 * y.float() if name in REAL else y
     expected = []
     for index in range(len(x)):
         value = loss(model(x[index : index + 1]), y[index : index + 1]).sum()
@@ -84,10 +99,14 @@ class States(Observer):
         self.noises.append(noise.clone())
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(loss, make_job):
+@pytest.mark.parametrize("name", [*LOSSES, *REAL])
+def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(name, make_job):
+    loss = {**LOSSES, **REAL}[name]
     job, seen = make_job(loss=loss, steps=20, noise_multiplier=0.3, sampling={"scheme": "full"}), States()
-    residuals = Residuals(job), Residuals(replace(job, loss=None))
+    job = replace(job, y=0.3 * job.y.astype("float32")) if name in REAL else job
+    residuals = Residuals(job), Residuals(replace(job, loss=squared_error if name == "huber" else None))
+    if name == "real":
+        residuals = residuals[0], Residuals(replace(job, loss=REAL["huber"]))
     NativeTrainer().train(replace(job, observers=(seen, *residuals)))
     noise, gradients = torch.stack(seen.noises), [-20.0 * (b - a) for a, b in pairwise(seen.states)]
     model = FlatModel.of(job)
@@ -160,6 +179,13 @@ def test_a_checked_loss_cannot_mix_records(function):
     assert loss(x[:0], y[:0]).shape == (0,)
     only_alone = SeparateLoss(lambda o, t: cross_entropy(o - o.mean(0), t))
     torch.testing.assert_close(only_alone(x, y), torch.full((6,), math.log(4.0)))
+
+
+def test_losses_of_real_targets_are_checked_with_them():
+    loss = checked_loss(lambda o, t: (o[:, 0] - t).abs(), 1)
+    assert loss(torch.tensor([[2.0], [0.0]]), torch.tensor([0.5, 0.25])).tolist() == [1.5, 0.25]
+    with pytest.raises(ModelError, match="mixes records"):
+        checked_loss(lambda o, t: (o[:, 0] - t.mean()).abs(), 1)
 
 
 def test_losses_of_probabilities_may_be_undefined_elsewhere():

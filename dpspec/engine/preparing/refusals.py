@@ -112,8 +112,45 @@ def refusals(
                 ("training", "loss"),
                 f"remove loss, or use {kinds_with(family, 'losses')}",
             )
+    yield from _of_targets(spec, facts, offers, catalog)
     if "canary" in offers:
         yield from _beyond_limit(spec, facts, offers["canary"][1])
+
+
+def _of_targets(
+    spec: Spec, facts: Facts, offers: Mapping[str, tuple[str, Offered]], catalog: Catalog
+) -> Iterator[Diagnostic]:
+    """Refusals of losses for other targets, and of mechanisms, canaries, weights and metrics that need classes."""
+    target, loss = "real" if facts.real_target else "class", offers.get("loss")
+    if spec.audit is None or (loss is None and not facts.real_target):
+        return
+    if loss is None or target not in loss[1].provider.targets:
+        fitting = sorted(name for name, offered in catalog.losses.items() if target in offered.provider.targets)
+        targets = "real-valued targets" if facts.real_target else "classes"
+        yield unsupported(
+            f"{'cross-entropy, the default,' if loss is None else loss[0]} is not a loss for {targets}",
+            ("training", "loss"),
+            f"write training: {{loss: NAME}}, with NAME of {', '.join(fitting)}",
+        )
+    if not facts.real_target:
+        return
+    if not offers["mechanism"][1].provider.real_targets:
+        yield unsupported(
+            f"{spec.mechanism.kind!r} trains on classes, and {spec.data.kind!r} has real-valued targets",
+            ("mechanism", "kind"),
+            f"use {kinds_with(catalog.mechanisms, 'real_targets')}, or remove audit",
+        )
+    if canary_block(spec).get("space") == "input":
+        yield unsupported(
+            "canaries that are records, and their scores, need classes",
+            ("audit", "canary", "space"),
+            "write space: gradient",
+        )
+    if chosen_weights(spec):
+        yield unsupported("weights that the adversary chose need classes", ("model", INITIAL), "remove initial")
+    for i, claim in enumerate(spec.claims):
+        if claim.kind == "metric" and claim.options.get("name") == "accuracy":
+            yield unsupported("real-valued targets have no accuracy", ("claims", i, "name"), "remove the claim")
 
 
 def _of_chosen_weights(

@@ -42,6 +42,7 @@ MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling; the loader's batches are"
+_UNSEEN = "steps without an observed batch"
 
 #: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
 _ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
@@ -81,6 +82,8 @@ _ADVICE = {
     NEXT_NORM: "Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
     UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
+    _UNSEEN: "Iterate the loader that make_private returned, instead of the original DataLoader, and give this loader "
+    "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     _MISSING_NORMS: _ROWS_APART,
@@ -335,7 +338,7 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
         return
     if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
-        yield none_found("sampling", "steps without an observed batch", "reported", unseen, "every step has a batch")
+        yield none_found("sampling", _UNSEEN, "reported", unseen, "every step has a batch")
     if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
         yield none_found("sampling", "steps with several drawn batches", "reported", several, "one batch a step")

@@ -19,6 +19,7 @@ from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.contract import (
     Assumption,
     Check,
+    Claim,
     Diagnostic,
     Evidence,
     Facts,
@@ -29,7 +30,7 @@ from dpspec.contract import (
     in_phase,
 )
 from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
-from dpspec.decimals import lower, upper
+from dpspec.decimals import exact, lower, upper
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.bounds import (
     ADD_REMOVE,
@@ -241,7 +242,10 @@ def _executed(
             steps=run.steps,
             ended=run.end is not None,
             setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
-            cautions=tuple(cautions(run, canaries, infinite=unbounded is not None)),
+            cautions=(
+                *cautions(run, canaries, infinite=unbounded is not None),
+                *_hidden_sums(spec.claims, run, findings),
+            ),
             unrecognized=tuple(unrecognized(run)),
             phases=tuple(phases[:_MOST_PHASES]),
             more_phases=max(0, len(phases) - _MOST_PHASES),
@@ -254,7 +258,7 @@ def _executed(
             rules=rules,
             confirm=tuple(confirmations(run, first, public, released=bool(verified))),
             ran=executed,
-            facts=tuple(run_facts(run, bad)),
+            facts=tuple(run_facts(run, bad, rules)),
         ),
     )
 
@@ -333,6 +337,24 @@ def _bounds(
 def _reveals_sums(run: RecordedRun) -> bool:
     """Whether an adversary with access to all iterates can compute the noisy sums."""
     return (run.header.inner or run.header.optimizer) in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all())
+
+
+def _hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[Finding]) -> Iterator[str]:
+    """Notes on claims below the lower end of the noisy sums, if the optimizer may hide these sums."""
+    if _reveals_sums(run):
+        return
+    upper_bounds = [finding for finding in findings if finding.bound == "upper"]
+    ends = {(f.scope.adjacency, f.at["delta"], f.at["group_size"]): f.lower for f in upper_bounds}
+    for claim in claims:
+        end = ends.get((claim.adjacency, claim.options.get("delta"), claim.group_size))
+        claimed = claim.options.get("epsilon")
+        if end is not None and isinstance(claimed, float) and claimed < end:
+            yield (
+                f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed {exact(claimed)}, "
+                "as `dpspec check --history` reports. SGD reveals these sums to an adversary with access to all "
+                f"weights; {run.header.inner or run.header.optimizer} may hide a part of these sums, so this is not "
+                "a lower bound for this run."
+            )
 
 
 def _of_shuffled_loader(

@@ -26,6 +26,13 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, *, infinite: bool) 
             f"All {canaries.canaries} canaries have the same score, so the attack shows nothing: check that the loss "
             "depends on the model and on the record."
         )
+    if header.clipping == "adaptive" and header.is_poisson and not infinite:
+        yield (
+            "The bound for adaptive clipping is usually above the accountant's figure, which counts the gradients "
+            "alone. Opacus divides the noisy count of unclipped records by the real batch size, so the bound charges "
+            "the count too, and sampling amplifies nothing beyond the probability that a record is drawn. Flat "
+            "clipping has a bound near the accountant's figure."
+        )
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."
     if run.end is None:

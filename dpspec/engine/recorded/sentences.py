@@ -5,14 +5,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.contract.results import FiredRule
 from dpspec.decimals import nearest
 from dpspec.engine.recorded.bounds import noise_multipliers
-from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
 from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
+from dpspec.recording.rules.second_optimizer import OF_MODEL
+from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
 from dpspec.text import joined
 
 
@@ -116,13 +119,21 @@ def _audits(run: RecordedRun) -> str:
     return f"; {audited:,} of {steps:,} steps audited, which finds {power} with probability {POWER:g}; {replays}"
 
 
-def run_facts(run: RecordedRun, rejected: Sequence[Check]) -> Iterator[str]:
-    """The first facts of a faulty run: an exception, the missing end, skipped steps, wrong noise."""
+def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[FiredRule]) -> Iterator[str]:
+    """The first facts of a faulty run: an exception, the missing end, a second optimizer, and advice on checks.
+
+    A second optimizer moves parameters between the steps, so checks of the parameters follow from it and get no advice.
+    """
     end = run.end
     if end is None:
         yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
-    for sentence in dict.fromkeys(advice(check, rejected) for check in rejected):
+    moved = [check for check in rejected if check.test.startswith((MOVED, OTHER_PARAMETERS))]
+    second = [rule for rule in rules if rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text] if moved else []
+    for rule in second:
+        yield f"{rule.text} {rule.fix}"
+    unexplained = [check for check in rejected if not second or check not in moved]
+    for sentence in dict.fromkeys(advice(check, rejected) for check in unexplained):
         if sentence:
             yield sentence

@@ -17,7 +17,10 @@ _MOST_SECONDS, _MOST_BOUND_SECONDS = 2.0, 4.0
 #: The relative precision of values, before real ones are rounded to three digits.
 _PRECISION = 5e-3
 
-_VARIED = ("mechanism.noise_multiplier", "mechanism.steps")
+_VARIED = ("mechanism.noise_multiplier", "mechanism.clipping.count_std", "mechanism.steps")
+
+#: The numbers of a composition of one release, such as an accountant's history of one phase.
+_OF_ONE_RELEASE = ("mechanism.releases.0.sigma", "mechanism.releases.0.times")
 
 
 class Search:
@@ -50,7 +53,8 @@ class Search:
         proved_values: list[Remedy] = []
         sizes = {claim.id: claim.group_size for claim in spec.claims}
         groups = [f"claims.{v.claim}.group_size" for v in failed if len(failed) == 1 and sizes[v.claim] > 1]
-        for varied in (*groups, *_VARIED):
+        of_release = _OF_ONE_RELEASE if len(spec.mechanism.options.get("releases", ())) == 1 else ()
+        for varied in (*groups, *_VARIED, *of_release):
             try:
                 proved_values.extend(_calibrated(spec, self._catalog, varied, stop_late))
             except (TimeoutError, DpspecError):  # no such number, no valid neighbor, or no time

@@ -178,14 +178,11 @@ def assemble(
                 recording=concluded_audit.recording,
             )
         )
-    kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
-    offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
-    described = {kind: text for kind, text in offered.items() if text}
     return Result(
         audits=tuple(audits),
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=FrozenMap({**environment(catalog), "mechanisms": described}),
+        environment=environment(catalog),
         notes=_notes(audits, [bool(state.prepared.components) for state in trained]),
     )
 

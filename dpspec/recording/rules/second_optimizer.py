@@ -19,6 +19,10 @@ RULE = Rule(
 )
 
 
+#: The words of a caution for optimizers that change the recorded model.
+OF_MODEL = "tensors of the model"
+
+
 class SecondOptimizer(TrainingRule):
     early = True
 
@@ -56,7 +60,7 @@ class SecondOptimizer(TrainingRule):
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts = []
         for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
-            targets = [f"{int(inside)} tensors of the model"] if inside else []
+            targets = [f"{int(inside)} {OF_MODEL}"] if inside else []
             targets += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)

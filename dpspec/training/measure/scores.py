@@ -328,7 +328,12 @@ def count_right(model: nn.Module, x: Array, y: Array, device: str | torch.device
 
 
 def right_answers(model: nn.Module, data: LoadedData, device: str | torch.device = "cpu") -> dict[str, dict[str, int]]:
-    """``{train: {right, records}, test: {right, records}}`` as stored in trials, without empty splits."""
+    """``{train: {right, records}, test: {right, records}}`` as stored in trials, without empty splits.
+
+    Real-valued targets have no right answers: the result is empty.
+    """
+    if data.train_y.dtype.kind == "f":
+        return {}
     splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
     return {
         name: {"right": count_right(model, x, y, device), "records": len(x)}
