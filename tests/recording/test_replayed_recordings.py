@@ -13,6 +13,7 @@ from torch import nn
 
 from dpspec.contract.findings import Check
 from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.step_replay.trace import StepTrace
 from dpspec.recording.step_replay.watch import ReplayedSteps
 
@@ -43,16 +44,16 @@ def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_pat
 
 
 def test_labels_of_later_physical_batches_stay() -> None:
-    """Workers load them with the size of the first batch; replaced together they move the sum too far."""
+    """They may have the length of the first batch, as may a loaded record; replaced together they move the sum."""
     training = Training().build()
-    steps, trace = ReplayedSteps(training.model, training.private, ghost=False), StepTrace()
+    steps, trace = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False), StepTrace()
     x, first, second = torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), torch.tensor([1, 1, 0, 0])
     trace.start()
     nn.functional.cross_entropy(x, first)
     boundary = len(trace.operations)
     nn.functional.cross_entropy(x, second)
     trace.stop()
-    steps._inputs, steps._segments = [x], [(0, 4, []), (boundary, 4, [])]
+    steps._inputs, steps._labels_end = [x], boundary
     assert [label is first for label in steps._labels(trace)] == [True]
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from dpspec.recording.audited_steps import AuditedSteps
+from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 from dpspec.recording.step_replay.watch import ALWAYS, chosen
 
@@ -47,8 +47,9 @@ class ReplayedLoop:
     #: No step is replayed at another batch size.
     sizes = None
 
-    def __init__(self, model_tensors: Sequence[Tensor]) -> None:
+    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps) -> None:
         """model_tensors: the parameters and buffers of the model."""
+        self._audits, self._calls = audits, StepCalls()
         self._known = {id(tensor) for tensor in model_tensors}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -68,24 +69,29 @@ class ReplayedLoop:
     def pause(self, paused: bool) -> None:
         """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
         self._pauses += 1 if paused else -1
+        self._calls.paused = self._pauses > 0
         if self._trace is not None:
             self._trace.paused = self._pauses > 0
 
     def begin(self) -> None:
         """A step begins: trace it if it is chosen. A mode of the script could end before the trace, so none may run."""
         self._steps += 1
-        if not chosen(self._random, self._tried, self._steps, self._seconds, time.monotonic() - self._started):
+        training = time.monotonic() - self._started
+        traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)
+        if not (traced or self._audits.audited) or is_script_mode_active():
             return
-        if _get_current_dispatch_mode() is None and _get_current_function_mode() is None:  # type: ignore[no-untyped-call]
+        self._calls.start()
+        if traced:
             self._trace = StepTrace()
             self._trace.paused = self._pauses > 0
             self._trace.start()
 
     def end(self) -> None:
-        """The step is over."""
+        """The sum, or the step, is over."""
         if self._trace is not None:
             self._trace.stop()
             self._trace = None
+        self._calls.stop()
 
     def summed(self, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float) -> None:
         """Replay the step up to its sum.
@@ -97,9 +103,10 @@ class ReplayedLoop:
             clip_norm: The declared maximum norm of a contribution.
         """
         trace = self._trace
+        self.end()
+        self._calls.end_step(replayed=trace is not None and records != 0)
         if trace is None or not records:
             return
-        self.end()
         self._tried += 1
         start = time.monotonic()
         try:

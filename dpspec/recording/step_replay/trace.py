@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from dpspec.recording.step_replay.calls import leave
 
 #: Maximum number of operations of a step, and maximum size in bytes of their results.
 MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
@@ -113,8 +115,7 @@ class StepTrace(TorchDispatchMode):
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             else:
                 self._fail("the step began inside another call, such as a checkpoint")
-            if _get_current_function_mode() is self._reads:  # type: ignore[no-untyped-call]
-                self._reads.__exit__(None, None, None)
+            leave(self._reads)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
