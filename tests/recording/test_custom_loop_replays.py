@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checked_runs import CheckedRun, checked
+from support.checked_runs import CheckedRun, checked, run_page
 from support.public_mistakes.parts import OwnLoop, norms_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -172,6 +172,8 @@ def test_abstentions_have_reasons_and_leave_the_verdict(
     assert found.status == ("proved", "no-deviation-found")
     assert reason in found.run.end.replay_failure
     assert reason in found.assumption("unmixed-batches").text
+    confirmation = f"no step was replayed to test this ({found.run.end.replay_failure})"
+    assert confirmation in " ".join(run_page(found, 80).split())
 
 
 def test_replays_change_no_bit_of_a_training(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The kinds of calls of torch in each step, which show that a training begins to do something else.
 
 Replays of the first steps do not show a mistake that begins later: another loss after a warm-up, batch statistics after
-a schedule, a contrastive term from an epoch on. Such a step calls functions of torch, or options of them, that no
+a schedule, a contrastive term from an epoch on. Such a step calls functions of torch, or with options, that no
 replayed step called, so a step with these calls is replayed too.
 """
 

@@ -74,6 +74,7 @@ class ReplayedSteps:
         """Observe forward passes until ``undo`` ends it."""
 
         if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
+            self.abstained = "the model is compiled"
             return
 
         def before(_: Any, args: Any, kwargs: Any) -> None:
@@ -136,7 +137,10 @@ class ReplayedSteps:
             self.abstained = "a mode of torch is active in the forward pass, such as a default device"
             return
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
-        if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+            self.abstained = "the forward pass runs under autocast"
+            return
+        if not inputs or len(inputs[0]) < 2:
             return
         self._trace = StepTrace()
         self._trace.paused = self._pauses > 0
