@@ -101,3 +101,38 @@ class ReadingCentered(Reading, Centered):
 
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_mixed_records(tmp_path: Path) -> None:
     assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED].p_value == 0.0
+
+
+class ScaledByItsLoss(Training):
+    """Each loss is divided by the mean loss of its batch, a number of Python."""
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        loss = self.criterion(self.model(x), y)
+        (loss / loss.item()).backward()
+        self.private.step()
+
+
+def test_a_number_of_python_that_scales_the_loss_is_followed(tmp_path: Path) -> None:
+    assert replays(tmp_path / "run", ScaledByItsLoss)[OTHERS_MOVED].p_value == 0.0
+
+
+class InAutocast(Training):
+    """Forward pass and loss in half precision."""
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = self.criterion(self.model(x), y)
+        loss.backward()
+        self.private.step()
+
+
+class CenteredInAutocast(InAutocast, Centered):
+    """A model that mixes records."""
+
+
+def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
+    checks = replays(tmp_path / "honest", InAutocast)
+    assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
+    assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED].p_value == 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -55,15 +56,16 @@ class ReplayedLoop:
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
-        self._moved = self._mixed = 0.0
+        self._moved = self._mixed = self._carried = 0.0
+        self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
         self._pauses = 0
         self.abstained = ""
 
     @property
     def counts(self) -> list[float]:
-        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, 0, largest change of the
-        contributions of other records in clip norms]."""
-        moves = min(self._moved, 1e9), 0.0, min(self._mixed, 1e9)
+        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of the sum if the sum of
+        the step before grows by 1, largest change of the contributions of other records in clip norms]."""
+        moves = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
         return [self._tried, self._replayed, self._replacements, *moves]
 
     def pause(self, paused: bool) -> None:
@@ -102,7 +104,8 @@ class ReplayedLoop:
             records: The number of drawn records; negative if it is not known.
             clip_norm: The declared maximum norm of a contribution.
         """
-        trace = self._trace
+        trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
+        self._earlier = [weakref.ref(total) for total in sums]
         self.end()
         self._calls.end_step(replayed=trace is not None and records != 0)
         if trace is None or not records:
@@ -112,7 +115,7 @@ class ReplayedLoop:
         try:
             if trace.failure:
                 raise AbstainError(trace.failure)
-            self._measure(trace, sums, drawn, records, clip_norm)
+            self._measure(trace, sums, drawn, records, clip_norm, earlier)
         except AbstainError as error:
             self.abstained = str(error)
         except Exception as error:
@@ -120,7 +123,13 @@ class ReplayedLoop:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
 
     def _measure(
-        self, trace: StepTrace, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float
+        self,
+        trace: StepTrace,
+        sums: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        clip_norm: float,
+        earlier: Sequence[Tensor],
     ) -> None:
         if records < 0:
             raise AbstainError("the loop reports the sum before its records and norms")
@@ -140,6 +149,8 @@ class ReplayedLoop:
             return torch.cat([total.double().reshape(-1) for total in totals])
 
         first = torch.cat([total.double().reshape(-1) for total in executed])
+        carried = torch.cat([total.double().reshape(-1) for total in trace.replay_with_other_memory(earlier, sums)])
+        self._carried = max(self._carried, float((carried - first).norm()) / clip_norm)
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
             results = [first, *(replayed(values) for values in self._values(batch, row))]

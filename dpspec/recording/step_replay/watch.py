@@ -114,9 +114,7 @@ class ReplayedSteps:
         """Whether to note the calls of this step from now on."""
         if self._calls.active or self._given_up or not (self._trace is not None or self._audits.audited):
             return False
-        autocast = torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
-        is_pass = torch.is_grad_enabled() and self._model.training
-        return is_pass and not autocast and not is_script_mode_active()
+        return torch.is_grad_enabled() and self._model.training and not is_script_mode_active()
 
     def _begin(self, arguments: Any) -> None:
         if self._trace is not None:
@@ -137,9 +135,6 @@ class ReplayedSteps:
             self.abstained = "a mode of torch is active in the forward pass, such as a default device"
             return
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
-        if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
-            self.abstained = "the forward pass runs under autocast"
-            return
         if not inputs or len(inputs[0]) < 2:
             return
         self._trace = StepTrace()
@@ -181,8 +176,9 @@ class ReplayedSteps:
         return self._trace is not None
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
-        """The clipped sum of the step is complete."""
-        self._try(lambda: self._measure(sums))
+        """The clipped sum of the step is complete. The noted operations are those that autocast called."""
+        with torch.autocast(sums[0].device.type if sums else "cpu", enabled=False):
+            self._try(lambda: self._measure(sums))
 
     def _measure(self, sums: Sequence[Tensor]) -> None:
         trace = self._trace
