@@ -39,7 +39,7 @@ def confirmations(
     yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
-        f"its batch, of earlier batches, or of the dataset{_not_replayed(run)}"
+        f"its or earlier batches, or of the dataset{_not_replayed(run)}"
     )
     reduction = loss_reduction(run)
     if reduction is not None and reduction.status == "declared":
