@@ -136,3 +136,15 @@ def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", InAutocast)
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
     assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED].p_value == 0.0
+
+
+def test_a_step_of_another_optimizer_ends_the_trace() -> None:
+    """A generator that learns from all records of a batch changes its next outputs, which is no mixture in a step."""
+    training = Training().build()
+    steps = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False)
+    steps._trace = StepTrace()
+    steps._before_any_step(training.private)
+    steps._before_any_step(training.private.original_optimizer)
+    assert not steps._trace.failure
+    steps._before_any_step(torch.optim.Adam(nn.Linear(2, 2).parameters()))
+    assert "another optimizer" in steps._trace.failure

@@ -145,6 +145,7 @@ def test_weights_and_a_bias_from_the_counts_of_labels():
     assert all("CrossEntropyLoss" in observed(nn.CrossEntropyLoss(weight=weight.float())) for weight in weights)
     assert "BCE" in observed(nn.BCEWithLogitsLoss(pos_weight=(counts[0] / counts[1]).float()), y.float())
     assert "bias" in observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log())
+    assert observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log() + torch.tensor([0.0, 1e-4])) == ""
     assert observed(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))) == ""
     assert observed(nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), y.float()) == ""
 

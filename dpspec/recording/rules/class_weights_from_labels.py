@@ -32,7 +32,9 @@ class ClassWeightsFromLabels(TrainingRule):
         if counts is None:
             return
         for name, parameter in _named_parameters(setup.model):
-            if parameter.shape == counts.shape and _is_constant(parameter.detach().double().cpu() - counts.log()):
+            if parameter.shape == counts.shape and _is_constant(
+                parameter.detach().double().cpu() - counts.log(), rounding=1e-6
+            ):
                 self._module = name
         if setup.compiled:
             return
@@ -94,8 +96,9 @@ def _weights(counts: Any) -> list[Any]:
     return [1.0 / counts, counts**-0.5, counts.sum() - counts, *effective]
 
 
-def _is_constant(values: Any) -> bool:
-    return bool(((values - values.mean()).abs() < 1e-4).all())
+def _is_constant(values: Any, rounding: float = 1e-4) -> bool:
+    """Whether values are equal. Random biases of two classes are so with probability 1e-5 at a rounding of 1e-6."""
+    return bool(((values - values.mean()).abs() < rounding).all())
 
 
 def _named_parameters(model: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
@@ -90,10 +91,17 @@ class ReplayedSteps:
         hooks = (
             self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
             self._model.register_forward_hook(ModelHook(after)),
+            register_optimizer_step_pre_hook(self._before_any_step),
         )
         for hook in hooks:
             undo.callback(hook.remove)
         undo.callback(self.stop)
+
+    def _before_any_step(self, optimizer: Any, *_: Any) -> None:
+        """Another optimizer, as of a generator, moves what the step reads: outputs of all records follow from each."""
+        own = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
+        if self._trace is not None and all(optimizer is not other for other in own):
+            self._trace.give_up("another optimizer steps between its forward pass and its sum")
 
     def _try(self, observe: Callable[[], None]) -> None:
         """Give up replays after an error, which must not end the recording."""
