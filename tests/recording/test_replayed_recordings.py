@@ -139,7 +139,7 @@ def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
 
 
 def test_a_step_of_another_optimizer_ends_the_trace() -> None:
-    """A generator that learns from all records of a batch changes its next outputs, which is no mixture in a step."""
+    """A generator that learns from all records of a batch changes its next outputs: records do not mix in a step."""
     training = Training().build()
     steps = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False)
     steps._trace = StepTrace()
