@@ -98,7 +98,7 @@ class ReplayedSteps:
         undo.callback(self.stop)
 
     def _before_any_step(self, optimizer: Any, *_: Any) -> None:
-        """Another optimizer, as of a generator, changes tensors that the step reads: all outputs depend on each record."""
+        """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
         own = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
         if self._trace is not None and all(optimizer is not other for other in own):
             self._trace.give_up("another optimizer steps between its forward pass and its sum")
