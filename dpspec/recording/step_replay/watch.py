@@ -99,8 +99,8 @@ class ReplayedSteps:
 
     def _before_any_step(self, optimizer: Any, *_: Any) -> None:
         """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
-        own = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
-        if self._trace is not None and all(optimizer is not other for other in own):
+        private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
+        if self._trace is not None and all(optimizer is not part for part in private):
             self._trace.give_up("another optimizer steps between its forward pass and its sum")
 
     def _try(self, observe: Callable[[], None]) -> None:
