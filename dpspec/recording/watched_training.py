@@ -172,7 +172,7 @@ class WatchedTraining:
                 self._adaptive.attach(self.guarded, self._undo)
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
-                opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, ghost=ghost)
+                opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, self.audits, ghost=ghost)
                 opacus.replays.attach(self.guarded, self._undo)
                 self._replays = opacus.replays
         elif inner is not None:
@@ -180,7 +180,7 @@ class WatchedTraining:
             attach_step_hooks(inner, before, after, self._undo)
         if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
             self._replays = self.loop = ReplayedLoop(
-                [*training_parts.model.parameters(), *training_parts.model.buffers()]
+                [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits
             )
             self._undo.callback(self.loop.end)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checked_runs import CheckedRun, checked
+from support.checked_runs import CheckedRun, checked, run_page
 from support.public_mistakes.parts import OwnLoop, norms_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -71,6 +71,19 @@ def noisy_features(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
 
 
+def summed_in_place(loop: OwnLoop, run: Any) -> None:
+    """Each step adds up into the same memory, and logs the cosine to the sum of the step before."""
+    drawn = loop.poisson()
+    norms, clipped = loop.clipped(loop.rows(drawn))
+    if not hasattr(loop, "memory"):
+        loop.memory = [torch.zeros_like(p) for p in loop.parameters]
+    loop.cosine = torch.cosine_similarity(loop.memory[0].flatten(), clipped[0].flatten(), 0)
+    for memory, t in zip(loop.memory, clipped, strict=True):
+        memory.zero_()
+        memory.add_(t)
+    loop.step(run, drawn, norms, loop.memory, loop.noise())
+
+
 def scaled_by(factor: Callable[[Tensor, float], Tensor]) -> Callable[[OwnLoop, Any], None]:
     """Every gradient is scaled, so that all contributions have about one norm, at most the clip norm."""
 
@@ -92,7 +105,9 @@ SCALINGS = [
 ]
 
 
-@pytest.mark.parametrize("step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, *SCALINGS])
+@pytest.mark.parametrize(
+    "step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place, *SCALINGS]
+)
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
     replays = found.run.end.replays
@@ -132,9 +147,30 @@ def scaled_by_the_longest(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, norms * factor, [factor * row.sum(0) for row in rows], loop.noise())
 
 
+def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
+    """The sum contains a fifth of the sum of the step before, so that noise does not cover it once for all."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        norms, clipped = loop.clipped(loop.rows(drawn))
+        momentum = getattr(loop, "momentum", [torch.zeros_like(t) for t in clipped])
+        pairs = zip(momentum, clipped, strict=True)
+        loop.momentum = [m.mul_(0.2).add_(t) if in_place else 0.2 * m + t for m, t in pairs]
+        loop.step(run, drawn, norms, loop.momentum, loop.noise())
+
+    return step
+
+
 @pytest.mark.parametrize(
     ("step", "test"),
-    [(centered, OTHERS_MOVED), (mixed_up, OTHERS_MOVED), (unclipped, SUM_MOVED), (scaled_by_the_longest, OTHERS_MOVED)],
+    [
+        (centered, OTHERS_MOVED),
+        (mixed_up, OTHERS_MOVED),
+        (unclipped, SUM_MOVED),
+        (scaled_by_the_longest, OTHERS_MOVED),
+        (with_momentum(in_place=False), OTHERS_MOVED),
+        (with_momentum(in_place=True), OTHERS_MOVED),
+    ],
 )
 def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
@@ -172,6 +208,8 @@ def test_abstentions_have_reasons_and_leave_the_verdict(
     assert found.status == ("proved", "no-deviation-found")
     assert reason in found.run.end.replay_failure
     assert reason in found.assumption("unmixed-batches").text
+    confirmation = f"no step was replayed to test this ({found.run.end.replay_failure})"
+    assert confirmation in " ".join(run_page(found, 80).split())
 
 
 def test_replays_change_no_bit_of_a_training(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class Extra(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.mean: Any = 0.0
+        self.is_active = False
         self.register_buffer("scale", torch.ones(1))
         self.register_buffer("memory", torch.ones(1), persistent=False)
 
@@ -58,6 +59,7 @@ def for_a_while(training: Training, layer: Any) -> None:
         (lambda t, layer: layer.memory.add_(records(t)[0, :1]), "memory", "open"),
         (lambda t, layer: setattr(layer, "mean", records(t).mean(0)), "mean", "open"),
         (lambda t, layer: setattr(layer, "mean", float(records(t)[0, 0])), "mean", "open"),
+        (lambda t, layer: setattr(layer, "state", (records(t).mean(0), None)), "state", "open"),
         (lambda t, layer: setattr(layer, "notes", {"deep": [records(t).tolist()]}), "notes", "open"),
     ],
 )
@@ -97,10 +99,17 @@ def hooked(training: Training, layer: Any) -> None:
     training.model.state_dict()
 
 
+def switched(training: Training, layer: Any) -> None:
+    layer.is_active = False
+    for x, y in training.loader:
+        training.step(x, y)
+    layer.is_active = True
+
+
 @pytest.mark.parametrize(
     ("script", "clipping"),
     [
-        *((script, clipping) for script in (sound, evaluated, hooked) for clipping in ("flat", "per_layer")),
+        *((script, clipping) for script in (sound, evaluated, hooked, switched) for clipping in ("flat", "per_layer")),
         (sound, "ghost"),
     ],
 )

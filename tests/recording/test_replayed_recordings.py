@@ -13,6 +13,7 @@ from torch import nn
 
 from dpspec.contract.findings import Check
 from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.step_replay.trace import StepTrace
 from dpspec.recording.step_replay.watch import ReplayedSteps
 
@@ -43,16 +44,16 @@ def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_pat
 
 
 def test_labels_of_later_physical_batches_stay() -> None:
-    """Workers load them with the size of the first batch; replaced together they move the sum too far."""
+    """They may have the length of the first batch, as may a loaded record; replaced together they move the sum."""
     training = Training().build()
-    steps, trace = ReplayedSteps(training.model, training.private, ghost=False), StepTrace()
+    steps, trace = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False), StepTrace()
     x, first, second = torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), torch.tensor([1, 1, 0, 0])
     trace.start()
     nn.functional.cross_entropy(x, first)
     boundary = len(trace.operations)
     nn.functional.cross_entropy(x, second)
     trace.stop()
-    steps._inputs, steps._segments = [x], [(0, 4, []), (boundary, 4, [])]
+    steps._inputs, steps._labels_end = [x], boundary
     assert [label is first for label in steps._labels(trace)] == [True]
 
 
@@ -100,3 +101,50 @@ class ReadingCentered(Reading, Centered):
 
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_mixed_records(tmp_path: Path) -> None:
     assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED].p_value == 0.0
+
+
+class ScaledByItsLoss(Training):
+    """Each loss is divided by the mean loss of its batch, a number of Python."""
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        loss = self.criterion(self.model(x), y)
+        (loss / loss.item()).backward()
+        self.private.step()
+
+
+def test_a_number_of_python_that_scales_the_loss_is_followed(tmp_path: Path) -> None:
+    assert replays(tmp_path / "run", ScaledByItsLoss)[OTHERS_MOVED].p_value == 0.0
+
+
+class InAutocast(Training):
+    """Forward pass and loss in half precision."""
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = self.criterion(self.model(x), y)
+        loss.backward()
+        self.private.step()
+
+
+class CenteredInAutocast(InAutocast, Centered):
+    """A model that mixes records."""
+
+
+def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
+    checks = replays(tmp_path / "honest", InAutocast)
+    assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
+    assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED].p_value == 0.0
+
+
+def test_a_step_of_another_optimizer_ends_the_trace() -> None:
+    """A generator that learns from all records of a batch changes its next outputs: records do not mix in a step."""
+    training = Training().build()
+    steps = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False)
+    steps._trace = StepTrace()
+    steps._before_any_step(training.private)
+    steps._before_any_step(training.private.original_optimizer)
+    assert not steps._trace.failure
+    steps._before_any_step(torch.optim.Adam(nn.Linear(2, 2).parameters()))
+    assert "another optimizer" in steps._trace.failure

@@ -10,6 +10,7 @@ import dpspec
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.recording.rules import guessable_seed, model_inputs
 from dpspec.recording.rules.builtin import RULES
+from dpspec.recording.rules.class_weights_from_labels import ClassWeightsFromLabels
 from dpspec.recording.rules.duplicate_records import DuplicateRecords
 from dpspec.recording.rules.metric_scheduler import MetricScheduler
 from dpspec.recording.rules.observed import ObservedRules, code_of
@@ -92,16 +93,61 @@ def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
     assert caution(rule, RuleRun(own_loop=False, steps=1, delta=1e-5, group_size=5)) == ""
 
 
-def test_features_that_are_scaled_by_their_own_constants():
+SCALED = {
+    "mean 0 and deviation 1": lambda x: (x - x.mean(0)) / x.std(0),
+    "minimum 0 and maximum 1": lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
+    "minimum -1 and maximum 1": lambda x: 2.0 * (x - x.amin(0)) / (x.amax(0) - x.amin(0)) - 1.0,
+    "largest absolute value 1": lambda x: x / x.abs().amax(0),
+    "median 0 and quartile distance 1": lambda x: (
+        (x - x.quantile(0.5, 0)) / (x.quantile(0.75, 0) - x.quantile(0.25, 0))
+    ),
+}
+
+
+@pytest.mark.parametrize("constants", SCALED)
+def test_features_and_targets_that_are_scaled_by_their_own_constants(constants):
     x, y = rows()
-    assert caution(started(StandardizedFeatures(), loader=loader(x, y))) == ""
-    scaled = (x - x.mean(0)) / x.std(0)
-    text = caution(started(StandardizedFeatures(), loader=loader(scaled, y)))
-    assert text.startswith("6 of 6 columns have mean 0 and deviation 1")
-    ranged = (x - x.amin(0)) / (x.amax(0) - x.amin(0))
-    assert "minimum 0 and maximum 1" in caution(started(StandardizedFeatures(), loader=loader(ranged, y)))
-    flags = (x > 0).float()
-    assert caution(started(StandardizedFeatures(), loader=loader(flags, y))) == ""
+    text = caution(started(StandardizedFeatures(), loader=loader(SCALED[constants](x), y)))
+    assert text.startswith("6 of 6 columns have")
+    assert constants in text
+    text = caution(started(StandardizedFeatures(), loader=loader(x, SCALED[constants](x[:, :1]))))
+    assert text.startswith("Targets have")
+    assert constants in text
+
+
+def test_public_scales_flags_and_pixels_are_not_constants_of_the_records():
+    x, y = rows()
+    pixels = torch.randint(256, (len(x), 1, 2, 3)).float()
+    pixels[0], pixels[1] = 0.0, 255.0
+    public = (x, (x - 0.1) / 1.2, (x > 0).float(), (x > 0).float() - (x < -1).float())
+    for features in (*public, pixels / 255.0, pixels / 127.5 - 1.0, (pixels / 255.0 - 0.5) / 0.25):
+        assert caution(started(StandardizedFeatures(), loader=loader(features, y))) == ""
+    assert caution(started(StandardizedFeatures(), loader=loader(x, (x[:, :1] - 7.0) / 4.0))) == ""
+    channels = (pixels - pixels.mean()) / pixels.std()
+    assert "Channels of the images" in caution(started(StandardizedFeatures(), loader=loader(channels, y)))
+
+
+def test_weights_and_a_bias_from_the_counts_of_labels():
+    x, _ = rows()
+    y = (torch.arange(len(x)) % 5 > 1).long()
+    counts = torch.bincount(y).double()
+
+    def observed(criterion, labels=y, bias=None):
+        model = nn.Linear(6, 2)
+        model.bias.data = torch.zeros(2) if bias is None else bias.float()
+        rule = started(ClassWeightsFromLabels(), model=model, loader=loader(x, labels))
+        outputs = model(x) if labels is y else model(x)[:, 0]
+        criterion(outputs, labels)
+        rule.stop()
+        return caution(rule)
+
+    weights = (1.0 / counts, counts.mean() / counts, counts**-0.5, 0.001 / (1.0 - 0.999**counts), 1.0 - counts / len(y))
+    assert all("CrossEntropyLoss" in observed(nn.CrossEntropyLoss(weight=weight.float())) for weight in weights)
+    assert "BCE" in observed(nn.BCEWithLogitsLoss(pos_weight=(counts[0] / counts[1]).float()), y.float())
+    assert "bias" in observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log())
+    assert observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log() + torch.tensor([0.0, 1e-4])) == ""
+    assert observed(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))) == ""
+    assert observed(nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), y.float()) == ""
 
 
 def test_another_optimizer_is_seen_only_in_the_block():
@@ -194,7 +240,24 @@ def test_mixtures_of_two_records_are_not_augmentations_of_one():
     assert observed(batch.flip(1)) == ""
     assert observed(batch + 0.1 * torch.randn(batch.shape, generator=torch.Generator().manual_seed(1))) == ""
     assert observed(0.5 * batch) == ""
+    assert observed(torch.cat([batch[:, :8], torch.zeros(30, 8)], 1)) == ""
     assert "8 of 8 inspected rows" in observed(0.7 * batch + 0.3 * batch.roll(1, 0))
+    assert "8 of 8 inspected rows" in observed(torch.cat([batch[:, :8], batch.roll(1, 0)[:, 8:]], 1))
+
+
+def test_inputs_with_mean_0_over_each_batch_are_not_scaled_records():
+    def observed(scale):
+        model, x = nn.Linear(6, 2), rows()[0]
+        rule = started(model_inputs.ChangedInputs(), model=model)
+        for number in range(1, 8):
+            model(scale(x[number : number + 30]))
+            rule.after_step(step(number, drawn=np.arange(number, number + 30)))
+        rule.stop()
+        return caution(rule)
+
+    assert "In 7 of 7 inspected batches" in observed(lambda batch: batch - batch.mean(0))
+    assert observed(lambda batch: batch - batch.mean(1, keepdim=True)) == ""
+    assert observed(lambda batch: batch) == ""
 
 
 def test_rules_over_the_counts_of_a_run():

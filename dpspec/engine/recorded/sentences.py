@@ -42,7 +42,7 @@ def confirmations(
     yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, class weights and loss of a record come from it alone: not from other records of "
-        "its batch, or of the dataset"
+        f"its or earlier batches, or of the dataset{_not_replayed(run)}"
     )
     reduction = loss_reduction(run)
     if reduction is not None and reduction.status == "declared":
@@ -50,6 +50,17 @@ def confirmations(
     yield "seeds stay secret, and only the weights are released, not optimizer or logs"
     if header.source == "own-loop":
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+
+
+def _not_replayed(run: RecordedRun) -> str:
+    """The reason why no replayed step tests whether records mix; empty if one does."""
+    end = run.end
+    if end is None or (end.replays is not None and end.replays[1] >= 1.0):
+        return ""
+    reason = end.replay_failure
+    if end.replays is None:
+        reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
+    return f"; no step was replayed to test this{f' ({reason})' if reason else ''}"
 
 
 def _no_copies(run: RecordedRun) -> str:

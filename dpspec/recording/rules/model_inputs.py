@@ -1,5 +1,6 @@
 """Rules over the inputs of the model: their widths, and whether they are the drawn records."""
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,11 @@ from dpspec.recording.rules.memory_rows import tensors_of
 
 _HOME = "dpspec.recording.rules.model_inputs"
 
-#: The number of steps whose inputs are compared with the records, and of rows of each.
-_STEPS, _ROWS = 3, 8
+#: Step n is inspected with probability min(1, _STEPS / n), and at most _ROWS rows of it.
+_STEPS, _ROWS = 10.0, 8
+
+#: The smallest number of rows whose mean is inspected, and of distinct coordinates that show another record's patch.
+_BATCH, _PATCH = 4, 4
 
 #: Relative residual up to which a row is a combination of two records, and the smallest share of the second.
 _ROUNDING, _SHARE = 1e-4, 1e-3
@@ -25,9 +29,9 @@ VARYING_PADDING = Rule(
 
 CHANGED_INPUTS = Rule(
     name="changed-inputs",
-    summary="rows of the model's input are mixtures of records of the batch, as mixup and CutMix make them",
+    summary="the model's inputs are mixtures of records (mixup, CutMix), or centered by the mean of their batch",
     why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
-    fix="Augment each record by itself, within one row of gradients.",
+    fix="Augment and scale each record by itself, within one row of gradients.",
     code=f"{_HOME}:ChangedInputs",
 )
 
@@ -117,49 +121,74 @@ class ChangedInputs(_Inputs):
         super().__init__()
         self._records: Any = None
         self._input: Any = None
-        self._inspected = self._mixed = 0
+        self._random = random.SystemRandom()
+        self._chosen = True
+        self._inspected = self._mixed = self._batches = self._centered = 0
 
     def start(self, setup: RuleSetup) -> None:
         tensors = tensors_of(setup.loader)
         if tensors is not None and tensors[0].is_floating_point() and tensors[0][0].numel() >= 4:
             self._records = tensors[0]
-            super().start(setup)
+        super().start(setup)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
-        first = next(iter(inputs.values()), None)
-        self._input = None if first is None else first.detach()
+        first = next(iter(inputs.values()), None) if self._chosen else None
+        self._input = None if first is None or not first.is_floating_point() else first.detach()
 
     def after_step(self, step: RuleStep) -> None:
         rows, self._input = self._input, None
-        if step.number > _STEPS:
-            self.stop()
-            return
+        self._chosen = self._random.random() * (step.number + 1) < _STEPS
         if rows is None or step.drawn is None or len(rows) != len(step.drawn) or len(rows) < 2:
             return
-        if int(step.drawn.max()) >= len(self._records) or rows[0].numel() != self._records[0].numel():
+        input_rows = rows.reshape(len(rows), -1).double().cpu()
+        if len(rows) >= _BATCH:
+            self._batches += 1
+            self._centered += _is_centered(input_rows)
+        if self._records is None or int(step.drawn.max()) >= len(self._records):
+            return
+        if input_rows.shape[1] != self._records[0].numel():
             return
         drawn = self._records[step.drawn.tolist()].reshape(len(rows), -1).double().cpu()
-        input_rows = rows.reshape(len(rows), -1).double().cpu()
         for row_index in range(min(_ROWS, len(rows))):
             self._inspected += 1
             self._mixed += _is_mixture(input_rows[row_index], drawn, row_index)
 
     def facts(self) -> Mapping[str, Any]:
-        return {"inspected": self._inspected, "mixed": self._mixed}
+        counts = {"batches": self._batches, "centered": self._centered}
+        return {"inspected": self._inspected, "mixed": self._mixed, **counts}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         mixed, inspected = int(facts["mixed"]), int(facts["inspected"])
-        if mixed == 0:
-            return ""
-        return f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
+        if mixed:
+            return (
+                f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
+            )
+        centered, batches = int(facts.get("centered", 0)), int(facts.get("batches", 0))
+        if centered >= 2:
+            return f"In {centered} of {batches} inspected batches the model's inputs have mean 0 over the batch."
+        return ""
+
+
+def _is_centered(rows: Any) -> bool:
+    """Whether at least half of the columns of ``rows`` (b, d) have mean 0, and are not constant."""
+    deviations = rows.std(0)
+    varying = deviations > 1e-6 * deviations.max()
+    centered = varying & (rows.mean(0).abs() < 1e-6 * deviations)
+    return bool(varying.any()) and int(centered.sum()) >= 0.5 * int(varying.sum())
 
 
 def _is_mixture(row: Any, records: Any, row_index: int) -> bool:
-    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not x_i."""
+    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not x_i.
+
+    Or whether the row has some coordinates of another record, and all others of x_i.
+    """
     own_record, size = records[row_index], float(row.norm())
     if not size > 0.0 or float((row - own_record).norm()) <= _ROUNDING * size:
         return False
+    patch = row != own_record
+    if len(row[patch].unique()) >= _PATCH and bool((records[:, patch] == row[patch]).all(1).any()):
+        return True
     aa, bb, ab = own_record @ own_record, (records * records).sum(1), records @ own_record
     ra, rb = row @ own_record, records @ row
     determinant = aa * bb - ab**2

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from dpspec.recording.audited_steps import AuditedSteps
+from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 from dpspec.recording.step_replay.watch import ALWAYS, chosen
 
@@ -47,45 +48,52 @@ class ReplayedLoop:
     #: No step is replayed at another batch size.
     sizes = None
 
-    def __init__(self, model_tensors: Sequence[Tensor]) -> None:
+    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps) -> None:
         """model_tensors: the parameters and buffers of the model."""
+        self._audits, self._calls = audits, StepCalls()
         self._known = {id(tensor) for tensor in model_tensors}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
-        self._moved = self._mixed = 0.0
+        self._moved = self._mixed = self._carried = 0.0
+        self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
         self._pauses = 0
         self.abstained = ""
 
     @property
     def counts(self) -> list[float]:
-        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, 0, largest change of the
-        contributions of other records in clip norms]."""
-        moves = min(self._moved, 1e9), 0.0, min(self._mixed, 1e9)
+        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of the sum if the sum of
+        the step before grows by 1, largest change of the contributions of other records in clip norms]."""
+        moves = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
         return [self._tried, self._replayed, self._replacements, *moves]
 
     def pause(self, paused: bool) -> None:
         """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
         self._pauses += 1 if paused else -1
+        self._calls.paused = self._pauses > 0
         if self._trace is not None:
             self._trace.paused = self._pauses > 0
 
     def begin(self) -> None:
         """A step begins: trace it if it is chosen. A mode of the script could end before the trace, so none may run."""
         self._steps += 1
-        if not chosen(self._random, self._tried, self._steps, self._seconds, time.monotonic() - self._started):
+        training = time.monotonic() - self._started
+        traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)
+        if not (traced or self._audits.audited) or is_script_mode_active():
             return
-        if _get_current_dispatch_mode() is None and _get_current_function_mode() is None:  # type: ignore[no-untyped-call]
+        self._calls.start()
+        if traced:
             self._trace = StepTrace()
             self._trace.paused = self._pauses > 0
             self._trace.start()
 
     def end(self) -> None:
-        """The step is over."""
+        """The sum, or the step, is over."""
         if self._trace is not None:
             self._trace.stop()
             self._trace = None
+        self._calls.stop()
 
     def summed(self, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float) -> None:
         """Replay the step up to its sum.
@@ -96,16 +104,18 @@ class ReplayedLoop:
             records: The number of drawn records; negative if it is not known.
             clip_norm: The declared maximum norm of a contribution.
         """
-        trace = self._trace
+        trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
+        self._earlier = [weakref.ref(total) for total in sums]
+        self.end()
+        self._calls.end_step(replayed=trace is not None and records != 0)
         if trace is None or not records:
             return
-        self.end()
         self._tried += 1
         start = time.monotonic()
         try:
             if trace.failure:
                 raise AbstainError(trace.failure)
-            self._measure(trace, sums, drawn, records, clip_norm)
+            self._measure(trace, sums, drawn, records, clip_norm, earlier)
         except AbstainError as error:
             self.abstained = str(error)
         except Exception as error:
@@ -113,7 +123,13 @@ class ReplayedLoop:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
 
     def _measure(
-        self, trace: StepTrace, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float
+        self,
+        trace: StepTrace,
+        sums: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        clip_norm: float,
+        earlier: Sequence[Tensor],
     ) -> None:
         if records < 0:
             raise AbstainError("the loop reports the sum before its records and norms")
@@ -133,6 +149,8 @@ class ReplayedLoop:
             return torch.cat([total.double().reshape(-1) for total in totals])
 
         first = torch.cat([total.double().reshape(-1) for total in executed])
+        carried = torch.cat([total.double().reshape(-1) for total in trace.replay_with_other_memory(earlier, sums)])
+        self._carried = max(self._carried, float((carried - first).norm()) / clip_norm)
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
             results = [first, *(replayed(values) for values in self._values(batch, row))]

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from dpspec.recording.step_replay.calls import leave
 
 #: Maximum number of operations of a step, and maximum size in bytes of their results.
 MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
@@ -113,8 +115,7 @@ class StepTrace(TorchDispatchMode):
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             else:
                 self._fail("the step began inside another call, such as a checkpoint")
-            if _get_current_function_mode() is self._reads:  # type: ignore[no-untyped-call]
-                self._reads.__exit__(None, None, None)
+            leave(self._reads)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -215,6 +216,18 @@ class StepTrace(TorchDispatchMode):
             self.reads = self.reads or replay.reads
             return [replay.value(tensor).detach().clone() for tensor in targets]
 
+    def replay_with_other_memory(self, tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
+        """Repeat the operations after the values of some tensors from before the step grew by 1, as :meth:`replay`."""
+        before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
+        overwritten = {_address(t): t.dtype for t in tensors if _address(t) in before}
+        written = {key: (before[key].view(dtype) + 1).view(torch.uint8) for key, dtype in overwritten.items()}
+        changed = [(t, t.detach() + 1) for t in tensors if _address(t) not in before and id(t) not in produced]
+        self.before = {**before, **written}
+        try:
+            return self.replay(changed, targets)
+        finally:
+            self.before = before
+
 
 class Replay:
     """One replay of a trace, operation by operation."""
@@ -225,6 +238,7 @@ class Replay:
         self._changed_addresses = {_address(tensor) for tensor, _ in changed}
         self._memory = {address: content.clone() for address, content in trace.before.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
+        self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
         self.reads = ""
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -256,6 +270,8 @@ class Replay:
             self.reads = "a number of Python depends on the record, for example by .item()"
             if not operation.ignores_reads:
                 raise AbstainError(self.reads)
+            if isinstance(results, float) and round(operation.results, 6) != operation.results:  # no usual constant
+                self._numbers[operation.results] = results
         executed, repeated = tensors_in(operation.results), tensors_in(results)
         if len(executed) != len(repeated):
             raise AbstainError(f"{operation.function} returns another number of tensors")
@@ -270,6 +286,8 @@ class Replay:
     def _look_up(self, item: Any) -> Any:
         if isinstance(item, torch.UntypedStorage):
             return self._storage(item)
+        if isinstance(item, float):
+            return self._numbers.get(item, item)
         return self.value(item) if isinstance(item, Tensor) else item
 
     def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:

@@ -13,24 +13,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
+from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps are replayed
-#: until two had different batch sizes.
+#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
+#: replayed until two had different batch sizes.
 _FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
 class ReplayedSteps:
     """Traces some steps from the model's forward pass to the clipped sum, and replays them before the noise."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, *, ghost: bool) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, audits: AuditedSteps, *, ghost: bool) -> None:
         """ghost: whether the optimizer clips by ghost clipping."""
-        self._model, self._optimizer, self._ghost = model, optimizer, ghost
+        self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
+        self._calls = StepCalls()
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -38,13 +42,15 @@ class ReplayedSteps:
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
+        self._labels_end = 0  # operations up to the first gradient at an output
         #: Of each forward pass the number of earlier operations, the rows and the gradients at its outputs.
         self._segments: list[tuple[int, int, list[Tensor]]] = []
         self._hooks: list[Any] = []
-        self._steps = self._tried = self._replayed = self._replacements = 0
+        self._steps = self._tried = self._tried_before = self._replayed = self._replacements = 0
         self._moved = [0.0, 0.0, 0.0]
         self._earlier: SizedStep | None = None
         self._sizes = 0
+        self._unsized = 0  # replays since the last that could not be compared; -1 if one was
         self._powers, self._removed = [0.0, 0.0], 0.0
         self._chosen: bool | None = None
         self._given_up = False
@@ -69,10 +75,13 @@ class ReplayedSteps:
         """Observe forward passes until ``undo`` ends it."""
 
         if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
+            self.abstained = "the model is compiled"
             return
 
         def before(_: Any, args: Any, kwargs: Any) -> None:
             guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
+            if self._notes_calls():
+                self._calls.start()
             if self._trace is not None and not self._trace.active:
                 self._trace.start()
 
@@ -82,10 +91,17 @@ class ReplayedSteps:
         hooks = (
             self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
             self._model.register_forward_hook(ModelHook(after)),
+            register_optimizer_step_pre_hook(self._before_any_step),
         )
         for hook in hooks:
             undo.callback(hook.remove)
         undo.callback(self.stop)
+
+    def _before_any_step(self, optimizer: Any, *_: Any) -> None:
+        """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
+        private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
+        if self._trace is not None and all(optimizer is not part for part in private):
+            self._trace.give_up("another optimizer steps between its forward pass and its sum")
 
     def _try(self, observe: Callable[[], None]) -> None:
         """Give up replays after an error, which must not end the recording."""
@@ -98,8 +114,15 @@ class ReplayedSteps:
     def pause(self, paused: bool) -> None:
         """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
         self._pauses += 1 if paused else -1
+        self._calls.paused = self._pauses > 0
         if self._trace is not None:
             self._trace.paused = self._pauses > 0
+
+    def _notes_calls(self) -> bool:
+        """Whether to note the calls of this step from now on."""
+        if self._calls.active or self._given_up or not (self._trace is not None or self._audits.audited):
+            return False
+        return torch.is_grad_enabled() and self._model.training and not is_script_mode_active()
 
     def _begin(self, arguments: Any) -> None:
         if self._trace is not None:
@@ -116,8 +139,11 @@ class ReplayedSteps:
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
+        if not self._calls.active and is_script_mode_active():
+            self.abstained = "a mode of torch is active in the forward pass, such as a default device"
+            return
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
-        if not inputs or len(inputs[0]) < 2 or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+        if not inputs or len(inputs[0]) < 2:
             return
         self._trace = StepTrace()
         self._trace.paused = self._pauses > 0
@@ -125,7 +151,10 @@ class ReplayedSteps:
         self._segments = [(0, len(inputs[0]), [])]
 
     def _choose(self) -> bool:
-        if not self._sizes and not self._ghost and self._tried < _SIZED:
+        if self._calls.are_new:  # a changed loss may be another reduction
+            self._unsized = 0
+            return True
+        if not self._ghost and 0 <= self._unsized < _SIZED:
             return True
         return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
 
@@ -146,6 +175,8 @@ class ReplayedSteps:
     def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
         if not self._pauses:
             gradients.append(gradient)
+            if self._trace is not None and not self._labels_end:
+                self._labels_end = len(self._trace.operations)
 
     @property
     def traces(self) -> bool:
@@ -153,8 +184,9 @@ class ReplayedSteps:
         return self._trace is not None
 
     def before_noise(self, sums: Sequence[Tensor]) -> None:
-        """The clipped sum of the step is complete."""
-        self._try(lambda: self._measure(sums))
+        """The clipped sum of the step is complete. The noted operations are those that autocast called."""
+        with torch.autocast(sums[0].device.type if sums else "cpu", enabled=False):
+            self._try(lambda: self._measure(sums))
 
     def _measure(self, sums: Sequence[Tensor]) -> None:
         trace = self._trace
@@ -174,6 +206,8 @@ class ReplayedSteps:
             gradients=self._gradients,
         )
         self._add(replay)
+        if not self._ghost and self._unsized >= 0:
+            self._unsized += 1
         if not self._ghost:
             with contextlib.suppress(Exception):  # the step is not compared
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
@@ -198,17 +232,26 @@ class ReplayedSteps:
         self._powers = [min(low, effect.power), max(high, effect.power)]
         self._removed = max(self._removed, effect.sum_moved)
         self._sizes += 1
+        self._unsized = -1
+
+    def end_calls(self) -> None:
+        """The gradients of the step are complete."""
+        if self._trace is None:
+            self._calls.stop()
 
     def after_step(self) -> None:
         """The next step begins."""
         self._steps += 1
         self._chosen = None
         self.stop()
+        self._calls.end_step(replayed=self._tried > self._tried_before)
+        self._tried_before = self._tried
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
         if self._trace is not None:
             self._trace.stop()
+        self._calls.stop()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -217,16 +260,17 @@ class ReplayedSteps:
 
     def _forget(self) -> None:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
+        self._labels_end = 0
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.
 
-        Operations from the second pass on may read the labels of another physical batch, whose records stay.
+        The loss reads them before the first gradient. Later operations may read other tensors of the same length: the
+        labels of another physical batch, or records that are loaded for it.
         """
         size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
         labels: list[Tensor] = []
-        end = self._segments[1][0] if len(self._segments) > 1 else len(trace.operations)
-        for operation in trace.operations[:end]:
+        for operation in trace.operations[: self._labels_end or len(trace.operations)]:
             for tensor in tensors_in((operation.args, dict(operation.kwargs))):
                 integers = not tensor.is_floating_point() and not tensor.is_complex()
                 if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:

@@ -24,7 +24,7 @@ _LIBRARIES = ("torch", "opacus", "builtins", "abc", "typing")
 OF_OPACUS = frozenset(("activations", "max_batch_len", "norm_sample"))
 
 #: Types of attributes that are compared.
-_VALUES = (Tensor, int, float, list, dict)
+_VALUES = (Tensor, int, float, list, tuple, dict)
 
 #: Bytes of a tensor that an audited step reads on average at most.
 _READ = 2**20
@@ -107,12 +107,13 @@ class ModelState:
                 yield f"{prefix}.{key}" if prefix else key
 
     def _held_attributes(self) -> Iterator[tuple[str, str]]:
-        """Digests of the attributes of modules whose class is the script's own, by name."""
+        """Digests of the attributes of modules whose class is the script's own, by name; not of switches (bool)."""
         for prefix, module in self._model.named_modules():
             if all(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__):
                 continue
             for key, value in vars(module).items():
-                if key not in _OF_EVERY_MODULE | OF_OPACUS and isinstance(value, _VALUES):
+                is_compared = isinstance(value, _VALUES) and not isinstance(value, bool)
+                if is_compared and key not in _OF_EVERY_MODULE | OF_OPACUS:
                     yield f"{prefix}.{key}" if prefix else key, readable_digest(value)
 
 

@@ -277,6 +277,8 @@ class OpacusWatch:
         self._require_same_parameters()
         self.sums.compare()
         self.sums.forget()
+        if self.replays is not None:
+            self.replays.end_calls()
         if self.replays is not None and self.replays.traces:
             sums = summed_gradients(self._optimizer, self._parameters)
             self.replays.before_noise([total for total in sums if total is not None])

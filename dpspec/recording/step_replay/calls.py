@@ -1,0 +1,98 @@
+"""The kinds of calls of torch in each step, which show that a training begins to do something else.
+
+Replays of the first steps do not show a mistake that begins later: another loss after a warm-up, batch statistics after
+a schedule, a contrastive term from an epoch on. Such a step calls functions of torch, or with options, that no
+replayed step called, so a step with these calls is replayed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+#: Replays at most for new calls: for each, and in a training.
+_TRIES, _MOST_TRIES = 3, 20
+
+
+class StepCalls(TorchFunctionMode):
+    """Notes the kinds of calls of steps while it is active. It changes no value and draws no number.
+
+    A kind is a function of torch with its options: strings, truth values, the types of other arguments, and whether
+    numbers are 0, so that a term with the factor 0 differs from one that counts. Numbers and repetitions do not
+    matter: they vary with the batch.
+
+    Attributes:
+        active: Whether it sees calls.
+        paused: Whether it ignores them: the recorder's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = self.paused = False
+        self._kinds: set[Any] = set()
+        self._replayed: set[Any] = set()
+        self._tries: dict[Any, int] = {}  # of kinds that no replayed step called
+        self._replays = 0
+
+    @property
+    def are_new(self) -> bool:
+        """Whether earlier steps had calls that no replayed step had."""
+        return bool(self._tries) and self._replays < _MOST_TRIES
+
+    def start(self) -> None:
+        """Begin to note calls."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+        self.active = True
+
+    def stop(self) -> None:
+        """End; a second call does nothing."""
+        if self.active:
+            self.active = False
+            leave(self)
+
+    def end_step(self, *, replayed: bool) -> None:
+        """The step is over. replayed: whether a replay was tried."""
+        kinds, self._kinds = self._kinds, set()
+        if not replayed:
+            self._tries |= dict.fromkeys(kinds - self._replayed - self._tries.keys(), 0)
+            return
+        self._replays += bool(self._tries)
+        self._tries = {kind: tries + 1 for kind, tries in self._tries.items() if kind not in kinds}
+        failed = {kind for kind, tries in self._tries.items() if tries >= _TRIES}
+        self._replayed |= kinds | failed
+        self._tries = {kind: tries for kind, tries in self._tries.items() if kind not in failed}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if not self.paused:
+            options = [(name, _option(value)) for name, value in named.items()]
+            self._kinds.add((func, *map(_option, args), *options))
+        return func(*args, **named)
+
+
+def _option(value: Any) -> Any:
+    if isinstance(value, bool | str) or value is None:
+        return value
+    return (type(value), value == 0) if isinstance(value, int | float) else type(value)
+
+
+def is_script_mode_active() -> bool:
+    """Whether a mode of torch is active, such as ``torch.device``: its end would end a mode of the recorder."""
+    return _get_current_dispatch_mode() is not None or _get_current_function_mode() is not None  # type: ignore[no-untyped-call]
+
+
+def leave(mode: TorchFunctionMode) -> None:
+    """End a mode, wherever it is in the stack: modes of the script above it stay."""
+    above = []
+    while (top := _get_current_function_mode()) is not None:  # type: ignore[no-untyped-call]
+        _pop_mode()  # type: ignore[no-untyped-call]
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)  # type: ignore[no-untyped-call]
