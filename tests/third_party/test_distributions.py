@@ -66,15 +66,6 @@ def test_it_imports_the_contract_and_the_statistics_only() -> None:
     assert set(imported) == {"dpspec.contract", "dpspec.stats"}
 
 
-def test_the_guide_shows_the_code_that_is_tested() -> None:
-    page = (DOCS / "plugins" / "worked-example.md").read_text(encoding="utf-8")
-    shown = [block.split("```")[0].strip() for block in page.split("```python\n")[1:]]
-    code = "\n".join(file.read_text(encoding="utf-8") for file in modules(LAPLACE))
-    assert shown
-    for block in shown:
-        assert block in code, f"the plugin does not hold:\n{block}"
-
-
 def used() -> dict[str, set[str]]:
     """What the plugin imports of dpspec, by module, and what it reads of ``dpspec.contract`` and ``dpspec.kit``."""
     found: dict[str, set[str]] = {}
