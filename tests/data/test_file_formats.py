@@ -44,6 +44,7 @@ def written(write: Callable[[io.BytesIO], object]) -> bytes:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1]), "write kind: idx"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "file",  # compressed files have the time
 )
 def test_a_table_in_another_format(content: bytes, part: str, source: Make, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(content)
