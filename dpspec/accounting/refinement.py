@@ -15,7 +15,7 @@ import numpy as np
 from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, split_rare_steps
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.merging import MergedPhases
-from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
+from dpspec.accounting.numerics import EPS, ContradictionError, Direction, Interval, crossing
 from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, SaddlePoint, bound_test
 
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
@@ -416,4 +416,6 @@ def _read(
             under = grid[max(0, i - 1)]
             high = crossing(above, grid[i], under, within=within * under)[0]
             break
+    if low > high:
+        raise ContradictionError(f"a lower end of epsilon, {low:.6g}, and an upper end, {high:.6g}, exclude each other")
     return Interval(low, high)

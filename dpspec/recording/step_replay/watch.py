@@ -79,6 +79,8 @@ class ReplayedSteps:
             return
 
         def before(_: Any, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
+                return
             guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
             if self._notes_calls():
                 self._calls.start()
@@ -86,6 +88,8 @@ class ReplayedSteps:
                 self._trace.start()
 
         def after(_: Any, __: Any, output: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             guarded(lambda: self._try(lambda: self._note(output)))
 
         hooks = (
