@@ -201,16 +201,6 @@ def test_a_function_of_the_script_is_detected(name: str) -> None:
     assert ReportedUpdates(ArrayModel(_TWO), FOREIGN[name]).kind
 
 
-def test_a_rule_whose_list_changed_is_not_recomputed() -> None:
-    boundaries, rates = [9], [optax.constant_schedule(0.1), optax.constant_schedule(0.2)]
-    recorder = ReportedUpdates(ArrayModel(_TWO), optax.sgd(optax.join_schedules(rates, boundaries)))
-    for boundary in (9, 9, 8, 9, 7):
-        boundaries[0] = boundary
-        recorder.report([one - np.float32(0.1) * one for one in _TWO], _TWO)
-        recorder.before_step()
-    assert recorder.found == [5, 3, 0, 2]
-
-
 #: Correct trainings, and an assumption that the headline must name.
 SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
     "of the page": (of_the_page, "loop-reports"),

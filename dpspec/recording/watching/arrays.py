@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 
-#: The packages of the functions of an optimizer of optax.
+#: The packages of the functions of an optimizer of optax, and of the values in their closures.
 _LIBRARIES = ("optax", "jax", "jaxlib", "builtins")
+_VALUES = (*_LIBRARIES, "numpy", "inspect")
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
 _ROUNDINGS = 64.0
@@ -137,15 +138,21 @@ def _kind(rule: Any) -> str:
     waiting, visited = [rule.init, rule.update], set[int]()
     while waiting:
         part = waiting.pop()
-        if id(part) in visited or not (callable(part) or isinstance(part, tuple)):
+        if id(part) in visited:
             continue
         visited.add(id(part))
-        if isinstance(part, tuple):
+        if isinstance(part, tuple | list):
             waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif not callable(part):
+            if type(part).__module__.partition(".")[0] not in _VALUES:
+                return type(rule).__name__
         elif isinstance(part, partial):
             waiting += [part.func, *part.args, *part.keywords.values()]
         elif str(getattr(part, "__module__", "")).partition(".")[0] not in _LIBRARIES:
             return type(rule).__name__
         else:
             waiting += [cell.cell_contents for cell in getattr(part, "__closure__", None) or () if cell != CellType()]
+            waiting += [] if isinstance(part, type) else getattr(part, "__dict__", {}).values()
     return ""
