@@ -74,11 +74,12 @@ def plain(text: str) -> str:
 def harmless(text: str, *, styled: bool = False, commands: bool = False) -> str:
     r"""Make a text safe for terminals and logs: escape invisible characters, and break commands of CI runners.
 
-    ``styled`` keeps colors, ``commands`` keeps commands. Line ends and tabs remain.
+    ``styled`` keeps colors, ``commands`` keeps commands. Tabs remain, and line ends as newlines.
 
     >>> harmless("fine\n::error::x \x1b[2J")
     'fine\n: :error::x \\x1b[2J'
     """
+    text = text.replace("\r\n", "\n")
     if not text.replace("\n", "").replace("\t", "").isprintable():
         pieces = _STYLE.split(text) if styled else [text]
         pieces[::2] = [_without_hidden(part, keeping="\n\t") for part in pieces[::2]]

@@ -34,6 +34,15 @@ class SamplingName(StrEnum):
     FIXED = "fixed"
 
 
+def _fraction(text: str) -> float:
+    """A number, or the quotient of two."""
+    numerator, slash, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(numerator)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"{text!r} is neither a number nor a quotient such as 256/60000") from None
+
+
 def epsilon(
     steps: Annotated[int, typer.Option(metavar="N", help="Number of steps.")],
     noise: Annotated[
@@ -42,7 +51,11 @@ def epsilon(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="Q", help="Sampling rate of Poisson batches: batch size / records; 1 for all records."),
+        typer.Option(
+            metavar="Q",
+            parser=_fraction,
+            help="Sampling rate of Poisson batches: batch size / records, such as 256/60000; 1 for all records.",
+        ),
     ] = None,
     delta: Annotated[float, typer.Option(metavar="D", help="The delta, above 0 and below 1.")] = 1e-5,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it

@@ -263,6 +263,8 @@ def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
             named = list(texts.values())
             further = f"; and {len(named) - most} more" if len(named) > most else ""
             yield f"{label}: {'; '.join(named[:most])}{further}."
+    if any(audit.planned_trials for audit in audits):
+        yield "Never release a model that this audit trained: its seed is known, and canaries are inserted."
     yield _ALWAYS
 
 

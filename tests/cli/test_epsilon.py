@@ -22,6 +22,15 @@ def test_the_table_fits_a_terminal_and_rounds_outward(dpspec):
         assert "remove" in line
 
 
+def test_a_rate_may_be_a_quotient(dpspec):
+    schedule = ("epsilon", "--noise", 1.1, "--steps", 1000, "--json")
+    assert dpspec(*schedule, "--rate", "600/60000").out == dpspec(*schedule, "--rate", 0.01).out
+    for wrong in ("600/0", "a/b", "x"):
+        done = dpspec(*schedule, "--rate", wrong)
+        assert done.code == 2
+        assert "such as 256/60000" in " ".join(done.err.split())
+
+
 def test_the_list_of_rules_fits_a_terminal(dpspec):
     lines = dpspec("rules").out.splitlines()
     assert "  why: " in "\n".join(lines)

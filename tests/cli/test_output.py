@@ -34,6 +34,11 @@ def test_what_nobody_obeys_stays(text: str) -> None:
     assert harmless(text) == text
 
 
+def test_line_ends_of_other_systems_become_newlines() -> None:
+    assert harmless("a,b\r\n1,2\r\n") == "a,b\n1,2\n"
+    assert harmless("a\rb") == "a\\rb"
+
+
 @pytest.mark.parametrize("text", [NASTY, "\U0001f600", "\U000e0001", "\ud800", "a\u2028b", "##vso[x]"])
 def test_json_says_the_same_without_it(text: str) -> None:
     written = json_text(json.dumps({text: [text]}, ensure_ascii=False))

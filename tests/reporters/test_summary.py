@@ -222,6 +222,8 @@ def test_assumptions_have_descriptions_and_names() -> None:
     assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
+    assert "Never release a model that this audit trained" in text
+    assert "Never release" not in " ".join(untested([audit(findings=(finding,), planned_trials=0)]))
 
 
 def test_cells_are_named_by_their_values_in_the_risk() -> None:
