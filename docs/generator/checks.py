@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dpspec.contract.sampling import SCHEMES
 from dpspec.engine.recorded.channels import KINDS
+from dpspec.sampling import scheme_named
 from dpspec.stats.conformance.table import TABLE, Row
 from generator.markdown import cell, tidy
 
@@ -22,7 +24,8 @@ def page() -> str:
 
 
 def _entry(row: Row) -> str:
-    schemes = f" ({', '.join(row.schemes)})" if row.schemes else ""
+    names = [name for name in SCHEMES if row.name in scheme_named(name).checks]
+    schemes = f" ({', '.join(names)})" if names else ""
     parts = {"Evidence": row.evidence, "Null": row.null, "Detects": row.detects}
     details = " ".join(f"*{name}*: {cell(text)}." for name, text in parts.items())
     return f"- `{row.assumption}`, {row.observed}: {cell(row.compares)}{schemes}. {details}"

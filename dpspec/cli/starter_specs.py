@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dpspec.cli.output import require_known
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.contract.phase import poisson_sampling
+from dpspec.contract.sampling import poisson_sampling
 from dpspec.data.source import COMMON
 from dpspec.errors import PluginError, UsageError
 

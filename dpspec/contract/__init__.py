@@ -17,7 +17,7 @@ from dpspec.contract.findings import (
 from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
 from dpspec.contract.parts import backend, canary, dataset, loss, model, reporter, score
-from dpspec.contract.phase import Phase, Sampling
+from dpspec.contract.phase import Phase
 from dpspec.contract.providers import (
     CAPABILITIES,
     Backend,
@@ -42,6 +42,7 @@ from dpspec.contract.providers import (
     TrainingJob,
 )
 from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.sampling import Sampling
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 from dpspec.errors import Diagnostic, Path, Span, format_path
 

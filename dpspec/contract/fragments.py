@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract.frozen import Json
-from dpspec.contract.phase import SCHEMES
+from dpspec.contract.sampling import OPTIONS, SCHEMES
 from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
@@ -100,26 +100,15 @@ SHARD_RUNS: dict[str, Json] = integer(
     most=1_000_000,
 )
 
-_SAMPLING_OPTIONS: dict[str, Json] = {
-    "rate": number("Probability with which each record enters a batch, a public constant", least=1e-30, most=1),
-    "batch_size": integer("Number of records in every batch", least=1),
-    "max_batch": integer("Largest number of records in a batch", least=1),
-    "epoch_steps": integer("Number of steps of an epoch; each record is in exactly one step", least=1, most=10**7),
-    "batches_per_epoch": integer(
-        "Number of batches per record and epoch, at most epoch_steps; default 1", least=1, most=10**7
-    ),
-}
-
-
 _SCHEME_OPTIONS: dict[str, Json] = {}
-for _name, _schema in _SAMPLING_OPTIONS.items():
+for _name, _schema in OPTIONS.items():
     _schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if _name in (*options.takes, *options.may))
     _SCHEME_OPTIONS[_name] = {**_schema, "description": f"{_schema['description']} ({_schemes})."}
 
 #: Required and forbidden options of each scheme.
 _SCHEME_CONDITIONS: list[Json] = []
 for _scheme, _options in SCHEMES.items():
-    _refused = [name for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)]
+    _refused = [name for name in OPTIONS if name not in (*_options.takes, *_options.may)]
     _needs = {"required": list(_options.takes)} if _options.takes else {}
     _if = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
     _SCHEME_CONDITIONS.append({"if": _if, "then": {**_needs, "properties": dict.fromkeys(_refused, False)}})

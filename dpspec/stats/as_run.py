@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from scipy import special
 
 from dpspec.contract import FrozenMap, Phase
-from dpspec.contract.phase import poisson_sampling
+from dpspec.contract.sampling import poisson_sampling
 from dpspec.stats import binomial
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.evidence import Runs

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Cancelled, FrozenMap, Json, Observer, TrainingJob
-from dpspec.contract.phase import SCHEMES, Sampling, poisson_sampling
+from dpspec.contract.sampling import SCHEMES, Sampling, poisson_sampling
 from dpspec.language.blocks import training_block
 from dpspec.testing.provider import ProviderSuite, filled, require, seeded
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelError, ModelFactory, thaw
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
-from dpspec.contract.phase import poisson_sampling
+from dpspec.contract.sampling import poisson_sampling
 from dpspec.testing.backend import CLASSES, FEATURES, parameters, small_job
 from dpspec.testing.provider import ProviderSuite, filled, require, require_light, seeded
 

@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from dpspec.contract import ModelError
 from dpspec.contract.frozen import FrozenMap
-from dpspec.contract.phase import Phase, Sampling
+from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, TrainingJob
+from dpspec.contract.sampling import Sampling
 from dpspec.errors import UsageError
+from dpspec.sampling.fixed import FixedSize
 from dpspec.text import shortened
 from dpspec.training.device import generator, tensors
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.samplers import FixedSize
 from dpspec.training.losses import cross_entropy
 from dpspec.training.providers import rates_of
 

@@ -12,6 +12,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
+from dpspec.sampling import scheme_of
 from dpspec.training.providers import iterates_reveal_sums
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA
@@ -210,38 +211,38 @@ def _upper(
 
 def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
     """The lower bound if the worst case is attained, for datasets of the claimed size or of the scope's minimum."""
-    samplings, scope = [phase.sampling for phase in theory.accounted(spec)], upper.scope
-    fixed = any(sampling.is_fixed for sampling in samplings)
+    phases, scope = theory.accounted(spec), upper.scope
+    samplings = [phase.sampling for phase in phases]
+    schemes = [scheme_of(phase) for phase in spec.phases]
     truncated = any(sampling.max_batch is not None for sampling in samplings)
     # Worst cases of phases that need different gradients of the other records do not combine.
-    mixed = fixed and not all(sampling.is_fixed or sampling.is_full for sampling in samplings)
-    if mixed or not iterates_reveal_sums(spec.training.options, spec.steps):
+    other_gradients = {scheme.other_gradients for scheme in schemes}
+    if {"zero", "opposite"} <= other_gradients or not iterates_reveal_sums(spec.training.options, spec.steps):
         return
     if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
         # Every other record moves the count, and hides it if the number of drawn ones is random.
-        fixed_count = all(sampling.is_fixed or sampling.is_full or sampling.is_shuffled for sampling in samplings)
+        fixed_count = all("exact_sizes" in scheme.checks for scheme in schemes)
         plain = any(not (phase.get("clipping") or {}).get("centered", True) for phase in spec.phases)
         if plain or (not fixed_count and (truncated or any(claim.min_records for claim in spec.claims))):
             return
         interval = replace(interval, lower=interval.lower * (1.0 - 1e-12))  # the joint noise was rounded down
-    where, least = (
-        "section 3.3",
-        0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
-    )
+    sizes_matter = "opposite" in other_gradients or truncated
+    least = 0 if sizes_matter else max((claim.min_records for claim in spec.claims), default=0)
+    attained_in = (theory.theory_of(phase).attained_in for phase in phases)
+    where = next((source for source in attained_in if source), "section 3.3")
     if any(sampling.is_shuffled for sampling in samplings):
-        _, smaller = theory.last_batches(theory.accounted(spec), int(upper.at["group_size"]), records)
-        where, least = "proofs/shuffle.md", smaller if scope.adjacency == "add-remove" else records
+        _, smaller = theory.last_batches(phases, int(upper.at["group_size"]), records)
+        least = smaller if scope.adjacency == "add-remove" else records
     if truncated:
         scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
-        where = "dpspec.accounting.TruncatedPoisson"
     if any(phase.clipping_scheme == "adaptive" for phase in spec.phases):
         where += ", proofs/adaptive-clipping.md"
-    if any(sampling.epoch_steps is not None for sampling in samplings):
+    if "random-allocation" in theory.drawn(phases):
         where += ", dpspec.accounting.RandomAllocation"
     lower = certified_lower(
         replace(upper, scope=scope),
         interval,
-        source=f"{theory.source_of(theory.accounted(spec))}; attained: {where}",
+        source=f"{theory.source_of(phases)}; attained: {where}",
         min_records=least,
     )
     if lower is not None:
@@ -272,15 +273,12 @@ def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps
     If the other drawn records are independent of the group, the bound also covers transcripts. Truncated batches need a
     maximum size, which scopes lack: only the declared dataset.
     """
-    samplings = [phase.sampling for phase in theory.accounted(spec)]
-    least = max(records - size, 0) if any(sampling.is_fixed for sampling in samplings) else 0
-    if spec.threat_model.adjacency == "replace-one":  # both datasets have equally many records
-        least = records if any(sampling.is_fixed for sampling in samplings) else 0
-    least = records if any(sampling.is_shuffled for sampling in samplings) else least
+    phases = theory.accounted(spec)
+    least = max(theory.theory_of(phase).min_records(records, size) for phase in phases)
     access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
     this = replace(scope, data="this", min_records=0)
-    if any(sampling.max_batch is not None for sampling in samplings):
+    if any(phase.sampling.max_batch is not None for phase in phases):
         return [this]
     return [scope, this] if least > 0 else [scope]
 

@@ -12,8 +12,9 @@ from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
+from dpspec.sampling import scheme_of
 from dpspec.training.providers import updates_invertible
-from dpspec_group.theory import REPLACED, SCHEMES, drawn
+from dpspec_group.theory import drawn
 
 #: Delta of tables and lower bounds if no claim names one.
 DEFAULT_DELTA = 1e-6
@@ -231,13 +232,14 @@ _CANARY = ("audit", "canary")
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     schemes = drawn(spec.phases)
-    displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
+    theories = [scheme_of(phase).theory for phase in spec.phases]
+    displaced = any(theory is not None and not theory.zero_out for theory in theories)
     # A null record is not clipped, so its count may differ from no record's: see proofs/adaptive-clipping.md.
     counted = any(phase.clipping_scheme == "adaptive" for phase in spec.phases)
     zero_out = spec.audit is None and not displaced and not counted
     covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
     if spec.threat_model.adjacency == "replace-one":
-        yield from _replaced(spec, schemes)
+        yield from _replaced(spec)
     else:
         yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
     dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
@@ -262,15 +264,18 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from _attack(spec, facts)
 
 
-def _replaced(spec: dps.Spec, schemes: Collection[str]) -> Iterator[dps.Diagnostic]:
+def _replaced(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """Refusals under replace-one adjacency, which all claims of a spec share."""
     help = "write adjacency: add-remove, or a separate spec for these claims"
     yield from dps.other_adjacencies(spec, "replace-one", "a spec of replaced records", help)
     path = ("threat_model", "adjacency")
-    for name in sorted(set(schemes) - REPLACED.keys()):
-        yield kit.unsupported(f"no theorem here covers replaced records in {name} batches", path, help)
-    if len(schemes) > 1 and "shuffled" in schemes:
-        yield kit.unsupported("replaced records in shuffled batches need shuffled batches in all phases", path, help)
+    theories = {phase.sampling.scheme: scheme_of(phase).replaced for phase in spec.phases}
+    for name, theory in sorted(theories.items()):
+        if theory is None:
+            yield kit.unsupported(f"no theorem here covers replaced records in {name} batches", path, help)
+        elif theory.alone and len(theories) > 1:
+            message = f"replaced records in {name} batches need {name} batches in all phases"
+            yield kit.unsupported(message, path, help)
     if spec.audit is not None:
         yield kit.unsupported("the attack removes canaries, and replaces none", path, f"remove audit, or {help}")
 
@@ -278,7 +283,7 @@ def _replaced(spec: dps.Spec, schemes: Collection[str]) -> Iterator[dps.Diagnost
 def replaced_users(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """Refusal of batches that depend on the number of records, which replaced users change."""
     replaced = spec.threat_model.adjacency == "replace-one" and spec.threat_model.unit == "user"
-    if replaced and drawn(spec.phases) & {"fixed", "shuffled"}:
+    if replaced and any(phase.sampling.batch_size is not None for phase in spec.phases):
         message = "replacing a user changes the number of records, on which fixed and shuffled batches depend"
         yield kit.unsupported(message, ("threat_model", "adjacency"), "train with poisson or full batches")
 
@@ -294,22 +299,21 @@ def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    schemes = REPLACED if spec.threat_model.adjacency == "replace-one" else SCHEMES
-    for name in sorted(drawn(spec.phases) & schemes.keys()):
-        if black_box and (reason := schemes[name].no_profile):
-            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {reason}"
+    is_replaced = spec.threat_model.adjacency == "replace-one"
+    schemes = {phase.sampling.scheme: scheme_of(phase) for phase in spec.phases}
+    for name, scheme in sorted(schemes.items()):
+        theory = scheme.replaced if is_replaced else scheme.theory
+        if black_box and theory is not None and theory.no_profile:
+            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {theory.no_profile}"
             yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling
         yield from _clipping(spec, facts, i, phase)
-        yield from kit.other_scheme(
-            spec,
-            i,
-            SCHEMES,
-            "no theorem here covers {batches}",
-            "train with poisson or fixed sampling; the bound for one does not hold for the other",
-        )
+        if schemes[sampling.scheme].theory is None:
+            message = f"no theorem here covers {sampling.scheme} batches"
+            help = "train with poisson or fixed sampling; the bound for one does not hold for the other"
+            yield kit.unsupported(message, dps.in_phase(spec, i, "sampling", "scheme"), help)
         without = largest if sampling.is_fixed else 0
         if (sampling.batch_size or 0) > facts.records - without:
             group = f" without a group of {largest}" if without else ""

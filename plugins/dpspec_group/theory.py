@@ -1,4 +1,4 @@
-"""Group privacy of DP-SGD: the theorem of each sampling scheme, and epsilon, rates, advantage and mu of phases.
+"""Group privacy of DP-SGD: epsilon, rates, advantage and mu of phases, by the theorems of their sampling schemes.
 
 ``docs/explanation/proofs/groups.md`` has Theorems 19 and 20, ``proofs/replaced.md`` Theorems 51 to 53.
 Sensitivities are in units of the clip norm. In the direction remove a test detects the presence of the group, in the
@@ -9,273 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from dpspec import accounting  # loads numpy at the first use
-from dpspec.contract import Phase
+from dpspec.contract import Phase, Sampling
+from dpspec.sampling import Theory, scheme_of
+from dpspec.sampling.random_allocation import is_alike
+from dpspec.sampling.truncated_poisson import REVEALING
 
 if TYPE_CHECKING:
-    from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson
+    from dpspec.accounting import Direction, Interval, PrivacyLoss
     from dpspec.contract import Spec
-
-#: Pairs with the number of compositions of each.
-Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
+    from dpspec.sampling import Composed
 
 #: Values of a loss in a direction, of all indices if None, whose relative widths may be as large as the last argument.
 Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float], list[Interval]]"
-
-#: Below this noise, in clip norms, the bound of random allocation assumes that its steps are revealed.
-MIN_ALLOCATED_NOISE: Final = 0.1
-
-#: Rounding error of a product of two correctly rounded numbers.
-_LAST_PLACE = 4.0 * sys.float_info.epsilon
-
-
-class SchemeTheory:
-    """Poisson and full batches: the dominating pair is attained."""
-
-    #: Source of the bound.
-    source = "Ganesh 2024, Theorem 3.1"
-
-    #: Why single records have no profile for black-box conversions; empty if they have one.
-    no_profile = ""
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
-        return ((self.step(phase, group_size, records), phase.steps),)
-
-    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
-        return self.composed(phase, group_size, records)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives."""
-        return ((self.step(phase, group_size, records), phase.steps),)
-
-    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        return accounting.Mixture.poisson(group_size, phase.rate(), phase.noise_multiplier)
-
-    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
-        """ln of the probability that no member is in a batch of the phase; 0 if unknown."""
-        drawn = self.step(phase.replace(noise_multiplier=1.0), group_size, records)
-        missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
-        return phase.steps * missed
-
-
-class _Full(SchemeTheory):
-    source = "Ganesh 2024, Theorem 3.1 at rate 1"
-
-
-class _Fixed(SchemeTheory):
-    source = "Ganesh 2024, Theorem 3.3"
-
-    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        size = int(phase["sampling"]["batch_size"])
-        return accounting.Mixture.fixed(group_size, records - group_size, size, phase.noise_multiplier)
-
-
-class _Truncated(SchemeTheory):
-    """The smaller dataset has ``records - group_size`` to ``records`` records."""
-
-    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a and 4b"
-    no_profile = "their profile is an interval"
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        fewest = max(0, records - group_size)
-        return ((self._capped(phase, group_size, records, fewest).above(), phase.steps),)
-
-    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        return self._capped(phase, group_size, max(0, records - group_size)).attained()
-
-    @staticmethod
-    def _capped(phase: Phase, group_size: int, smaller: int, fewest: int = 0) -> TruncatedPoisson:
-        cap = int(phase["sampling"]["max_batch"])
-        return accounting.TruncatedPoisson(group_size, phase.rate(), cap, smaller, phase.noise_multiplier, fewest)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """The pair of other records without gradients, or of Theorem 5a: choices -1, -2, ... for ``REVEALING``."""
-        step = self._capped(phase, group_size, max(0, records - group_size))
-        revealing = step.revealing(REVEALING[-choice - 1]) if choice < 0 else None
-        return ((revealing or step.attained(), phase.steps),)
-
-    def routed(self, phase: Phase, group_size: int, smaller: int, share: float) -> Composed:
-        """Theorem 4a, for ``smaller`` records and ``group_size`` more, or Theorem 4 out of its range."""
-        step = self._capped(phase, group_size, smaller, smaller)
-        return ((step.routed(share) or step.above(), phase.steps),)
-
-    def displaced(self, phase: Phase, smaller: int) -> Composed:
-        """Theorem 4b, for ``smaller`` records and one more; none out of its range."""
-        pair = accounting.displacement_pair(self._capped(phase, 1, smaller, smaller))
-        return () if pair is None else ((pair, phase.steps),)
-
-
-class _Shuffled(SchemeTheory):
-    """One Gaussian release of sensitivity k per epoch dominates, under zero-out adjacency.
-
-    Given the orders, every member is in one batch per epoch, and the total shift of an epoch's sums has norm at most k.
-    Unknown orders leak at most as much (joint convexity). A phase begins ceil(steps / ceil(records / batch_size))
-    epochs, and no more with more records. No theorem bounds add-remove adjacency. Lower bounds for both are in
-    ``proofs/shuffle.md``.
-    """
-
-    source = "one Gaussian release per epoch, without amplification"
-
-    #: Means of the largest sum of an epoch with a member and without it: see ``proofs/shuffle.md``, Theorem 22.
-    means = ((2.0, 1.0), (0.0, 1.0))
-
-    #: Largest distance, in clip norms, of an epoch's sums per member.
-    moved = 1
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        batches = self.batches(phase, records)
-        release = accounting.Mixture.full(self.moved * group_size, phase.noise_multiplier)
-        return ((release, -(-phase.steps // batches)),)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """The largest sum of each epoch for a member (choice 0 and 1), or all sums added, for all members (2)."""
-        batches, sigma = self.batches(phase, records), phase.noise_multiplier
-        epochs, extra_steps = divmod(phase.steps, batches)
-        share = extra_steps * int(phase["sampling"]["batch_size"]) / records
-        pairs: list[tuple[Pair, int]] = []
-        if choice < len(self.means):
-            present, absent = self.means[choice]
-            if epochs:
-                pairs.append((accounting.largest_sum_pair(batches, sigma, present, absent), epochs))
-            if extra_steps:
-                pairs.append((accounting.largest_sum_pair(extra_steps, sigma, present, absent, share), 1))
-            return tuple(pairs)
-        if epochs:
-            shift = self.moved * group_size / math.sqrt(batches) * (1.0 - 2.0 * _LAST_PLACE)
-            pairs.append((accounting.Mixture([shift], [1.0], sigma), epochs))
-        if extra_steps:
-            shift = (1.0 - 2.0 * _LAST_PLACE) / math.sqrt(extra_steps)
-            share *= 1.0 - _LAST_PLACE
-            pairs.append((accounting.Mixture([0.0, shift], [1.0 - share, share], sigma), 1))
-        return tuple(pairs)
-
-    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
-        return 0.0
-
-    @staticmethod
-    def batches(phase: Phase, records: int) -> int:
-        """Number of batches of an epoch."""
-        return -(-records // int(phase["sampling"]["batch_size"]))
-
-
-class _Allocated(SchemeTheory):
-    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 20)."""
-
-    source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
-    no_profile = "no mixture of Gaussians has their profile"
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        epochs, steps = self.epochs(phase)
-        sigma, times = phase.noise_multiplier, phase.sampling.batches_per_epoch
-        # the noise is split among the members, rounded down
-        sigma_of_each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
-        if sigma_of_each < MIN_ALLOCATED_NOISE:
-            # No step has more than k members, and all steps have k r: the squared shifts sum to at most k^2 r.
-            return ((accounting.Mixture.full(group_size, sigma), epochs * times),)
-        short, longer = divmod(steps, times)
-        blocks = ((short, times - longer), (short + 1, longer))
-        return tuple(
-            (accounting.RandomAllocation(length, sigma_of_each), epochs * group_size * count)
-            for length, count in blocks
-            if count
-        )
-
-    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        """Theorem 2."""
-        if not is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.most_members:
-            return ()
-        epochs, steps = self.epochs(phase)
-        return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """The pair of ``choice`` members with one gradient; if 0 or out of range, an epoch's sum with all members."""
-        epochs, steps = self.epochs(phase)
-        if choice and is_alike(phase, choice):
-            kind = accounting.RandomAllocation if choice == 1 else accounting.EqualMembers
-            return ((kind(steps, phase.noise_multiplier, choice), epochs),)
-        shift = group_size * phase.sampling.batches_per_epoch / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
-        return ((accounting.Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
-
-    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
-        return -math.inf  # every member is in every epoch
-
-    @staticmethod
-    def epochs(phase: Phase) -> tuple[int, int]:
-        """Number of epochs, and of steps in each."""
-        steps = int(phase["sampling"]["epoch_steps"])
-        epochs, remainder = divmod(phase.steps, steps)
-        if remainder:
-            raise ValueError(f"steps must be a multiple of {steps}, the steps of an epoch, got {phase.steps}")
-        return epochs, steps
-
-
-SCHEMES: Mapping[str, SchemeTheory] = {
-    "poisson": SchemeTheory(),
-    "truncated-poisson": _Truncated(),
-    "fixed": _Fixed(),
-    "full": _Full(),
-    "random-allocation": _Allocated(),
-    "shuffled": _Shuffled(),
-}
-
-
-class _Replaced(SchemeTheory):
-    """Poisson and full batches whose k removed and k inserted records have opposite gradients (Theorem 51)."""
-
-    source = "Schuchardt et al. 2024; proofs, Theorem 51"
-    no_profile = "replaced records have a pair of two mixtures"
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        pair = accounting.DoubleMixture.poisson(group_size, group_size, phase.rate(), phase.noise_multiplier)
-        return ((pair, phase.steps),)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """The dominating pair (choice 0), or inserted records of gradient 0 (1)."""
-        return (SCHEMES["poisson"] if choice else self).composed(phase, group_size, records)
-
-
-class _ReplacedInFixed(SchemeTheory):
-    """Batches of a fixed size: an inserted record displaces nothing but the removed one (Theorem 52)."""
-
-    source = "proofs, Theorem 52"
-    no_profile = _Replaced.no_profile
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        drawn = SCHEMES["fixed"].step(phase, group_size, records)
-        pair = accounting.SymmetricMixture((1.0, drawn)) if group_size == 1 else self._double(drawn, 1.0)
-        return ((pair, phase.steps),)
-
-    def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """Other records of gradient 0 (choice 0), or of the inserted records' gradient (1)."""
-        drawn = SCHEMES["fixed"].step(phase, group_size, records)
-        return ((drawn if choice else self._double(drawn, 0.5), phase.steps),)
-
-    @staticmethod
-    def _double(drawn: Mixture, scale: float) -> Pair:
-        side = accounting.Mixture(scale * drawn.sensitivities, drawn.probabilities, drawn.sigma)
-        return accounting.DoubleMixture(side, side)
-
-
-class _ReplacedInShuffled(_Shuffled):
-    """Both records have the same places, and an epoch's sums are at most 2 k apart (Theorem 53)."""
-
-    means = ((2.0, 0.0), (0.0, 2.0))
-    moved = 2
-
-
-#: The sampling schemes with a theorem for replaced records.
-REPLACED: Mapping[str, SchemeTheory] = {
-    "poisson": _Replaced(),
-    "full": _Replaced(),
-    "fixed": _ReplacedInFixed(),
-    "shuffled": _ReplacedInShuffled(),
-}
 
 
 def accounted(spec: Spec) -> tuple[Phase, ...]:
@@ -297,9 +46,6 @@ def _with_count(phase: Phase) -> Phase:
     return phase.replace(noise_multiplier=joint)
 
 
-#: Angles of the members' gradients for lower bounds of truncated batches (Theorem 5a).
-REVEALING = (0.5 * math.pi, 0.0, 0.3)
-
 #: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.
 _SHARES = (0.02, 0.08, 0.2, 0.35, 0.5, 0.7, 0.87, 0.95, 0.98, 0.992, 0.999)
 
@@ -310,8 +56,17 @@ _SEARCHED, _SEARCH_WIDTH = 6, 1e-2
 _CLOSE = 2e-3
 
 
-def scheme_of(phase: Phase) -> SchemeTheory:
-    return (REPLACED if phase.get("replaced") else SCHEMES)[phase.sampling.scheme]
+def theory_of(phase: Phase) -> Theory:
+    """The theorems of a phase's sampling scheme.
+
+    Raises:
+        LookupError: None is known.
+    """
+    scheme = scheme_of(phase)
+    theory = scheme.replaced if phase.get("replaced") else scheme.theory
+    if theory is None:
+        raise LookupError(f"no theorem is known for {phase.sampling.scheme} batches")
+    return theory
 
 
 def is_replaced(phases: Sequence[Phase]) -> bool:
@@ -321,13 +76,6 @@ def is_replaced(phases: Sequence[Phase]) -> bool:
 def drawn(phases: Sequence[Phase]) -> set[str]:
     """Names of the sampling schemes of the phases."""
     return {phase.sampling.scheme for phase in phases}
-
-
-def is_alike(phase: Phase, members: int) -> bool:
-    """Whether the phase attains the pair of ``members`` with one gradient."""
-    if phase.sampling.epoch_steps is None:
-        return True
-    return phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members and phase.sampling.batches_per_epoch == 1
 
 
 #: Directions of specs, and of the accountant: present-first compares the dataset with the group to the one without.
@@ -355,51 +103,54 @@ MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
-    schemes = REPLACED if is_replaced(phases) else SCHEMES
-    sources = [schemes[scheme].source for scheme in sorted(drawn(phases))]
+    source_by_scheme = {phase.sampling.scheme: theory_of(phase).source for phase in phases}
+    sources = [source_by_scheme[scheme] for scheme in sorted(source_by_scheme)]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
     return "; ".join([*sources, "several batches per epoch: one block of steps each"] if several else sources)
 
 
 def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
     """Pairs that dominate the phases, with the number of compositions of each."""
-    return tuple(pair for phase in phases for pair in scheme_of(phase).composed(phase, group_size, records))
+    return tuple(pair for phase in phases for pair in theory_of(phase).composed(phase, group_size, records))
 
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
-    schemes = drawn(phases)
-    shuffled = "shuffled" in schemes
-    is_steep = min(phase.noise_multiplier for phase in phases) < _STEEP and schemes != {"full"}
-    if is_replaced(phases) and not shuffled and (is_steep or schemes == {"fixed"}):
-        return [
-            tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, choice))
-            for choice in (0, 1)
-        ]
-    # With other schemes shuffled batches need other gradients of the other records.
-    if not schemes & {"truncated-poisson", "random-allocation", "shuffled"} or (shuffled and len(schemes) > 1):
-        return []
-    choices: tuple[int, ...] = (1, 0) if "random-allocation" in schemes else (0,)
-    if is_truncated(phases):
-        choices = tuple(range(0, -len(REVEALING) - 1, -1))
-    elif shuffled:
-        natural = 0 if direction == "remove" else 1
-        choices = (0, 1, 2) if min(phase.noise_multiplier for phase in phases) >= _BOTH_SUMS else (natural, 2)
-    elif all(is_alike(phase, group_size) for phase in phases):
-        if group_size == 1 and "truncated-poisson" not in schemes:
-            return []
-        choices = (group_size,) if group_size <= accounting.EqualMembers.most_members else choices
     return [
-        tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, choice))
-        for choice in choices
+        tuple(pair for phase in phases for pair in theory_of(phase).attained(phase, group_size, records, choice))
+        for choice in _choices(phases, group_size, direction)
     ]
+
+
+def _choices(phases: Sequence[Phase], group_size: int, direction: str) -> Sequence[int]:
+    schemes, noise = drawn(phases), min(phase.noise_multiplier for phase in phases)
+    alone = any(theory_of(phase).alone for phase in phases)
+    if is_replaced(phases) and not alone and ((noise < _STEEP and schemes != {"full"}) or schemes == {"fixed"}):
+        return (0, 1)
+    # Worst cases of schemes that need other gradients of the other records do not combine.
+    if (alone and len(schemes) > 1) or _attain(phases, group_size):
+        return ()
+    if is_truncated(phases):
+        return range(0, -len(REVEALING) - 1, -1)
+    if alone:  # shuffled
+        natural = 0 if direction == "remove" else 1
+        return (0, 1, 2) if noise >= _BOTH_SUMS else (natural, 2)
+    if "random-allocation" not in schemes:
+        return (0,)
+    equal_members = all(is_alike(phase, group_size) for phase in phases)
+    return (group_size,) if equal_members and group_size <= accounting.EqualMembers.most_members else (1, 0)
+
+
+def _attain(phases: Sequence[Phase], group_size: int) -> bool:
+    """Whether some data attains the dominating pairs of all phases."""
+    return all(theory_of(phase).attains(phase, group_size) for phase in phases)
 
 
 def uncovered(phases: Sequence[Phase], adjacencies: Collection[str]) -> str:
     """Reason why no theorem bounds these phases under one of the adjacencies; empty if a theorem does."""
-    if "add-remove" in adjacencies and "shuffled" in drawn(phases):
-        return "no theorem covers shuffled batches under add-remove adjacency: all batches of an epoch change"
-    return ""
+    if "add-remove" not in adjacencies:
+        return ""
+    return next((theory_of(phase).uncovered for phase in phases if theory_of(phase).uncovered), "")
 
 
 def last_batches(phases: Sequence[Phase], group_size: int, records: int) -> tuple[float, int]:
@@ -449,7 +200,7 @@ def loss_intervals(
 
     highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
     if "random-allocation" in schemes:  # alternative pairs with its shared steps revealed, unless out of range
-        revealed_pairs = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
+        revealed_pairs = [theory_of(phase).revealed(phase, group_size, records) for phase in phases]
         if all(revealed_pairs):
             alternatives = answers(tuple(pair for pairs in revealed_pairs for pair in pairs))
             highs = [min(pair, key=_upper) for pair in zip(highs, alternatives, strict=True)]
@@ -463,7 +214,7 @@ def loss_intervals(
         if not _far_apart(intervals, least):
             return intervals
         return _between(intervals, [intervals, *map(answers, attained_pairs[2:])])
-    if "shuffled" in schemes and not attained_pairs:
+    if not attained_pairs and not _attain(phases, group_size):
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
         return highs
@@ -488,7 +239,7 @@ def _far_apart(intervals: Sequence[Interval], least: Sequence[float]) -> list[in
 def is_truncated(phases: Sequence[Phase]) -> bool:
     """Whether a phase has batches with a cap, and no phase has random allocation, fixed or shuffled batches."""
     schemes = drawn(phases)
-    return "truncated-poisson" in schemes and schemes <= {"truncated-poisson", "poisson", "full"}
+    return "truncated-poisson" in schemes and schemes <= {"truncated-poisson", *Sampling.INDEPENDENT}
 
 
 def _route(
@@ -508,7 +259,7 @@ def _route(
     have Theorem 4b.
     """
     if group_size == 1:
-        compared = [_displaced(phases, records, smaller) for smaller in {records, max(0, records - 1)}]
+        compared = [_displaced(phases, smaller) for smaller in {records, max(0, records - 1)}]
         if all(compared):
             for i, *ends in zip(wide, *(answers(pairs, wide, 0.0) for pairs in compared), strict=True):
                 highs[i] = min(highs[i], max(ends, key=_upper), key=_upper)
@@ -517,12 +268,7 @@ def _route(
     def routed(
         size: int, share: float, smaller: int, indices: tuple[int, ...], width: float = 0.0
     ) -> dict[int, Interval]:
-        pairs = [
-            scheme.routed(phase, size, smaller, share)
-            if isinstance(scheme, _Truncated)
-            else scheme.composed(phase, size, records)
-            for phase, scheme in ((phase, scheme_of(phase)) for phase in phases)
-        ]
+        pairs = [theory_of(phase).routed(phase, size, smaller, share) for phase in phases]
         intervals = answers(tuple(pair for part in pairs for pair in part), indices, width)
         return dict(zip(indices, intervals, strict=True))
 
@@ -561,12 +307,9 @@ def _route(
             highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
 
 
-def _displaced(phases: Sequence[Phase], records: int, smaller: int) -> Composed:
+def _displaced(phases: Sequence[Phase], smaller: int) -> Composed:
     """Pairs of all phases for single records by Theorem 4b, where the smaller dataset has ``smaller`` ones, or none."""
-    pairs = [
-        scheme.displaced(phase, smaller) if isinstance(scheme, _Truncated) else scheme.composed(phase, 1, records)
-        for phase, scheme in ((phase, scheme_of(phase)) for phase in phases)
-    ]
+    pairs = [theory_of(phase).displaced(phase, smaller) for phase in phases]
     return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
 
 
@@ -612,7 +355,7 @@ def _epsilons(
     if quiet:
         # A lower bound on the probability that these steps reveal the dataset with certainty: with the group if a
         # member is drawn, without it only if every batch would have a member.
-        log_hidden = math.fsum(SCHEMES[phase.sampling.scheme].log_hidden(phase, group_size, records) for phase in quiet)
+        log_hidden = math.fsum(theory_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
         reveal_probability = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
         reveal_probability = 1.0 if log_hidden == -math.inf else reveal_probability
         ends = (math.inf if delta < reveal_probability else 0.0 for delta in deltas)
@@ -699,9 +442,7 @@ def rho_interval(phases: Sequence[Phase], group_size: int, records: int, directi
 
 def _is_loose(phases: Sequence[Phase]) -> bool:
     """Whether no data is known to attain the dominating pairs."""
-    if is_replaced(phases) and "fixed" in drawn(phases):
-        return True
-    return bool(drawn(phases) & {"shuffled", "truncated-poisson", "random-allocation"})
+    return not all(theory_of(phase).tight for phase in phases)
 
 
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:

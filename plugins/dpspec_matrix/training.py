@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import dpspec.contract as dps
+from dpspec.sampling import SamplingScheme
 from dpspec.training.loop.native import gaussian_noise, parts_of, train_with
 from dpspec_matrix.encoders import Encoder, encoder_of
 from dpspec_matrix.options import Participation, Schedule
@@ -66,7 +67,7 @@ def _latest(rows: dict[int, Tensor], count: int) -> dict[int, Tensor]:
     return {step: rows[step] for step in sorted(rows)[len(rows) - min(count, len(rows)) :]}
 
 
-class Slots:
+class Slots(SamplingScheme):
     """Batches of the records whose slot is the step modulo ``slots``, or of a Poisson sample of the slot.
 
     Record i is in slot i mod ``slots``, or in a uniform one: of the whole run for balls-in-bins, of each epoch for

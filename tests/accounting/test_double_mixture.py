@@ -10,7 +10,8 @@ from scipy.stats import binom, hypergeom, norm
 
 from dpspec.accounting import DoubleMixture, Mixture, PrivacyLoss, SymmetricMixture, gaussian
 from dpspec.accounting.numerics import DIRECTIONS, Direction
-from dpspec.training.loop.samplers import FixedSize, Poisson
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Poisson
 
 PRESENT, ABSENT = "present-first", "absent-first"
 

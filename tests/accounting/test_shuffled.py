@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from dpspec.accounting import PrivacyLoss, gaussian, largest_sum_pair
-from dpspec.training.loop.samplers import Shuffled
+from dpspec.sampling.shuffled import Shuffled
 
 PRESENT, ABSENT = "present-first", "absent-first"
 SETTINGS = [(1, 1.0), (2, 0.7), (10, 1.5), (100, 0.4), (10_000, 0.5), (50, 4.0)]

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 import dpspec.contract as dps
+from dpspec.sampling import SamplingScheme
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Full, Poisson
 from dpspec.training.loop.native import Parts, ScheduledPhase, parts_of
-from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Sampler
 from support import specs
 
 Array = np.ndarray[Any, Any]
@@ -100,7 +102,7 @@ def _lost(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) - z * ndtr(-z))
 
 
-def batches(sampler: Sampler) -> Iterator[tuple[float, tuple[int, ...]]]:
+def batches(sampler: SamplingScheme) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Yield every batch that a sampler can draw, with its probability."""
     if isinstance(sampler, Full):
         yield 1.0, tuple(range(sampler.records))

@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.contract.attacks import Records
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Poisson
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
@@ -38,7 +40,6 @@ from dpspec.training.loop.contributions import (
     population,
 )
 from dpspec.training.loop.native import NativeTrainer, parts_of
-from dpspec.training.loop.samplers import FixedSize, Poisson, PoissonUsers
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import replayed_step
 from dpspec.training.measure.scores import RecordScores
@@ -234,7 +235,7 @@ def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) ->
     torch.testing.assert_close(known.sum.double(), mean.sum(0), rtol=1e-5, atol=1e-6)
     assert known.squares == pytest.approx(sum(squares), rel=1e-5)
     # Per batch: q E|G|^2 - q^2 |E G|^2 for each user; the stated value is an upper bound, and exact without choices.
-    q, sampler = 0.3, PoissonUsers(10, 0.3, most)
+    q, sampler = 0.3, Poisson(10, 0.3, most)
     exact = sum(q * square - q * q * float(m.square().sum()) for square, m in zip(squares, mean, strict=True))
     assert known.spread(sampler) >= exact * (1 - 1e-5)
     if most == 4:

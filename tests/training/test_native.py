@@ -10,12 +10,12 @@ from support.phases import phase_of
 from support.seen_run import SeenRun
 
 from dpspec.contract import Cancelled, FrozenMap
+from dpspec.sampling.poisson import Poisson
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop.native import NOISES, NativeTrainer, laplace_noise, parts_of, run_batched
-from dpspec.training.loop.samplers import Poisson
 from dpspec.training.measure.scores import ProjectionObserver
 
 RUNS = 5

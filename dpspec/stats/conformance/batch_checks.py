@@ -10,6 +10,7 @@ import numpy as np
 
 from dpspec.contract import Phase
 from dpspec.json_records import Amount, Count, Positive, Record, Row
+from dpspec.sampling import scheme_of
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import epochs, measurement, sampling
 from dpspec.stats.conformance.epochs import Array, EpochLog, EpochSums, TogetherSums
@@ -131,10 +132,7 @@ class Drawn:
 
 _CUT_SHORT = Abstention("the trials lack these counts: the run was cut short, or is of an earlier version")
 
-_POISSON, _TRUNCATED, _FIXED, _FULL = "poisson", "truncated-poisson", "fixed", "full"
-_SHUFFLE, _ALLOCATION = "shuffled", "random-allocation"
-
-_sampling = partial(measurement.Row, assumption="sampling", observed="reported")
+_sampling = partial(measurement.Row, assumption="sampling", observed="reported", of_batches=True)
 
 
 @partial(
@@ -143,7 +141,6 @@ _sampling = partial(measurement.Row, assumption="sampling", observed="reported")
     evidence="number of inclusions",
     null="exact binomial, two-sided",
     detects="another rate at all steps",
-    schemes=(_POISSON,),
 )
 def rate(drawn: Drawn) -> Outcome:
     chances = sum(records * batch.steps for records, batch in drawn.batches)
@@ -157,7 +154,6 @@ def rate(drawn: Drawn) -> Outcome:
     evidence="sum of the batch sizes",
     null="Chernoff under the truncated binomial, two-sided; exact if the rate is 1",
     detects="another mean size",
-    schemes=(_TRUNCATED,),
 )
 def mean_size(drawn: Drawn) -> Outcome:
     if drawn.random:
@@ -174,15 +170,10 @@ def mean_size(drawn: Drawn) -> Outcome:
     evidence="sum of the batch sizes, and of their squares",
     null="exact",
     detects="any",
-    schemes=(_FIXED, _FULL, _SHUFFLE),
 )
 def exact_sizes(drawn: Drawn) -> Outcome:
-    expected = []
-    for records, batch in drawn.batches:
-        size = drawn.phase.sampling.batch_size or records
-        shuffled = drawn.phase.sampling.is_shuffled
-        sums = epochs.sizes_of(records, size, batch.steps) if shuffled else (size * batch.steps, size**2 * batch.steps)
-        expected.append(sums)
+    scheme = scheme_of(drawn.phase)
+    expected = [scheme.exact_sizes(drawn.phase, records, batch.steps) for records, batch in drawn.batches]
     right = all((batch.total, batch.squares) == sums for (_, batch), sums in zip(drawn.batches, expected, strict=True))
     first = drawn.batches[0][1]
     return exactly("batch sizes", right, expected[0][0] / first.steps, first.total / first.steps)
@@ -194,12 +185,11 @@ def exact_sizes(drawn: Drawn) -> Outcome:
     evidence="batch size at each step",
     null="exact binomial or Chernoff, two-sided, Bonferroni over steps",
     detects="another rate at one step",
-    schemes=(_POISSON, _TRUNCATED, _ALLOCATION),
 )
 def size_of_each_step(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
-        truncated = drawn.phase.sampling.scheme == _TRUNCATED
-        law = drawn.law(records) if truncated else sampling.BatchSize(records, drawn.phase.rate(records))
+        capped = drawn.phase.sampling.max_batch is not None
+        law = drawn.law(records) if capped else sampling.BatchSize(records, drawn.phase.rate(records))
         return None if batch.sizes is None else single(batch.sizes, law)
 
     return drawn.worst(batch_test)
@@ -211,16 +201,15 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
     evidence="sum of the squared batch sizes",
     null="Chernoff under the exact distribution, lower tail",
     detects="sizes that vary less, as of a data loader with batches of one size",
-    schemes=(_POISSON, _TRUNCATED, _ALLOCATION),
 )
 def evenness(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
-        if drawn.phase.sampling.scheme != _ALLOCATION:
+        steps = drawn.phase.sampling.epoch_steps
+        if steps is None:
             return sampling.evenness(batch.steps, batch.total, batch.squares, drawn.law(records))
         # Sizes of several batches per record and epoch vary less than multinomial ones.
         if batch.epochs is None or not batch.epochs.whole or drawn.phase.sampling.batches_per_epoch > 1:
             return None
-        steps = int(drawn.phase["sampling"]["epoch_steps"])
         return epochs.evenness(batch.epochs.whole, batch.epochs.spread, records, steps)
 
     return drawn.worst(batch_test)
@@ -232,19 +221,19 @@ def evenness(drawn: Drawn) -> Outcome:
     evidence="sum over records of squared numbers of inclusions",
     null="Chernoff: independent binomial numbers, or negatively associated ones (upper tail)",
     detects="numbers of inclusions that vary more or less",
-    schemes=(_POISSON, _TRUNCATED, _FIXED),
 )
 def inclusions(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         chance = drawn.phase.rate(records)
-        if drawn.phase.sampling.scheme != _POISSON:
+        if not drawn.phase.sampling.is_independent:
             return None if batch.above is None else sampling.record_excess(records, batch.above, batch.steps, chance)
         if batch.spread is None:
             return None
         return sampling.record_spread(records, batch.total, batch.spread, batch.steps, chance)
 
     outcome = drawn.worst(batch_test)
-    return _CUT_SHORT if outcome is None and drawn.random and drawn.phase.sampling.scheme != _POISSON else outcome
+    negatively_associated = not drawn.phase.sampling.is_independent
+    return _CUT_SHORT if outcome is None and drawn.random and negatively_associated else outcome
 
 
 @partial(
@@ -253,13 +242,12 @@ def inclusions(drawn: Drawn) -> Outcome:
     evidence="records in common with the batches 1, 2 and about one epoch before",
     null="a likelihood ratio against independence (Ville), Bonferroni over lags",
     detects="more or fewer records in common",
-    schemes=(_POISSON, _TRUNCATED, _FIXED, _ALLOCATION),
 )
 def overlaps(drawn: Drawn) -> Outcome:
     if not drawn.random:
         return None
     least = drawn.phase.sampling.epoch_steps or 1  # batches of one epoch depend on each other
-    fewer = drawn.phase.sampling.scheme != _TRUNCATED
+    fewer = drawn.phase.sampling.max_batch is None
     measurements = [
         sampling.overlap(overlap.lag, overlap.common, overlap.chances, drawn.phase.rate(records), fewer=fewer)
         for records, batch in drawn.batches
@@ -276,10 +264,9 @@ def overlaps(drawn: Drawn) -> Outcome:
     evidence="records outside of their declared number of batches of an epoch",
     null="exact",
     detects="any",
-    schemes=(_SHUFFLE, _ALLOCATION),
 )
 def batches_of_each_epoch(drawn: Drawn) -> Outcome:
-    if drawn.phase.sampling.is_shuffled:
+    if drawn.phase.sampling.epoch_steps is None:
         test = "records drawn again before their epoch ended"
         wrong = [batch.early for _, batch in drawn.batches if batch.early is not None]
     else:
@@ -294,7 +281,6 @@ def batches_of_each_epoch(drawn: Drawn) -> Outcome:
     evidence="records in common of two batches of the last four epochs, the worst pair",
     null="hypergeometric, Bonferroni over pairs",
     detects="a batch that returns",
-    schemes=(_SHUFFLE,),
 )
 def batches_of_different_epochs(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
@@ -350,8 +336,9 @@ class BatchLog:
         self._phase, self._rate, self._places, self._lags = phase, phase.rate(records), places or records, lags
         self._random = 0.0 < self._rate < 1.0
         self._earlier: deque[Array] = deque(maxlen=max(lags, default=1)) if earlier is None else earlier
-        size = phase.sampling.batch_size
-        self._epochs = EpochLog(records, size) if phase.sampling.is_shuffled and size is not None else None
+        size, checks = phase.sampling.batch_size, scheme_of(phase).checks
+        shuffled = "batches_of_different_epochs" in checks
+        self._epochs = EpochLog(records, size) if shuffled and size is not None else None
         self._counted, self._counts, self._in_epoch = counted, _NONE, _NONE
         self._overlaps = np.zeros((len(lags), 2), dtype=np.int64)
         self._sizes: list[int] = []

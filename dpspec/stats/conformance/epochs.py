@@ -73,15 +73,6 @@ class EpochSums(Record):
         return None
 
 
-def sizes_of(records: int, batch_size: int, steps: int) -> tuple[int, int]:
-    """Return the sum of the sizes of the first ``steps`` shuffled batches, and the sum of their squares."""
-    batches = math.ceil(records / batch_size)
-    last = records - (batches - 1) * batch_size
-    epochs, extra_batches = divmod(steps, batches)
-    squares = epochs * ((batches - 1) * batch_size**2 + last**2) + extra_batches * batch_size**2
-    return epochs * records + extra_batches * batch_size, squares
-
-
 def pairs_of(records: int, batch_size: int, steps: int) -> int:
     """Return the number of compared pairs of batches of different epochs; 0 if a batch has all records."""
     batches = math.ceil(records / batch_size)

@@ -72,8 +72,9 @@ Outcome: TypeAlias = Measurement | Abstention | None
 class Row:
     """A check: the test, and its evidence, its null distribution and the meaning of ``detectable`` in words.
 
-    A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``schemes`` the test takes
-    one phase with such a sampling scheme, else all runs. ``rows``: whether the evidence depends on the rows.
+    A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``of_batches`` the test
+    takes one phase whose sampling scheme names the check, else all runs. ``rows``: whether the evidence depends on the
+    rows.
     """
 
     test: Callable[..., Outcome] = field(kw_only=False)
@@ -83,8 +84,12 @@ class Row:
     evidence: str
     null: str
     detects: str
-    schemes: tuple[str, ...] = ()
+    of_batches: bool = False
     rows: bool = False
+
+    @property
+    def name(self) -> str:
+        return getattr(self.test, "__name__", "")
 
 
 def the_worst(measurements: Iterable[Measurement]) -> Measurement | None:

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from dpspec.sampling import scheme_of
 from dpspec.stats.conformance import canary_contributions, noise_tests
 from dpspec.stats.conformance.evidence import Runs
 from dpspec.stats.conformance.measurement import (
@@ -211,7 +212,7 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
 
 def _depend(runs: Runs) -> bool:
     noisy = [phase for phase in runs.phases if phase.get("noise_multiplier") != 0.0]
-    return bool(noisy) and all(phase.sampling.is_shuffled for phase in noisy)
+    return bool(noisy) and not any(scheme_of(phase).directed for phase in noisy)
 
 
 def _without_directions(runs: Runs) -> Outcome:

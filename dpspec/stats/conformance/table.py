@@ -14,6 +14,7 @@ from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.contract.findings import Privacy
+from dpspec.sampling import scheme_of
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import batch_checks, canary_contributions, epochs, run_checks
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, Drawn, SamplingSums
@@ -107,13 +108,13 @@ def of_runs(
 
 def _outcomes(row: Row, runs: Runs) -> Iterator[tuple[str, Outcome]]:
     """Yield the outcome with its note, or one for each phase with batches."""
-    if not row.schemes:
+    if not row.of_batches:
         yield row.compares, row.test(runs)
         return
     logs = runs.of(lambda run: run.sampling_log)
     for number, phase in enumerate(runs.phases):
         batches = [(log.records, log.batches[number]) for log in logs if log.batches[number].steps]
-        if batches and phase.sampling.scheme in row.schemes:
+        if batches and row.name in scheme_of(phase).checks:
             where = f"{'users of ' if phase.sampling.of_users else ''}phase {number + 1}"
             yield f"{row.compares}, {where}", row.test(Drawn(phase, batches))
 
@@ -269,7 +270,7 @@ def _measured(run: Run, phase_parts: Sequence[_Part], noisy: int, width: int) ->
     sums = [
         (part.first, part.sigma, _sampled(run, part))
         for part in phase_parts
-        if part.noisy and not part.phase.sampling.is_shuffled
+        if part.noisy and scheme_of(part.phase).directed
     ]
     steps = sum(n for n, _, _ in sums)
     directions = None
@@ -317,15 +318,19 @@ def _signal(run: Run, phase_parts: Sequence[_Part]) -> PlantedSums:
 
 def _batches(records: int, phase: Phase, total: int) -> BatchSums:
     length, rate, sampling = phase.steps, phase.rate(records), phase.sampling
-    if sampling.is_shuffled and sampling.batch_size is not None:
-        return _of_epochs(records, sampling.batch_size, length)
+    checks = scheme_of(phase).checks
+    if "batches_of_different_epochs" in checks:
+        return _of_epochs(records, phase)
     random, epoch = 0.0 < rate < 1.0, sampling.epoch_steps or 1
     varies = random and sampling.batch_size is None
     size, variance = round(records * rate), records * rate * (1.0 - rate) if varies else 0.0
     if sampling.max_batch is not None and random:
         law = TruncatedSize(records, rate, sampling.max_batch)
         size, variance = round(law.mean), law.variance
-    spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
+    total_size, squares = length * size, round(length * (size * size + variance))
+    if "exact_sizes" in checks:
+        total_size, squares = scheme_of(phase).exact_sizes(phase, records, length)
+    spread = records * length * rate * (1.0 - rate) + total_size**2 / records
     tried = {epoch, math.floor(min(1.0 / rate, total))} if random else set()
     lags = [lag for lag in tried if epoch <= lag < min(length, total)]
     above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if random else 0.0
@@ -333,8 +338,8 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
     whole = EpochSums(whole=length // epoch, astray=0, spread=length // epoch * records * times * (1.0 - times / epoch))
     return BatchSums(
         steps=length,
-        total=length * size,
-        squares=round(length * (size * size + variance)),
+        total=total_size,
+        squares=squares,
         spread=max(round(spread), math.ceil(above)),
         above=above,
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
@@ -343,8 +348,9 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
     )
 
 
-def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
-    total, squares = epochs.sizes_of(records, size, steps)
+def _of_epochs(records: int, phase: Phase) -> BatchSums:
+    steps, size = phase.steps, int(phase["sampling"]["batch_size"])
+    total, squares = scheme_of(phase).exact_sizes(phase, records, steps)
     full, extra_draws = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)
     common = max(2 * size - records, round(size * size / records))

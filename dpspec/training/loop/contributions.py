@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
+from dpspec.sampling import SamplingScheme
 from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory, persample
 from dpspec.training.gradients.ghost_calls import add_rows
 from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clipper, no_norms
 from dpspec.training.loop.checkpoint import Remembering
-from dpspec.training.loop.samplers import Sampler, covariance
 
 
 @runtime_checkable
@@ -172,17 +172,17 @@ class Population:
     squares: Number = 0.0
     within: float = 0.0
 
-    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+    def mean(self, sampler: SamplingScheme, planted: Tensor | None = None) -> Tensor:
         """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
-    def spread(self, sampler: Sampler) -> Number:
+    def spread(self, sampler: SamplingScheme) -> Number:
         """Expected squared distance of a batch's clipped sum from its mean, without canaries.
 
         With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
         G: q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
         """
-        q, c = sampler.inclusion, covariance(sampler)
+        q, c = sampler.inclusion, sampler.covariance()
         if c == 0.0:
             return q * (1.0 - q) * self.squares + q * q * self.within
         length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
@@ -192,11 +192,11 @@ class Population:
 class Drawn(Population):
     """Clipped gradients of a step's known real records: ``sum`` (P,), without spread."""
 
-    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+    def mean(self, sampler: SamplingScheme, planted: Tensor | None = None) -> Tensor:
         """The sum itself (P,), plus the expected contribution of ``planted`` records, whose draws are unknown."""
         return self.sum if planted is None else self.sum + sampler.inclusion * planted
 
-    def spread(self, sampler: Sampler) -> float:
+    def spread(self, sampler: SamplingScheme) -> float:
         return 0.0
 
 
@@ -229,7 +229,7 @@ class Estimated(Population):
     places: Tensor
     factor: float
 
-    def spread(self, sampler: Sampler) -> Number:
+    def spread(self, sampler: SamplingScheme) -> Number:
         """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
         q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
         """

@@ -19,6 +19,7 @@ import dpspec.contract as dps
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
+from dpspec.sampling import SamplingScheme, sampler_of
 from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
@@ -27,7 +28,6 @@ from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Checkpoint, Stateful, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
 from dpspec.training.loop.optimizers import update_of
-from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,23 @@ class ScheduledPhase:
     steps: int
     noise_multiplier: float
     clip_norm: float
-    sampler: Sampler
+    sampler: SamplingScheme
     clip: Clip
     noise: str = "gaussian"
 
-    def __post_init__(self) -> None:
-        if self.steps % epoch_of(self.sampler):
-            raise ValueError(f"steps must be a whole number of epochs of {epoch_of(self.sampler)}, got {self.steps}")
+    @classmethod
+    def of(cls, phase: Phase, records: int) -> "ScheduledPhase":
+        sampler = sampler_of(phase["sampling"], records)
+        if phase.steps % sampler.dependent_steps:
+            raise ValueError(f"steps must be a whole number of epochs of {sampler.dependent_steps}, got {phase.steps}")
+        return cls(
+            steps=phase.steps,
+            noise_multiplier=phase.noise_multiplier,
+            clip_norm=phase.clip_norm,
+            sampler=sampler,
+            clip=clipper_of(phase),
+            noise=phase.noise,
+        )
 
     @property
     def deviation(self) -> float:
@@ -54,19 +64,7 @@ class Schedule:
 
     @classmethod
     def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> "Schedule":
-        return cls(
-            tuple(
-                ScheduledPhase(
-                    steps=phase.steps,
-                    noise_multiplier=phase.noise_multiplier,
-                    clip_norm=phase.clip_norm,
-                    sampler=sampler_of(phase["sampling"], records),
-                    clip=clipper_of(phase),
-                    noise=phase.noise,
-                )
-                for phase in map(dps.Phase.of, phases)
-            )
-        )
+        return cls(tuple(ScheduledPhase.of(dps.Phase.of(phase), records) for phase in phases))
 
     @property
     def total(self) -> int:
@@ -75,7 +73,7 @@ class Schedule:
     @property
     def records_per_user(self) -> int | None:
         """Maximum number of records averaged per drawn user, the same in all phases; None if records are drawn."""
-        said = {phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None for phase in self.phases}
+        said = {getattr(phase.sampler, "records_per_user", None) for phase in self.phases}
         if len(said) != 1:
             raise ValueError("all phases must sample users with the same records_per_user, or all must sample records")
         return said.pop()

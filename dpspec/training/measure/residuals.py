@@ -21,7 +21,6 @@ from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import RecoveredUpdate, inversion_of
-from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 
 
@@ -133,7 +132,7 @@ class Residuals(Remembering, Observer):
                 else:
                     direction = self._estimate(step, phase, previous, self._sample, 1).sum
         elif self.populations is None:
-            most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
+            most = getattr(phase.sampler, "records_per_user", None)
             contribution = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
             contribution = self.populations.of(self, previous, phase.clip)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.phase import Phase, poisson_sampling
+from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
+from dpspec.contract.sampling import poisson_sampling
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
 from dpspec.stats.conformance.evidence import (
     NoiseSums,
@@ -27,7 +28,6 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.memory import ran_out
 from dpspec.training.gradients.persample import clipper
 from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import ProjectionObserver
@@ -140,7 +140,7 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     looked = [phase for phase, was_measured in zip(schedule, measured.tolist(), strict=True) if was_measured]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     measured_phases = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
-    means, variances = zip(*(inclusion_moments(phase.sampler, part) for phase, part in measured_phases), strict=True)
+    means, variances = zip(*(phase.sampler.inclusion_moments(part) for phase, part in measured_phases), strict=True)
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
         draws=along * float(np.concatenate(means).sum()),

@@ -17,7 +17,6 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
-from dpspec.training.loop.samplers import covariance
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.providers import SHADOWS
 
@@ -121,7 +120,7 @@ class RecordScores(Residuals):
         """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        x, y, c, factor = self.x, self.y, covariance(phase.sampler), 1.0
+        x, y, c, factor = self.x, self.y, phase.sampler.covariance(), 1.0
         if isinstance(contribution, Estimated):
             sampled = contribution.places.to(x.device)
             x, y, factor = x[sampled], y[sampled], contribution.factor

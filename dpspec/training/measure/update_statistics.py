@@ -25,7 +25,6 @@ from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import Population, RecordsAndCanaries
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
-from dpspec.training.loop.samplers import FixedSize, Shuffled, TruncatedPoisson, epoch_of
 from dpspec.training.measure.logs import spaced
 
 #: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
@@ -39,7 +38,7 @@ _TURNED = 1e-3
 
 
 class ResidualLog(Remembering):
-    """Collect residuals of steps with Gaussian noise; of shuffled batches only the squares.
+    """Collect residuals of steps with Gaussian noise; of schemes that are not ``directed`` only the squares.
 
     With random allocation, only the first step of an epoch enters ``along``, ``variances`` and ``rows``, because later
     batches depend on earlier ones. Steps are excluded based on earlier models only.
@@ -129,7 +128,7 @@ class ResidualLog(Remembering):
         residual = recovered.noisy / clip - expected
         hides = recovered.rounding / clip, recovered.expected / clip
         self.transfers.add(self._keep_squares, residual, *hides, sigma)
-        if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
+        if not phase.sampler.directed or (step - 1 - begun) % phase.sampler.dependent_steps:
             return  # given the epoch's earlier batches, inclusion probabilities differ: no martingale
         free = self._free(residual)
         towards = self._free(expected if direction is None else rate * (direction + planted.sum) / clip)
@@ -139,9 +138,7 @@ class ResidualLog(Remembering):
         if direction is not None:
             pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
         squares = contribution.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
-        # If the batch size is fixed or bounded, inclusions are negatively correlated.
-        without = 1.0 if isinstance(phase.sampler, FixedSize | TruncatedPoisson) and rate < 1.0 else 1.0 - rate
-        sampled = (rate * without * squares + rate**2 * contribution.within) / clip**2
+        sampled = (phase.sampler.direction_variance * squares + rate**2 * contribution.within) / clip**2
         self.transfers.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:

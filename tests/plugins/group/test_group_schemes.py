@@ -14,7 +14,10 @@ from dpspec.accounting import gaussian
 from dpspec.contract import FrozenMap
 from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
-from dpspec.training.loop import samplers
+from dpspec.sampling import scheme_named
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Poisson
+from dpspec.sampling.random_allocation import RandomAllocation
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
@@ -218,24 +221,24 @@ def test_a_run_conforms_by_the_promised_checks(scheme: tuple[str, ...], notes: l
 
 
 def poisson(self: Any, generator: torch.Generator) -> torch.Tensor:
-    return samplers.Poisson(self.records, self.inclusion).draw(generator)
+    return Poisson(self.records, self.inclusion).draw(generator)
 
 
-def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    if self._steps is None or self._taken >= self.epoch_steps:
+def once(self: RandomAllocation, generator: torch.Generator) -> torch.Tensor:
+    if self.draws is None or self.done >= self.epoch_steps:
         batch = DRAW(self, generator)
-        self._steps = self._steps[:, 1:]
-        return batch[(self._steps[batch] == 0).any(1)]
+        self.draws = self.draws[:, 1:]
+        return batch[(self.draws[batch] == 0).any(1)]
     return DRAW(self, generator)
 
 
-DRAW = samplers.RandomAllocation.draw
+DRAW = RandomAllocation.draw
 
 
 def favoring(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any, torch.Generator], torch.Tensor]:
     def draw(self: Any, generator: torch.Generator) -> torch.Tensor:
         coins = change(torch.rand(self.records, generator=generator, dtype=torch.float64))
-        if isinstance(self, samplers.FixedSize):
+        if isinstance(self, FixedSize):
             return coins.argsort()[: self.batch_size].sort().values
         order = coins.argsort(stable=True)[: getattr(self, "max_batch", self.records)]
         return order[coins[order] < self.rate].sort().values
@@ -258,18 +261,18 @@ LONG = "mechanism.steps=200"
 
 
 @pytest.mark.parametrize(
-    ("scheme", "sampler", "fault"),
+    ("scheme", "name", "fault"),
     [
-        (ALLOCATED, "RandomAllocation", poisson),
-        (SEVERAL, "RandomAllocation", once),
-        (TRUNCATED, "TruncatedPoisson", poisson),
-        ((*FIXED, LONG), "FixedSize", favoring(two_rates)),
-        ((*TRUNCATED, LONG), "TruncatedPoisson", favoring(two_rates)),
-        ((LONG,), "Poisson", favoring(always_one)),
+        (ALLOCATED, "random-allocation", poisson),
+        (SEVERAL, "random-allocation", once),
+        (TRUNCATED, "truncated-poisson", poisson),
+        ((*FIXED, LONG), "fixed", favoring(two_rates)),
+        ((*TRUNCATED, LONG), "truncated-poisson", favoring(two_rates)),
+        ((LONG,), "poisson", favoring(always_one)),
     ],
 )
-def test_a_loop_that_draws_otherwise_deviates(scheme, sampler, fault, tmp_path, monkeypatch):
-    monkeypatch.setattr(getattr(samplers, sampler), "draw", fault)
+def test_a_loop_that_draws_otherwise_deviates(scheme, name, fault, tmp_path, monkeypatch):
+    monkeypatch.setattr(scheme_named(name), "draw", fault)
     audit = audited(tmp_path, *scheme, AUDIT, text=TEXT)
     assert audit.conformance.status == "deviates"
     if scheme is ALLOCATED:

@@ -17,8 +17,8 @@ from support import scope_oracle as oracle
 
 from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
+from dpspec.sampling import sampler_of
 from dpspec.training.loop.native import parts_of
-from dpspec.training.loop.samplers import sampler_of
 from dpspec_group import theory
 from dpspec_group.scores import allocated_log_ratio, several_log_ratio
 

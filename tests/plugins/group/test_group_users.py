@@ -26,9 +26,9 @@ from dpspec.contract import Dataset, Facts, Finding, FrozenMap, Section, Series,
 from dpspec.contract.results import AuditResult
 from dpspec.data.table_files import Csv
 from dpspec.kit.users import bounded, by_user, in_records
+from dpspec.sampling.poisson import Poisson
 from dpspec.training.loop import contributions, native
 from dpspec.training.loop.native import parts_of
-from dpspec.training.loop.samplers import Poisson
 from dpspec_group import GroupAudit, RecordsAudit
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")

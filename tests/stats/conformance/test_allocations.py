@@ -11,13 +11,16 @@ import torch
 from support.phases import phase_of
 
 from dpspec.contract import Check, FrozenMap
+from dpspec.sampling import SamplingScheme
+from dpspec.sampling.poisson import Poisson
+from dpspec.sampling.random_allocation import RandomAllocation
+from dpspec.sampling.shuffled import Shuffled
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.epochs import evenness
 from dpspec.stats.conformance.evidence import looked, write_run
 from dpspec.stats.conformance.table import Run, as_declared, foresee
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
-from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +85,7 @@ def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)
     return [c for c in table.checks(phases, evidence) if c.assumption == "sampling"]
 
 
-def drawn(sampler: Sampler, seed: int, steps: int = EPOCH * EPOCHS) -> Iterator[Array]:
+def drawn(sampler: SamplingScheme, seed: int, steps: int = EPOCH * EPOCHS) -> Iterator[Array]:
     source = generator(seed, "test")
     return (sampler.draw(source).numpy() for _ in range(steps))
 

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from support.phases import phase_of
 
 from dpspec.contract import Check
+from dpspec.sampling import SamplingScheme
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Poisson
+from dpspec.sampling.shuffled import Shuffled
 from dpspec.stats.conformance import epochs, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
-from dpspec.training.loop import samplers
 from dpspec.training.measure.logs import SamplingLog
 
 RECORDS, BATCH, STEPS = 90, 20, 33
 PHASE = phase_of("shuffled", STEPS, batch_size=BATCH)
 
 
-def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Iterator[torch.Tensor]:
+def drawn(sampler: SamplingScheme, seed: int = 0, steps: int = STEPS) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return (sampler.draw(generator) for _ in range(steps))
 
@@ -47,7 +50,7 @@ def least(found: list[Check], note: str) -> float:
 
 
 def test_shuffled_batches_pass_and_report_the_observed_steps() -> None:
-    found = held(drawn(samplers.Shuffled(RECORDS, BATCH)))
+    found = held(drawn(Shuffled(RECORDS, BATCH)))
     assert [check.note.partition(",")[0] for check in found] == [
         "batch size",
         "batches of each epoch",
@@ -69,9 +72,9 @@ def drawn_from(records: int, batch: int, order: object) -> Iterator[torch.Tensor
 @pytest.mark.parametrize(
     ("batches", "note"),
     [
-        (drawn(samplers.Poisson(RECORDS, 0.2)), "batch size"),
-        (drawn(samplers.FixedSize(RECORDS, BATCH)), "batch size"),  # the last one of an epoch is not a full one
-        (drawn(samplers.FixedSize(RECORDS, BATCH)), "batches of each epoch"),
+        (drawn(Poisson(RECORDS, 0.2)), "batch size"),
+        (drawn(FixedSize(RECORDS, BATCH)), "batch size"),  # the last one of an epoch is not a full one
+        (drawn(FixedSize(RECORDS, BATCH)), "batches of each epoch"),
         (again(RECORDS, BATCH), "batches of different epochs"),
         (
             drawn_from(RECORDS, BATCH, lambda epoch: torch.arange(RECORDS) if epoch % 3 else torch.randperm(RECORDS)),
@@ -98,7 +101,7 @@ def test_records_that_stay_out_are_seen() -> None:
 
 
 def test_a_log_without_information_on_epochs_is_not_tested() -> None:
-    total, squares = epochs.sizes_of(RECORDS, BATCH, STEPS)
+    total, squares = Shuffled.exact_sizes(PHASE, RECORDS, STEPS)
     sums = SamplingSums(records=RECORDS, batches=(BatchSums(steps=STEPS, total=total, squares=squares),))
     found = phase_checks(sums)
     assert [check.p_value for check in found] == [1.0] * 3
@@ -113,11 +116,12 @@ def test_a_log_without_information_on_epochs_is_not_tested() -> None:
 def test_sums_and_pairs_are_those_of_runs(records: int, batch: int, steps: int, seed: int) -> None:
     batch = min(batch, records)
     log, sizes, counts = epochs.EpochLog(records, batch), [], np.zeros(records, dtype=int)
-    for members in drawn(samplers.Shuffled(records, batch), seed, steps):
+    for members in drawn(Shuffled(records, batch), seed, steps):
         log.add(members.numpy())
         sizes.append(len(members))
         counts[members.numpy()] += 1
-    assert epochs.sizes_of(records, batch, steps) == (sum(sizes), sum(size**2 for size in sizes))
+    phase = phase_of("shuffled", steps, batch_size=batch)
+    assert Shuffled.exact_sizes(phase, records, steps) == (sum(sizes), sum(size**2 for size in sizes))
     assert log.early == 0
     assert log.pairs == epochs.pairs_of(records, batch, steps) == log.sums().pairs
     assert counts.max() - counts.min() <= 1
@@ -128,7 +132,7 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
     found = []
     for seed in range(400):
         log = epochs.EpochLog(30, 7)
-        for members in drawn(samplers.Shuffled(30, 7), seed, 15):
+        for members in drawn(Shuffled(30, 7), seed, 15):
             log.add(members.numpy())
         one = log.sums().closest
         assert one is not None
@@ -143,10 +147,10 @@ def test_how_often_a_record_is_drawn(looks: str) -> None:
     counts = np.array(
         [
             sum(bool((members == 0).any()) for members, seen in zip(batches, looked, strict=True) if seen)
-            for batches in (drawn(samplers.Shuffled(10, 4), seed, 13) for seed in range(4000))
+            for batches in (drawn(Shuffled(10, 4), seed, 13) for seed in range(4000))
         ]
     )
-    mean, variance = (each.sum() for each in samplers.inclusion_moments(samplers.Shuffled(10, 4), looked))
+    mean, variance = (each.sum() for each in Shuffled(10, 4).inclusion_moments(looked))
     assert abs(counts.mean() - mean) <= 5.0 * np.sqrt(max(variance, 1e-12) / 4000) + 1e-12
     assert counts.var() == pytest.approx(variance, rel=0.15, abs=1e-9)
 

@@ -5,8 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 from dpspec.contract import TrainingJob
+from dpspec.sampling import SamplingScheme
+from dpspec.sampling.poisson import Poisson
+from dpspec.sampling.shuffled import Shuffled
+from dpspec.sampling.truncated_poisson import TruncatedPoisson
 from dpspec.training.loop.native import Parts, Schedule, ScheduledPhase, parts_of, train_with
-from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson
 from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 
 Break = Callable[[TrainingJob, Parts], Parts]
@@ -36,7 +39,7 @@ def _without_clip_norm(job: TrainingJob, parts: Parts) -> Parts:
     return _times(1.0 / clip_norm)(job, parts)
 
 
-def _batches(broken: Callable[[ScheduledPhase], Sampler]) -> Break:
+def _batches(broken: Callable[[ScheduledPhase], SamplingScheme]) -> Break:
     def changed(job: TrainingJob, parts: Parts) -> Parts:
         phases = tuple(replace(phase, sampler=broken(phase)) for phase in parts.schedule.phases)
         return replace(parts, schedule=Schedule(phases))
@@ -44,12 +47,12 @@ def _batches(broken: Callable[[ScheduledPhase], Sampler]) -> Break:
     return changed
 
 
-def _pieces_of_an_epoch(phase: ScheduledPhase) -> Sampler:
+def _pieces_of_an_epoch(phase: ScheduledPhase) -> SamplingScheme:
     """As long as the declared batches are on average."""
     return Shuffled(phase.sampler.records, max(1, round(phase.sampler.records * phase.sampler.inclusion)))
 
 
-def _without_cap(phase: ScheduledPhase) -> Sampler:
+def _without_cap(phase: ScheduledPhase) -> SamplingScheme:
     declared = phase.sampler
     return Poisson(declared.records, declared.rate) if isinstance(declared, TruncatedPoisson) else declared
 

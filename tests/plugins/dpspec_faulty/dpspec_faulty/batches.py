@@ -2,15 +2,19 @@
 
 import torch
 
-from dpspec.training.loop.samplers import Sampler, epoch_of
+from dpspec.sampling import SamplingScheme
 
 
-class Broken:
+class Broken(SamplingScheme):
     """A sampler that claims the declared distribution."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: SamplingScheme) -> None:
         self._sampler = sampler
-        self.records, self.inclusion = sampler.records, sampler.inclusion
+        self.records = sampler.records
+
+    @property
+    def inclusion(self) -> float:
+        return self._sampler.inclusion
 
 
 class LastBatchDropped(Broken):
@@ -29,7 +33,7 @@ class LargeOnce(Broken):
 
     extra = 78
 
-    def __init__(self, sampler: Sampler, steps: int) -> None:
+    def __init__(self, sampler: SamplingScheme, steps: int) -> None:
         super().__init__(sampler)
         self._at = steps // 2
         self._step = 0
@@ -48,13 +52,13 @@ class LargeOnce(Broken):
 class SameSteps(Broken):
     """The batches of the first epoch, again in every other one."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: SamplingScheme) -> None:
         super().__init__(sampler)
         self._epoch: list[torch.Tensor] = []
         self._step = 0
 
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        if len(self._epoch) < epoch_of(self._sampler):
+        if len(self._epoch) < self._sampler.dependent_steps:
             self._epoch.append(self._sampler.draw(generator))
         self._step += 1
-        return self._epoch[(self._step - 1) % epoch_of(self._sampler)]
+        return self._epoch[(self._step - 1) % self._sampler.dependent_steps]

@@ -14,22 +14,16 @@ from scipy.stats import binom, chi2
 from support.phases import phase_of
 
 from dpspec.contract import FrozenMap
+from dpspec.sampling import sampler_of
+from dpspec.sampling.fixed import FixedSize
+from dpspec.sampling.poisson import Full, Poisson
+from dpspec.sampling.random_allocation import RandomAllocation
+from dpspec.sampling.shuffled import Shuffled
+from dpspec.sampling.truncated_poisson import TruncatedPoisson
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
 from dpspec.training.loop.contributions import Population
 from dpspec.training.loop.native import NativeTrainer, Schedule
-from dpspec.training.loop.samplers import (
-    FixedSize,
-    Full,
-    Poisson,
-    RandomAllocation,
-    Shuffled,
-    TruncatedPoisson,
-    covariance,
-    epoch_of,
-    inclusion_moments,
-    sampler_of,
-)
 from dpspec.training.measure.residuals import Residuals
 
 
@@ -175,8 +169,8 @@ def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclu
     assert sampler == expected
     assert sampler.inclusion == pytest.approx(inclusion)
     allocated = isinstance(sampler, RandomAllocation)
-    assert epoch_of(sampler) == (5 if allocated else 1)
-    assert not allocated or covariance(sampler) == 0.0
+    assert sampler.dependent_steps == (5 if allocated else 1)
+    assert not allocated or sampler.covariance() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +203,7 @@ def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) 
         drawn[batch.numpy()] += steps[at]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     parts = zip(schedule.phases, np.split(steps, ends), strict=True)
-    shares = [inclusion_moments(phase.sampler, part) for phase, part in parts]
+    shares = [phase.sampler.inclusion_moments(part) for phase, part in parts]
     mean, known = (sum(float(share[i].sum()) for share in shares) for i in (0, 1))
     assert abs(float(drawn.mean()) - mean) < 5.0 * max(known, 1e-9) ** 0.5 / 2000**0.5
     assert abs(float(drawn.var()) - known) < 5.0 * max(known, 1e-9) * (3.0 / 2000) ** 0.5 * 2.0
