@@ -85,11 +85,6 @@ def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Pa
     follow(spec, trials_of(spec, 0), 4, 120 + 500)
 
 
-def test_another_run_has_other_coins(one_trial: tuple[Spec, list[Trial]]) -> None:
-    spec, (first,) = one_trial
-    assert trials_of(spec, 1)[0].evidence["outcomes"] != first.evidence["outcomes"]
-
-
 def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mechanism(tmp_path: Path) -> None:
     """Full batches, 400 coins of groups of 4: mu is 4 sqrt(10) / 10, its interval about 0.2 wide either way."""
     overrides = ("mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=10.0", "mechanism.steps=10")
@@ -234,13 +229,6 @@ def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
     assert set(trial.evidence) >= {"outcomes", "records", "steps", "internal"}
     text = canonical_json(trial.evidence)
     assert all(f"{score:.6f}"[:8] not in text for score in trial.arrays["scores"])
-
-
-def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
-    spec = attacked(tmp_path, canary("noise", 200))
-    power = scores.power(spec, 60)
-    assert all("unknown" in p.note for p in power)
-    assert scores.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
 
 
 def test_loss_scores_by_hand() -> None:

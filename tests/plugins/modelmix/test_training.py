@@ -183,11 +183,11 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
     assert np.divide(rule.thresholds, rule.rates) == pytest.approx([2.0] * 4)
     assert rule.rates[3] < rule.rates[0]
     phases = [
-        FrozenMap({"steps": 2, "learning_rate": 0.5, "mixing": {"threshold": 2.0, "relative_to": "absolute"}}),
-        FrozenMap({"steps": 2, "learning_rate": 0.1, "mixing": {"threshold": 3.0, "relative_to": "absolute"}}),
+        FrozenMap({"steps": 2, "mixing": {"threshold": threshold, "relative_to": "absolute"}})
+        for threshold in (2.0, 3.0)
     ]
     rule = rules_of(phases, {"learning_rate": 9.0}, 1.0, layout, "cpu")
-    assert list(zip(rule.rates, rule.thresholds, strict=True)) == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
+    assert list(zip(rule.rates, rule.thresholds, strict=True)) == [(9.0, 2.0)] * 2 + [(9.0, 3.0)] * 2
 
 
 def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
