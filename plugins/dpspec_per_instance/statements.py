@@ -7,6 +7,7 @@ Formulas: ``docs/explanation/proofs/per-instance.md``.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -140,6 +141,7 @@ class OneStep(NamedTuple):
     holds: bool
 
 
+@lru_cache(maxsize=256)  # a run and its verification repeat the question
 def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
     """One step of a sum of clipped gradients; ``norm`` of the record and noise ``sigma`` are in clip norms."""
     inner, slack = split(rate, delta)

@@ -37,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
         {"id": "one", "kind": "approx-dp", "epsilon": 10.0, "delta": 1e-5},
         {"id": "mu", "kind": "gdp", "mu": 0.2, "refuted_by": "attack", "expect": "refuted"},
     ],
-    "audit": {"method": "many-run", "canary": {"space": "input", "kind": "blank"}, "runs": 200, "seed": 2},
+    "audit": {"method": "many-run", "canary": {"space": "input", "kind": "blank"}, "runs": 100, "seed": 2},
 }
 
 
