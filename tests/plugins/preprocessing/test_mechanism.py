@@ -90,6 +90,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 @pytest.mark.ci
 @pytest.mark.parametrize("name", STEP)
 def test_every_step_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
@@ -102,6 +103,7 @@ def test_every_step_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
     assert all(f.value <= uppers["all"] for f in audit.findings if f.bound == "lower")
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 @pytest.mark.parametrize("name", PRIVATE)
 def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
     access = ["threat_model.access=final-model"] if name == "sgd-iterated" else []
@@ -146,6 +148,7 @@ def test_rows_outside_the_ball_are_an_error(tmp_path: Path) -> None:
         audited(tmp_path, "mechanism.clip_rows=false")
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 def test_measured_values_are_kept_apart(tmp_path: Path) -> None:
     audit = audited(tmp_path, "data.public=false")
     privacy = {series.name: series.privacy for series in audit.series}
@@ -235,6 +238,7 @@ def test_scores_are_likelihood_ratios() -> None:
     assert score_output(gaussian, one, one, one) == 0.0
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
     audit = ran(SPECS / "preprocessing" / "dedup-side-channel.yaml", tmp_path)
     verdicts = {v.claim: v for v in audit.verdicts}
@@ -245,6 +249,7 @@ def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
     assert 1.56 < lower < upper
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 def test_a_table_with_missing_values_from_end_to_end(tmp_path: Path) -> None:
     audit = ran(SPECS / "preprocessing" / "imputed-csv.yaml", tmp_path)
     assert all(v.expected for v in audit.verdicts)
