@@ -118,7 +118,6 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
         default="mean",
     ),
     sampling=SAMPLING,
-    learning_rate=kit.number("Learning rate of the phase; defaults to the training block.", least=1e-30, most=1000000),
     utility=_UTILITY,
 )
 

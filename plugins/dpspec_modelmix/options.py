@@ -66,7 +66,6 @@ class PhaseOptions(kit.Options):
     embedding: Embedding | None = None
     sparsity: int
     by_mean: bool
-    learning_rate: float | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> "PhaseOptions":
@@ -100,15 +99,10 @@ def mixed_norm(phase: dps.Phase) -> float:
     return math.hypot(clip_norm, embedding.clip_norm) if embedding is not None and embedding.floor else clip_norm
 
 
-def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
-    phase_rate = PhaseOptions.of(phase).learning_rate
-    return float(training["learning_rate"]) if phase_rate is None else phase_rate
-
-
 def gap_on_sum(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int) -> float:
     """(tau / eta) B: the enforced gap of a phase on the scale of the noisy sum, with B the divisor of the update."""
     mixing = PhaseOptions.of(phase).mixing
-    ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, training)
+    ratio = mixing.threshold if mixing.relative else mixing.threshold / float(training["learning_rate"])
     return ratio * divisor_of(phase, phases, training, records)
 
 
@@ -259,9 +253,6 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
 
 
 def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    if any(PhaseOptions.of(phase).learning_rate is not None for phase in spec.phases) and spec.training.get("schedule"):
-        message = "mechanism.learning_rate and training.schedule must not both be set"
-        yield dps.Diagnostic(code="conflicting-key", message=message, path=("training", "schedule"))
     first = spec.phases[0]
     rules = [replace(PhaseOptions.of(phase).mixing, threshold=0.0, relative=True) for phase in spec.phases]
     for i, (phase, rule) in enumerate(zip(spec.phases, rules, strict=True)):

@@ -14,7 +14,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of, learning_rate
+from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of
 from dpspec_modelmix.theory import SCOPE, SOURCE, Moments
 
 #: Error of Corollary 4.1 as printed.
@@ -367,7 +367,7 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     """
     distance, lipschitz, noise_square = float(declared["distance"]), phase.clip_norm, _noise_square(phase, facts)
     steps, rate, records = phase.steps, phase.rate(facts.records), facts.records
-    eta, mixing = learning_rate(phase, spec.training.options), PhaseOptions.of(phase).mixing
+    eta, mixing = float(spec.training["learning_rate"]), PhaseOptions.of(phase).mixing
     divisor = divisor_of(phase, spec.phases, spec.training.options, records)
     root, size = math.sqrt(steps), math.sqrt(noise_square)
     gamma = eta / divisor * phase.expected_batch(records) * root
@@ -432,4 +432,4 @@ def _noise_square(phase: dps.Phase, facts: dps.Facts) -> float:
 
 def _threshold(phase: dps.Phase, spec: dps.Spec) -> float:
     mixing = PhaseOptions.of(phase).mixing
-    return mixing.threshold * (learning_rate(phase, spec.training.options) if mixing.relative else 1.0)
+    return mixing.threshold * (float(spec.training["learning_rate"]) if mixing.relative else 1.0)

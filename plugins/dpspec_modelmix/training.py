@@ -26,7 +26,6 @@ from dpspec_modelmix.options import (
     Mixing,
     PhaseOptions,
     Twins,
-    learning_rate,
     mixed_norm,
     segments_of,
     unmet_in,
@@ -307,7 +306,7 @@ def twin_accuracies(
         factor, epsilon = equal_epsilon_noise(segments, twins.delta, amplified=amplified)
     rate = twins.learning_rate
     if rate is None:
-        rate = 2.0 / 3.0 * learning_rate(phases[0], job.options)
+        rate = 2.0 / 3.0 * float(job.options["learning_rate"])
     about: dict[str, dps.Json] = {"epsilon": epsilon, "noise_factor": factor, "learning_rate": rate}
     for name, times in (("same-noise", 1.0), ("same-epsilon", factor)):
         plain = make_job(inputs, context, index, f"{name} twin")
@@ -328,13 +327,12 @@ def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
     schedule = rates_of(training, sum(int(phase["steps"]) for phase in phases))
-    phases_set_rates = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
     rates: list[float] = []
     thresholds: list[float] = []
     for phase in phases:
         mixing = PhaseOptions.of(phase).mixing
         for step in range(len(rates) + 1, len(rates) + int(phase["steps"]) + 1):
-            rates.append(learning_rate(phase, training) if phases_set_rates else schedule(step))
+            rates.append(schedule(step))
             thresholds.append(mixing.threshold * (rates[-1] if mixing.relative else 1.0))
     rule, mixed = PhaseOptions.of(phases[0]).mixing, None
     if rule.unmixed:

@@ -355,12 +355,8 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
         )
 
 
-#: Number of named records with the largest estimates.
-_TOP = 5
-
-
 def _capped(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """The share of estimates above the data-independent epsilon, and the records with the largest ones."""
+    """The share of estimates above the data-independent epsilon."""
     estimates, tight = epsilons.estimate, epsilons.tight
     share, ratio = float(np.mean(estimates > tight)), float(np.quantile(estimates, 0.9)) / tight
     finding = partial(dps.Finding, bound="estimate", rigor="approximate", source=_SOURCE)
@@ -374,15 +370,6 @@ def _capped(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
         "and tie; ranks use the uncapped estimates",
         privacy=records.privacy,
     )
-    for rank, record in enumerate(np.argsort(-estimates, kind="stable")[:_TOP].tolist(), start=1):
-        yield finding(
-            quantity="epsilon_uncapped",
-            value=float(estimates[record]),
-            at=dps.FrozenMap({"delta": epsilons.delta, "rank": rank}),
-            scope=dps.Scope(direction=epsilons.direction, data="this", record=records.audited.points[record]),
-            method=f"plug-in over {records.runs} runs, among {len(estimates)} audited records",
-            privacy="per-record",
-        )
 
 
 def _epsilon_findings(

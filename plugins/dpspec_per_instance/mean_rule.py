@@ -6,7 +6,7 @@ all records gives their sums of clipped gradients: a record changes its row's su
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -198,7 +198,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
         for b, batch in enumerate(rule.batches):
             rate, changes = float(batch) / records.records, trial.arrays[f"mean_changes_{b}"][s]
             inner, slack = split(rate, delta)
-            table = epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
+            table = _epsilon_table(inner, sigma)
             for o, order in enumerate(rule.orders):
                 medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
                 largest = float(bounds.step_divergence(float(order), rate, 1.0 / sigma))
@@ -235,6 +235,11 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
         privacy=records.privacy_of(norms.shape[1]),
         y=["sampled", "data_independent"],
     )
+
+
+@lru_cache(maxsize=64)  # both stages, a run and its verification repeat the question
+def _epsilon_table(delta: float, sigma: float) -> Floats:
+    return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), delta, sigma)
 
 
 def _step_epsilon(

@@ -7,6 +7,7 @@ Formulas: ``docs/explanation/proofs/per-instance.md``.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from scipy.stats import binom
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, gaussian
-from dpspec_per_instance import bounds
 from dpspec_per_instance.bounds import DIRECTIONS, Composer, entropic_mean, one_sided, spoken_directions
 
 COROLLARY_SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
@@ -44,12 +44,6 @@ DELETIONS, MOST_ORDER = 3, 512.0
 #: Status of values that use the classical constant within and outside its range.
 _HOLDS = dps.Printed(refuted=False, reason="with the classical Gaussian constant, which holds at this distance")
 CLASSICAL = dps.Printed(refuted=True, reason="the classical Gaussian constant does not hold at this distance")
-
-#: Error of Theorem 3.3 as printed.
-MISPRINT = dps.Printed(
-    refuted=False,
-    reason="the statement's recursion subtracts 1 / p where its proof subtracts 1 / (p - 1): valid, and looser",
-)
 
 #: Error of Fact 3.5 as printed. The repaired count uses a two-sided Hoeffding inequality.
 FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the range not squared, one side only")
@@ -147,6 +141,7 @@ class OneStep(NamedTuple):
     holds: bool
 
 
+@lru_cache(maxsize=256)  # a run and its verification repeat the question
 def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
     """One step of a sum of clipped gradients; ``norm`` of the record and noise ``sigma`` are in clip norms."""
     inner, slack = split(rate, delta)
@@ -167,18 +162,6 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, DIRECTIONS[side])
     order = composer.best(delta).order
     yield from _step_statements(spec, delta)
-    yield _divergences(spec)
-    first = float(bounds.exponents(order, composer.count, composer.p).orders[0])
-    for value, printed in ((first, None), (printed_order(order, composer.p, composer.count - 1), MISPRINT)):
-        yield kit.theorem_upper(
-            "first_order",
-            value,
-            at={"alpha": order},
-            scope=dps.Scope(direction=side),
-            method="the recursion of orders, at the first step",
-            source=bounds.RUN_SOURCE,
-            printed=printed,
-        )
     if spec.audit is not None:
         failure, fact = 1.0 - spec.audit.confidence, "Thudi et al. 2024, Fact 3.5"
         as_printed, count = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
@@ -195,25 +178,6 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
                 printed=printed,
             )
     yield from _unlearning_statements(spec, order)
-
-
-def _divergences(spec: dps.Spec) -> dps.Series:
-    rows: list[tuple[float, str, float, float]] = []
-    for side in dict.fromkeys(itertools.chain.from_iterable(map(one_sided, spoken_directions(spec)))):
-        composer = Composer(spec.mechanism.options, DIRECTIONS[side])
-        rows += [(order, side, composer.saturated(order, 1), composer.baseline(order)) for order in composer.orders]
-    return kit.series(
-        "divergence-by-order",
-        "Renyi divergence that no record exceeds, of the first step and of the run",
-        kit.columns_of(("order", "direction", "first_step", "run"), rows),
-        rigor="theorem",
-        source="Mironov, Talwar & Zhang 2019; composition",
-        x="order",
-        y=["first_step", "run"],
-        by="direction",
-        log=["x", "y"],
-        upper=("first_step", "run"),
-    )
 
 
 def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps.Series]:
@@ -263,13 +227,6 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
         y=["one_step"],
         log=["x", "y"],
     )
-
-
-def printed_order(order: float, p: float, turns: int) -> float:
-    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
-    for _ in range(turns):
-        order = p / (p - 1.0) * order - 1.0 / p
-    return order
 
 
 def fact_3_5(

@@ -6,7 +6,7 @@ outputs (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,7 +53,6 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     exact = [engine.execute_without_noise(rows, y) for rows in processed]
     distances = [steps.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
-    changed, moved, total = steps.moved_distance(processed[0][1:], processed[1][1:])
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
         tests = np.random.default_rng(context.seed(index, "tests"))
@@ -71,7 +70,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
                 context.progress(done, len(coins), "executing")
             score = 0.0 if refusal else score_output(pipeline.private, next(outputs), exact[0], exact[1])
             bins.append(min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(score) / math.pi)))))
-        internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
+        internal: dict[str, dps.Json] = {}
         if index == 0 and declared.private.loss is not None:
             internal["accuracy"] = _accuracy(context, pipeline, engine, declared, x)
         evidence: dict[str, dps.Json] = {
@@ -194,13 +193,6 @@ _NOTE = "relative to the declared scale"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanaryEffect(Record):
-    changed: Count
-    moved: Amount
-    tau: Amount
-
-
-@dataclass(frozen=True, kw_only=True)
 class NoiseDrawn(Record):
     """Number of noise values, and their sum of squares (laplace: of absolute values) in declared scales."""
 
@@ -253,17 +245,6 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             yield evidence
             yield kit.lower_from(evidence, spec.audit.confidence, assumptions=(_COINS,))
     yield from check_trials(spec, trials)
-    effect = kit.recorded_part(trials[0], CanaryEffect, "internal", "planted")
-    if effect is not None:  # it depends on the data; redacted results omit it
-        yield kit.series(
-            "planted",
-            "Effect of the canary on the other records",
-            {key: [value] for key, value in asdict(effect).items()},
-            rigor="approximate",
-            source="executed on both datasets",
-            units={"changed": "records"},
-            privacy=spec.data_privacy,
-        )
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
 
 

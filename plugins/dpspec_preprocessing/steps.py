@@ -261,12 +261,6 @@ def clip_rows(x: Array, radius: float) -> Array:
     return np.asarray(x * scale[:, None], dtype=np.float64)
 
 
-def moved_distance(first: Array, second: Array) -> tuple[int, float, float]:
-    """Number of changed rows, maximum displacement, and sum of displacements between two arrays of rows."""
-    gaps = np.linalg.norm(first - second, axis=1)
-    return int(np.count_nonzero(gaps)), float(gaps.max(initial=0.0)), math.fsum(gaps.tolist())
-
-
 #: Limits from below; all others are limits from above.
 AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue"})
 

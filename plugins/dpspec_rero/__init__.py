@@ -128,7 +128,7 @@ class ReroAudit(dps.Audit):
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_rero.comparison import gamma_outcomes
-        from dpspec_rero.findings import membership_findings, prior_finding
+        from dpspec_rero.findings import membership_findings
         from dpspec_rero.options import KAPPAS, Prior, Steps
         from dpspec_rero.theory import Leakage
 
@@ -139,7 +139,6 @@ class ReroAudit(dps.Audit):
             named.add(prior.candidates.kappa)
         context.progress(0, 2, "gamma")
         yield from gamma_outcomes(spec, leakage, sorted(named or KAPPAS))
-        yield prior_finding(leakage)
         context.progress(1, 2, "membership")
         yield from membership_findings(spec, leakage)
         context.progress(2, 2, "membership")

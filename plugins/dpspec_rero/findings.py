@@ -1,4 +1,4 @@
-"""Findings: the prior at which gamma reaches one half and membership bounds; identified targets and conformance checks.
+"""Findings: membership bounds, identified targets and conformance checks.
 
 The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
+from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
@@ -17,16 +17,13 @@ from dpspec.stats.conformance.measurement import Abstention
 from dpspec.training.providers import iterates_reveal_sums, updates_invertible
 from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
-from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
+from dpspec_rero.theory import Leakage, pure_epsilon
 
 #: False-positive rates of the membership findings if no claim names one.
 FPRS = (1e-3, 1e-1)
 
 #: Relative rounding error of a sum of a few logarithms.
 _SUM_ROUNDING = 1e-12
-
-#: The gamma whose baseline ``prior_finding`` reports.
-HALF = 0.5
 
 _MEMBERSHIP = "Kaissis et al. 2023; Dong, Roth and Su 2022"
 _ATTAINED = f"{_MEMBERSHIP}; attained by a record along one coordinate"
@@ -40,21 +37,6 @@ ASSUMPTIONS = kit.dp_sgd_assumptions(
 
 def scope_of(direction: str = "both") -> dps.Scope:
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
-
-
-def prior_finding(leakage: Leakage) -> dps.Finding:
-    prior = leakage.prior(HALF)
-    return dps.Finding(
-        quantity="prior",
-        value=prior.lower,
-        bound="lower",
-        rigor="certified",
-        at=dps.FrozenMap({"gamma": HALF}),
-        scope=scope_of(),
-        method=prior.lower_method,
-        source=gamma_source(prior),
-        assumptions=(*ASSUMPTIONS, library_accuracy()),
-    )
 
 
 #: Relative width of the epsilons of a profile, from which reports compute rates.

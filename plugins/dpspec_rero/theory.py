@@ -24,9 +24,6 @@ PLAIN = "without noise"
 #: Relative width that the accountant aims at.
 WIDTH = 1e-5
 
-#: Relative width of ``prior``, which is shown with few digits.
-_PRIOR_WIDTH = 1e-3
-
 #: Directions in specs and in the accountant. Reconstruction uses present-first.
 _DIRECTIONS: dict[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
 
@@ -103,16 +100,6 @@ class Leakage:
         if not self._noisy:
             return [Interval(0.0, 0.0).by(NOTHING) for _ in deltas]
         return list(_compose(self._noisy, _DIRECTIONS[direction]).epsilons(deltas, width=width))
-
-    def prior(self, gamma: float) -> Interval:
-        """The kappa at which gamma(kappa) reaches ``gamma``, 0 < gamma < 1."""
-        hidden = 1.0 - self._revealed
-        if gamma <= self._revealed:
-            return Interval(0.0, 0.0).by(PLAIN)
-        rest = (gamma - self._revealed) / hidden
-        if not self._noisy:
-            return _rounded(rest).by(NOTHING)
-        return _compose(self._noisy, "present-first").level(rest, width=_PRIOR_WIDTH)
 
 
 def gamma_source(*intervals: Interval) -> str:

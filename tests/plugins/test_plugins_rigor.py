@@ -8,8 +8,8 @@ import pytest
 from support import scope_oracle as oracle
 from support import solved_once
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, certified_upper, findings, refinement
-from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
+from dpspec.accounting import Mixture, PrivacyLoss, findings, refinement
+from dpspec.contract import Audit, Claim, Finding, FrozenMap
 from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
@@ -107,15 +107,6 @@ def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: 
     assert said == {method}
     assert bool(refined) == (method == "pld/connect-the-dots")
     assert all(any(name in f.method for name in names) for f in found)
-
-
-def test_both_ends_keep_their_methods() -> None:
-    one, other = Interval(1.0, 4.0).by("a"), Interval(2.0, 3.0).by("b")
-    assert (one.worse(other).method, one.worse(other).lower_method) == ("a", "b")
-    assert (one.intersect(other).method, one.intersect(other).lower_method) == ("b", "b")
-    assert (one.mirrored(), one.worse(other).mirrored().method) == (Interval(-3.0, 0.0), "b")
-    with pytest.raises(ValueError, match="needs a method"):
-        certified_upper("epsilon", Interval(1.0, 2.0), scope=Scope(), source="")
 
 
 def verdict(kind: str, claim: Claim, **changes: Any) -> Verdict:

@@ -13,7 +13,7 @@ from support import warm
 
 HERE = Path(__file__).parent
 
-collect_ignore = ["dpspec-canary", "dpspec-laplace-histogram", "dpspec-ftrl"]
+collect_ignore = ["dpspec-canary", "dpspec-laplace-histogram"]
 
 Execute = Callable[..., subprocess.CompletedProcess[str]]
 

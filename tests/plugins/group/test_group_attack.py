@@ -85,11 +85,6 @@ def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Pa
     follow(spec, trials_of(spec, 0), 4, 120 + 500)
 
 
-def test_another_run_has_other_coins(one_trial: tuple[Spec, list[Trial]]) -> None:
-    spec, (first,) = one_trial
-    assert trials_of(spec, 1)[0].evidence["outcomes"] != first.evidence["outcomes"]
-
-
 def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mechanism(tmp_path: Path) -> None:
     """Full batches, 400 coins of groups of 4: mu is 4 sqrt(10) / 10, its interval about 0.2 wide either way."""
     overrides = ("mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=10.0", "mechanism.steps=10")
@@ -236,13 +231,6 @@ def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
     assert all(f"{score:.6f}"[:8] not in text for score in trial.arrays["scores"])
 
 
-def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
-    spec = attacked(tmp_path, canary("noise", 200))
-    power = scores.power(spec, 60)
-    assert all("unknown" in p.note for p in power)
-    assert scores.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
-
-
 def test_loss_scores_by_hand() -> None:
     seen = observed(np.array([0.0, 1.0]), np.array([2.0, -1.0]))
     loss = lambda odds: np.log1p(np.exp(-odds))  # noqa: E731
@@ -382,25 +370,25 @@ def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("law", [True, False])
 def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
-    """Scores of randomised response at epsilon 2, 80 audits at 95%: at most 11 above 2 (99.9% binomial quantile)."""
+    """Scores of randomised response at epsilon 2, 40 audits at 95%: at most 7 above 2 (99.9% binomial quantile)."""
     text = MANY if law else RECORDS
     spec = attacked(tmp_path, text, "threat_model.group_size=1", "claims.four.group_size=1")
     rng, above = np.random.default_rng(4), 0
-    for _ in range(80):
+    for _ in range(40):
         coins = rng.integers(0, 2, 200)
         answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
         evidence_finding = list(many_run_bounds(spec, run_trials(list(coins), list(8.0 * answers - 4.0))))
         above += evidence_finding[1].value > 2.0
-    assert above <= 11
+    assert above <= 7
 
 
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])
 @pytest.mark.parametrize("canary", ["{space: gradient}", "{space: input, kind: blank}"])
 def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
-    audit = f"audit={{method: many-run, canary: {canary}, runs: 24}}"
+    audit = f"audit={{method: many-run, canary: {canary}, runs: 12}}"
     spec = attacked(tmp_path, audit, f"threat_model.access={access}", "mechanism.steps=4", "data.records=30")
-    trials = trials_of(spec, *range(24))
-    assert [len(t.evidence["outcomes"]) for t in trials] == [2] * 24
+    trials = trials_of(spec, *range(12))
+    assert [len(t.evidence["outcomes"]) for t in trials] == [2] * 12
     assert {coin for t in trials for _, coin, _ in t.evidence["outcomes"]} == {0, 1}
     assert max(len(canonical_json(t.evidence)) for t in trials[2:]) < 200
     outcomes = outcomes_of(spec, trials)
@@ -414,7 +402,7 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     alone = trials_of(spec, 5)[0].evidence["outcomes"][0]
     assert alone[:2] == trials[5].evidence["outcomes"][0][:2]
     assert abs(alone[2] - trials[5].evidence["outcomes"][0][2]) <= 1
-    assert [t.evidence for t in trials_of(spec, *range(24))] == [t.evidence for t in trials]
+    assert [t.evidence for t in trials_of(spec, *range(12))] == [t.evidence for t in trials]
 
 
 def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:

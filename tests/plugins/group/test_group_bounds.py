@@ -156,10 +156,6 @@ def test_full_batches_give_the_gaussian_profile(tmp_path: Path) -> None:
         assert exact * (1 - 1e-12) <= epsilon <= exact * (1 + 1e-6) + 1e-12
 
 
-def test_without_noise_there_is_no_curve(tmp_path: Path) -> None:
-    assert rows(profile(tmp_path, "mechanism.noise_multiplier=0")) == []
-
-
 class TestGroup(MechanismSuite):
     kind = "group"
     monotone = {  # noqa: RUF012
@@ -167,20 +163,6 @@ class TestGroup(MechanismSuite):
         "mechanism.steps": increasing(5, 20, 60),
         "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
     }
-
-
-def test_one_direction_is_no_wider_than_both(tmp_path: Path) -> None:
-    both = rows(profile(tmp_path))
-    add = rows(
-        profile(
-            tmp_path,
-            "threat_model.direction=add",
-            "claims=[{id: a, kind: approx-dp, epsilon: 9, delta: 1e-6, direction: add}]",
-        )
-    )
-    assert len(add) == pytest.approx(len(both), abs=4)
-    ours = {(size, delta): epsilon for size, epsilon, _, delta in add}
-    assert all(ours[size, delta] <= epsilon for size, epsilon, _, delta in both if (size, delta) in ours)
 
 
 # --- mu, rates and the advantage: closed forms of one step, and datasets through executed code

@@ -88,13 +88,6 @@ def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
     assert max(above.values()) <= binom.ppf(0.999, 12, 0.05)
 
 
-def test_more_runs_show_more(tmp_path: Path) -> None:
-    spec = attacked(tmp_path, "mechanism.noise_multiplier=4.0", "threat_model.group_size=[4]", "audit.runs=4")
-    assert lower_of(spec, 0, 1, 2, 3)[4] > lower_of(spec)[4]
-    one, four = (scores.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
-    assert one < four
-
-
 def test_plan_promises_what_the_design_does(tmp_path: Path) -> None:
     for text in ("audit.runs=2", "audit={method: many-run, canary: {space: gradient}, runs: 100}"):
         spec = attacked(tmp_path, text)

@@ -60,10 +60,11 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "stated", "verdicts", "upper", "lower", "source"),
+    ("scheme", "sizes", "stated", "verdicts", "upper", "lower", "source"),
     [
         (
             ALLOCATED,
+            [1, 3],
             [
                 proof("one", 5.0),
                 proof("three", 25.0, ", group_size: 3"),
@@ -78,6 +79,7 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
         ),
         (
             TRUNCATED,
+            [1, 3],
             [
                 proof("one", 60.0, ", over: this"),
                 proof("three", 400.0, ", group_size: 3, over: this"),
@@ -93,6 +95,7 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
         ),
         (
             (*SHUFFLED, ZERO_OUT),
+            [1, 2],
             [
                 proof("one", 5.0, ", min_records: 100"),
                 proof("this", 5.0, ", over: this"),
@@ -108,8 +111,8 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
     ],
     ids=["allocated", "truncated", "shuffled"],
 )
-def test_verdicts_and_the_scopes_of_bounds(scheme, stated, verdicts, upper, lower, source, tmp_path):
-    audit = audited(tmp_path, *scheme, "threat_model.group_size=[1, 2, 3]", claims(*stated), text=TEXT)
+def test_verdicts_and_the_scopes_of_bounds(scheme, sizes, stated, verdicts, upper, lower, source, tmp_path):
+    audit = audited(tmp_path, *scheme, f"threat_model.group_size={sizes}", claims(*stated), text=TEXT)
     assert " ".join(verdict.verdict for verdict in audit.verdicts) == verdicts
     found = [f for f in audit.findings if f.quantity == "epsilon"]
     assert {(f.scope.data, f.scope.min_records) for f in found if f.bound == "upper"} == upper

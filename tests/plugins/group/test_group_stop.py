@@ -1,6 +1,7 @@
 """``stop: e-value``: many runs end when all claims are decided, by a test that is valid at any stopping time."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ audit: {method: many-run, canary: {space: gradient}, runs: 160, seed: 3, stop: e
 """
 
 
-@pytest.fixture(autouse=True)
-def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpspec_group, "_TOGETHER", 16)
+@pytest.fixture(autouse=True, scope="module")
+def _short_chunks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dpspec_group, "_TOGETHER", 16)
+        yield
 
 
 def audited(
@@ -59,9 +62,14 @@ def values_of(audit: AuditResult) -> object:
     return (audit.verdicts, audit.findings, audit.evidence, audit.checks, audit.planned_trials, len(audit.trials))
 
 
-def test_a_run_ends_at_the_first_chunk_that_decides_its_claims(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, list[Event]]:
     events: list[Event] = []
-    result = audited(tmp_path, events=events)
+    return audited(tmp_path_factory.mktemp("stopped"), events=events), events
+
+
+def test_a_run_ends_at_the_first_chunk_that_decides_its_claims(tmp_path, stopped):
+    result, events = stopped
     (audit,) = result.audits
     assert [v.verdict for v in audit.verdicts] == ["proved", "refuted"]
     assert audit.planned_trials == len(audit.trials) < 160
@@ -78,8 +86,8 @@ def test_a_run_ends_at_the_first_chunk_that_decides_its_claims(tmp_path: Path) -
         assert shorter.verdicts[1].p_value > 0.05
 
 
-def test_stored_trials_and_limits_do_not_change_the_result(tmp_path: Path) -> None:
-    once = audited(tmp_path, store="a").audits[0]
+def test_stored_trials_and_limits_do_not_change_the_result(tmp_path, stopped):
+    once = stopped[0].audits[0]
     whole = audited(tmp_path, "audit.stop=planned", store="b").audits[0]
     assert len(whole.trials) == 160
     assert {e.kind for e in whole.evidence if e.quantity == "epsilon"} == {"many-run"}
@@ -97,15 +105,15 @@ def test_proved_claims_are_tested_to_the_end(tmp_path: Path) -> None:
 
 
 def test_several_audits_share_the_level(tmp_path: Path) -> None:
-    result = audited(tmp_path, text=SPEC + "matrix: {claims.four.epsilon: [0.3, 0.4, 0.5]}\n")
-    assert [v.verdict for audit in result.audits for v in audit.verdicts] == ["proved", "refuted"] * 3
+    result = audited(tmp_path, text=SPEC + "matrix: {claims.four.epsilon: [0.3, 0.5]}\n")
+    assert [v.verdict for audit in result.audits for v in audit.verdicts] == ["proved", "refuted"] * 2
     alone = audited(tmp_path, "claims.four.epsilon=0.3").audits[0]
     assert len(alone.trials) <= len(result.audits[0].trials) < 160
     assert verify(result, load_catalog()) == ()
 
 
-def test_a_result_with_fewer_trials_than_decide_does_not_follow(tmp_path: Path) -> None:
-    result = audited(tmp_path)
+def test_a_result_with_fewer_trials_than_decide_does_not_follow(stopped):
+    result, _ = stopped
     audit = result.audits[0]
     for changes in ({"planned_trials": 160}, {"trials": audit.trials[:16]}, {"notes": ()}):
         edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, **changes),))

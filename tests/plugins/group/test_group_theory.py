@@ -121,16 +121,6 @@ def test_pairs_have_the_better_of_two_bounds(steps: int, sigma: float, epochs: i
     assert low <= found.lower <= found.upper <= high
 
 
-def test_phases_of_several_schemes_compose() -> None:
-    poisson = phase_of(10, 1, 3.0, 5).replace(sampling=FrozenMap({"scheme": "poisson", "rate": 0.1}))
-    alone, both = (
-        theory.group_epsilons(phases, 2, 100, [1e-5], "remove")[0]
-        for phases in ([phase_of(10, 1, 3.0, 5)], [phase_of(10, 1, 3.0, 5), poisson])
-    )
-    assert alone.lower < both.lower <= both.upper
-    assert alone.upper < both.upper
-
-
 @pytest.mark.parametrize(
     ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
 )
@@ -329,25 +319,6 @@ def test_no_records_leak_more(x: list[float], size: int, data: st.DataObject) ->
     absent, present = (epoch_laws(phase, x[:n], y[:n], [], grid) for n in (len(x) - size, len(x)))
     for direction, found in zip(("remove", "add"), divergences(present, absent, grid, epsilon), strict=True):
         assert found <= certified(phase, size, epsilon, direction).upper + 1e-3
-
-
-@pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
-def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
-    axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
-    z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
-
-    def density(mean: Array) -> Array:
-        apart = np.square(z - mean[:, None, None, None]).sum(axis=0)
-        law: Array = np.exp(-0.5 * apart / sigma**2) / (2.0 * math.pi * sigma**2) ** 1.5
-        return law
-
-    present, absent = sum(density(one) for one in sets(3, 2)) / 3.0, density(np.zeros(3))
-    cell = (axis[1] - axis[0]) ** 3
-    for direction, (p, q) in (("remove", (present, absent)), ("add", (absent, present))):
-        delta = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
-        found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
-        assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
-        assert delta > 0.6 * found.upper
 
 
 @pytest.mark.parametrize("steps", [1, 9, 40])

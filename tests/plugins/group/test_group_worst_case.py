@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -38,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
         {"id": "one", "kind": "approx-dp", "epsilon": 10.0, "delta": 1e-5},
         {"id": "mu", "kind": "gdp", "mu": 0.2, "refuted_by": "attack", "expect": "refuted"},
     ],
-    "audit": {"method": "many-run", "canary": {"space": "input", "kind": "blank"}, "runs": 200, "seed": 2},
+    "audit": {"method": "many-run", "canary": {"space": "input", "kind": "blank"}, "runs": 100, "seed": 2},
 }
 
 
@@ -114,19 +113,6 @@ def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: t
     assert [d.path for d in found] == [path]
     with pytest.raises(SpecError, match="'worst' is not a valid initial"):
         spec(model={"kind": "linear", "initial": "worst"})
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("mu", [0.0, 1.0, 2.0])
-def test_mu_of_many_runs_is_below_the_truth(mu: float) -> None:
-    """400 sets of 100 runs: at most 5% exceed the truth; more than 7.9% has probability 1/100 (binomial)."""
-    rng, one, above = np.random.default_rng(int(10 * mu)), spec(), 0
-    for _ in range(400):
-        coins = rng.integers(0, 2, 100)
-        ordered = coins[np.argsort(rng.normal(size=100) + mu * coins)]
-        (finding,) = mu_of_runs(one, 40, 1, "".join(map(str, ordered)))
-        above += finding.value > mu
-    assert above <= 0.079 * 400
 
 
 def test_mu_of_many_runs_says_what_it_is() -> None:

@@ -42,7 +42,7 @@ def random_encoder(random: np.random.Generator) -> EncoderOptions:
     return options(kind, bands=int(random.integers(1, 6)), coefficients=coefficients if kind == "banded" else ())
 
 
-@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(20, 100))])
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(20, 40))])
 def test_sensitivities_contain_the_largest_change_of_all_sets(seed: int) -> None:
     random = np.random.default_rng(seed)
     steps, separation = int(random.integers(1, 9)), int(random.integers(1, 5))
@@ -95,7 +95,7 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
     return np.diag(np.linalg.norm(matrix, axis=0))
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(8, 100))])
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(8, 24))])
 def test_cyclic_poisson_contains_the_divergence_of_explicit_pairs(seed: int) -> None:
     """Three steps with one slot or two: exact if columns do not overlap, else between explicit pairs and Theorem M3."""
     random = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def test_adaptive_gradients_stay_below_the_bound_of_overlapping_columns() -> Non
 
 
 @pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
-@pytest.mark.parametrize(("steps", "bins", "bands"), [(2, 2, 1), (2, 2, 2), (3, 3, 2), (4, 2, 2), (4, 4, 2), (6, 3, 1)])
+@pytest.mark.parametrize(("steps", "bins", "bands"), [(2, 2, 2), (3, 3, 2), (4, 2, 2), (6, 3, 1)])
 def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps: int, bins: int, bands: int) -> None:
     case = schedule(options("square-root", bands=bands), steps, 1.3, scheme=scheme, separation=bins)
     (interval,) = epsilons(case, 1, [0.02])

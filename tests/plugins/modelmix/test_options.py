@@ -69,7 +69,6 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         (["M.reduction=sum", "M.mixing.threshold=0.1"], "bad-value", "M.mixing.threshold", "warning"),
         (["M.noise_multiplier=0"], "no-noise", "M.noise_multiplier", "warning"),
         (["M.mixing.relative_to=absolute", DECAY], "unsupported", "M.mixing.relative_to", "error"),
-        (["M.learning_rate=0.2", DECAY], "conflicting-key", "training.schedule", "error"),
         (["audit.canary=null"], "missing-key", "audit", "error"),
         (["audit.canary.kind=one-hut"], "unsupported", "audit.canary.kind", "error"),
         (["audit.canary.count=69"], "bad-value", "audit.canary.count", "error"),

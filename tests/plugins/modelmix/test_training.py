@@ -183,11 +183,11 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
     assert np.divide(rule.thresholds, rule.rates) == pytest.approx([2.0] * 4)
     assert rule.rates[3] < rule.rates[0]
     phases = [
-        FrozenMap({"steps": 2, "learning_rate": 0.5, "mixing": {"threshold": 2.0, "relative_to": "absolute"}}),
-        FrozenMap({"steps": 2, "learning_rate": 0.1, "mixing": {"threshold": 3.0, "relative_to": "absolute"}}),
+        FrozenMap({"steps": 2, "mixing": {"threshold": threshold, "relative_to": "absolute"}})
+        for threshold in (2.0, 3.0)
     ]
     rule = rules_of(phases, {"learning_rate": 9.0}, 1.0, layout, "cpu")
-    assert list(zip(rule.rates, rule.thresholds, strict=True)) == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
+    assert list(zip(rule.rates, rule.thresholds, strict=True)) == [(9.0, 2.0)] * 2 + [(9.0, 3.0)] * 2
 
 
 def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
@@ -218,11 +218,11 @@ def lower_of(spec: Spec) -> float:
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["one-hot", pytest.param("spread", marks=pytest.mark.slow)])
 def test_the_attack_covers(tmp_path: Path, kind: str) -> None:
-    # Of 40 seeds at 95 % at most 7 may be above a bound that holds: more are less likely than 1e-3.
+    # Of 20 seeds at 95 % at most 5 may be above a bound that holds: more are less likely than 1e-3.
     shared = (f"audit.canary.kind={kind}", "audit.twins=null")
     upper = upper_of(spec_of(tmp_path, *shared))
-    lower = [lower_of(spec_of(tmp_path, f"audit.seed={seed}", *shared)) for seed in range(40)]
-    assert sum(value > upper for value in lower) <= 7
+    lower = [lower_of(spec_of(tmp_path, f"audit.seed={seed}", *shared)) for seed in range(20)]
+    assert sum(value > upper for value in lower) <= 5
 
 
 KINDS = {

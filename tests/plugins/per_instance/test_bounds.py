@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, hypergeom
 from support import per_instance_brute as brute
-from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
+from support.per_instance_brute import Chain, chain_bound, discrete, integer_divergence, largest_mean_change
 
 from dpspec.contract import FrozenMap
 from dpspec_per_instance import bounds, findings, statements
 from dpspec_per_instance.bounds import Composer, StepTable, entropic_mean, exponents, step_divergence
 from dpspec_per_instance.findings import above, quantile_place
-from dpspec_per_instance.statements import MISPRINT, printed_order
 
 MECHANISM = {
     "noise_multiplier": 0.9,
@@ -35,12 +34,12 @@ def mechanism(**changes):
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(("rate", "sigma"), [(0.05, 0.8665), (128 / 60000, 0.469), (0.5, 3.0), (1.0, 2.0)])
 def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, sigma):
-    """1280 orders and norms each: above by at most 2% where the divergence does not jump, and never below."""
+    """640 orders and norms each: above by at most 2% where the divergence does not jump, and never below."""
     table = StepTable(rate, sigma, 1.3, 40.0, direction)
     rng = np.random.default_rng(0)
     sizes = np.concatenate([[0.0, 1.0], rng.uniform(0.01, 1.0, 62)])
     excess = []
-    for order in np.concatenate([[1.3, 40.0], rng.uniform(1.3, 40.0, 18)]):
+    for order in np.concatenate([[1.3, 40.0], rng.uniform(1.3, 40.0, 8)]):
         truth = np.append(0.0, (order - 1.0) * step_divergence(order, rate, sizes[1:] / sigma, direction))
         found = table.row(float(order))[table.places(sizes)]
         assert np.all(found >= truth * (1 - 1e-10))
@@ -216,9 +215,9 @@ def _random(rng):
 
 
 def test_theorem_3_2_is_never_below_the_truth():
-    """200 random mini-batches, both rules, both directions, whole and real orders: no violation."""
+    """80 random mini-batches, both rules, both directions, whole and real orders: no violation."""
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(80):
         others, record, q, sigma, rule = _random(rng)
         largest = largest_mean_change(abs(record), np.abs(others - record)) if rule == "mean" else abs(record)
         present, absent = brute.pair(others, record, q, rule)
@@ -230,6 +229,13 @@ def test_theorem_3_2_is_never_below_the_truth():
 
 
 NEAR = 6e-8
+
+
+def printed_order(order, p, turns):
+    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
+    for _ in range(turns):
+        order = p / (p - 1) * order - 1 / p
+    return order
 
 
 def _printed(first, second, order, p):
@@ -270,11 +276,11 @@ def _random_chain(rng, steps):
 
 
 def test_random_chains_are_never_above_the_bound_and_the_wrong_variants_are():
-    """800 chains, no violation. The second argument's expectation and orders
+    """300 chains, no violation. The second argument's expectation and orders
     reversed in time both fall below the truth, and the printed recursion never below the repaired one."""
     rng = np.random.default_rng(3)
     below = {"second argument": 0, "reversed": 0}
-    for _ in range(800):
+    for _ in range(300):
         n = int(rng.integers(2, 5))
         first, second = _random_chain(rng, n), _random_chain(rng, n)
         order, p = float(rng.choice([1.5, 2.0, 4.0])), float(rng.choice([1.3, 2.0, 3.0 * n, 50.0]))
@@ -287,7 +293,6 @@ def test_random_chains_are_never_above_the_bound_and_the_wrong_variants_are():
         below["reversed"] += chain_bound(first, second, first, e.orders[::-1], e.weights[::-1]) < truth * (1 - 1e-9)
     assert below["second argument"] >= 5
     assert below["reversed"] >= 3
-    assert not MISPRINT.refuted
 
 
 def test_orders_stay_near_with_the_exponent_of_the_paper():
@@ -389,27 +394,6 @@ def test_confidence_bounds_hold_as_often_as_they_say():
     assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
     assert bounds.confidence_upper_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize(
-    ("order", "p", "orders", "truth", "bound", "printed", "ordinary", "reverse", "reverse_bound"),
-    [
-        (2, 2.0, (5, 3, 2), 0.062130383, 0.098243955, 0.11868197, 0.73426982, 0.34581485, 0.52527605),
-        (4, 9.0, (4.796875, 4.375, 4), 0.084098895, 0.69439496, 0.69673230, 0.89195384, 1.2521424, 2.1459630),
-    ],
-)
-def test_three_steps(order, p, orders, truth, bound, printed, ordinary, reverse, reverse_bound):
-    """R14."""
-    first = Chain((0.98, 0.02), ((0.9, 0.1), (0.3, 0.7)), ((0.5, 0.5), (0.05, 0.95)))
-    second = Chain((0.97, 0.03), ((0.88, 0.12), (0.6, 0.4)), ((0.48, 0.52), (0.4, 0.6)))
-    e = exponents(order, 3, p)
-    assert e.orders == pytest.approx(orders, rel=1e-12)
-    assert float(discrete(order, first.paths(), second.paths())) == pytest.approx(truth, rel=NEAR)
-    assert chain_bound(first, second, first, e.orders, e.weights) == pytest.approx(bound, rel=NEAR)
-    assert _printed(first, second, order, p) == pytest.approx(printed, rel=NEAR)
-    assert classical(first, second, order) == pytest.approx(ordinary, rel=NEAR)
-    assert float(discrete(order, second.paths(), first.paths())) == pytest.approx(reverse, rel=NEAR)
-    assert chain_bound(second, first, second, e.orders, e.weights) == pytest.approx(reverse_bound, rel=NEAR)
 
 
 class _Descent:

@@ -155,13 +155,3 @@ def test_steps_without_noise_show_the_record_whenever_it_is_drawn() -> None:
 def test_no_effect_leaves_guessing() -> None:
     leak = Leakage((Steps(noise="gaussian", effect=0.0, rate=0.5, count=100),))
     assert [interval.upper for interval in leak.gammas([1e-7, 0.1, 1.0])] == pytest.approx([1e-7, 0.1, 1.0], rel=1e-12)
-
-
-def test_the_prior_at_which_gamma_reaches_a_value_is_its_inverse() -> None:
-    for phases in (BY_NAME["G1"].phases, BY_NAME["L3"].phases):
-        leak = Leakage(phases)
-        prior = leak.prior(0.5)
-        assert leak.gammas([prior.lower])[0].upper == pytest.approx(0.5, rel=1e-9)
-    shown = Leakage((Steps(noise="gaussian", effect=math.inf, rate=0.1, count=10),))
-    assert shown.prior(0.5).upper == 0.0
-    assert shown.gammas([shown.prior(0.9).lower])[0].upper == pytest.approx(0.9)

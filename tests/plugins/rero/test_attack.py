@@ -115,9 +115,7 @@ LAPLACE_CASE = ("planted", 8, 0.2, [*LAPLACE, "mechanism.scale=0.2"], 32)
     ("source", "candidates", "noise", "how", "count"),
     [
         ("all", 8, 0.5, [], 64),
-        ("all", 8, 0.8, [], 64),
         ("all", 8, 1.5, [], 64),
-        ("planted", 32, 0.6, [], 96),
         ("planted", 32, 1.0, [], 96),
         pytest.param(*LAPLACE_CASE, marks=pytest.mark.ci),
     ],
