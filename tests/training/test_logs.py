@@ -71,16 +71,16 @@ def test_the_residual_log_measures_noise_alone(make_job):
     """Near full batches, free directions contain the noise alone, without the canaries."""
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups.planted(directions, torch.arange(20) < 10, 3, 10.0)
-    job = make_job(steps=200, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
+    job = make_job(steps=60, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
     watcher, whole = ProjectionObserver(job, directions), SeenRun()
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher, whole)))
     noise = np.stack(whole.noise).astype(np.float64)
     log = watcher.log
-    assert len(log.rows) == 200
+    assert len(log.rows) == 60
     assert np.allclose(log.coordinates, (noise**2).sum(0) / 1.5**2, rtol=1e-3)
     layers, start = {name: (total, size) for (name, size), total in zip(log.parts, log.layers, strict=True)}, 0
-    assert log.seen == 200
+    assert log.seen == 60
     for name, parameter in job.model.named_parameters():
         part = (noise[:, start : start + parameter.numel()] ** 2).sum(1) / 1.5**2
         assert layers[name] == pytest.approx((part.sum(), parameter.numel()), rel=1e-2)
@@ -90,7 +90,7 @@ def test_the_residual_log_measures_noise_alone(make_job):
     free = noise - noise @ basis.T @ basis
     assert np.allclose(np.stack(log.rows), free, atol=1e-3)
     drift, pull, rounding = np.array(log.along).T
-    assert abs(drift.sum()) < 5 * 1.5 * 200**0.5
+    assert abs(drift.sum()) < 5 * 1.5 * 60**0.5
     assert pull.min() > 1.0
     assert 0.0 < rounding.max() < 1e-3
 

@@ -53,19 +53,6 @@ def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     assert flat._examples.together == (together and not vmapped)
 
 
-@pytest.mark.parametrize("name", ["dense", "convolutions", "table", "used twice", "coupled"])
-def test_squares_are_those_of_the_gradients(name):
-    model, x, y, _, _ = made(name)
-    flat = FlatModel(model)
-    flat.look(flat.initial(), x, y)[0]
-    parameters = flat.layout.unflatten(flat.initial())
-    gradients, outputs = flat._examples.gradients(parameters, x, y)
-    squares, again = flat._examples.squares(parameters, x, y)
-    assert squares.keys() == gradients.keys()
-    assert all(torch.equal(squares[n], gradients[n].squares()) for n in gradients)
-    assert torch.equal(outputs, again)
-
-
 def twice():
     body = nn.Linear(6, 6)
     return nn.Sequential(body, nn.Tanh(), body, nn.Linear(6, 3))

@@ -164,8 +164,7 @@ def watched(make_job, runs, **changes):
     return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
 
 
-@pytest.mark.parametrize("trainer", [NativeTrainer(), InTurn()])
-@pytest.mark.parametrize("clip_norm", [0.3, 50.0])
+@pytest.mark.parametrize(("trainer", "clip_norm"), [(NativeTrainer(), 0.3), (InTurn(), 50.0)])
 def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
     jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
     for job in jobs:
@@ -182,23 +181,22 @@ def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
 
 
 def test_chunks_of_runs_and_records_change_nothing(make_job):
-    _, watchers = watched(make_job, 5)
+    _, watchers = watched(make_job, 3)
     whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
-    states = torch.randn(5, 63, generator=torch.Generator().manual_seed(0))
+    states = torch.randn(3, 63, generator=torch.Generator().manual_seed(0))
     found = whole._all(states, 0.5)
-    for size in (1, 3, 8):
+    for size in (1, 8):
         pieces._model.chunk = lambda how, size=size: size
         for one, other in zip(found, pieces._all(states, 0.5), strict=True):
             assert torch.allclose(one.sum, other.sum, atol=1e-4)
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
 
-@pytest.mark.parametrize("room", [1, 7, 60])
-def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch, room):
+def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
     whole, refused = StackedModel.add_clipped, []
 
     def cramped(self, sums, states, x, y, inside, how):
-        if inside.numel() > room:
+        if inside.numel() > 7:
             refused.append(inside.numel())
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return whole(self, sums, states, x, y, inside, how)

@@ -77,7 +77,7 @@ def test_impossible_arguments_are_refused(bad: tuple[float, int]) -> None:
         noise_tests.lower_tail(*bad)
 
 
-@pytest.mark.parametrize(("width", "steps"), [(18, 2), (5, 4), (34, 20)])
+@pytest.mark.parametrize(("width", "steps"), [(18, 2), (5, 4)])
 def test_p_values_of_the_correlation_hold_where_pairs_are_few(width: int, steps: int) -> None:
     """By the normal law they did not: 18 pairs reached 1e-4 four times too often."""
     rng = np.random.default_rng(0)
@@ -319,7 +319,7 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
 
 
 def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
-    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(3000, 0)])
+    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
     for level in (0.3, 0.1, 0.01):
         assert (p <= level).mean() <= level
     assert p.min() < 0.5

@@ -119,7 +119,7 @@ def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
 def test_independent_batches_pass(lag: int, scheme: str) -> None:
     rng = np.random.default_rng(7)
     p = []
-    for _ in range(200):
+    for _ in range(60):
         coins = rng.random((25, 60))
         batches = coins < 0.2 if scheme == "poisson" else np.argsort(coins, axis=1) < 12
         p.append(sampling.overlap(lag, *overlaps(batches, lag), 0.2).p_value)
@@ -144,7 +144,7 @@ def test_an_order_that_is_gone_through_does_not() -> None:
     assert even.measured < 0.1
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
 @example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
 def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(
