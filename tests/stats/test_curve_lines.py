@@ -122,10 +122,9 @@ def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple
             assert max(rising, flat) >= bound - 1e-9
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 2.5])
-@pytest.mark.parametrize("canaries", [100, 250])
-def test_the_estimate_is_centered_on_mu(mu: float, canaries: int) -> None:
-    found = [curve_lines.estimate_mu([ranked_coins(mu, canaries, seed)]) for seed in range(400)]
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.5])
+def test_the_estimate_is_centered_on_mu(mu: float) -> None:
+    found = [curve_lines.estimate_mu([ranked_coins(mu, 250, seed)]) for seed in range(400)]
     assert np.median(found) == pytest.approx(mu, abs=0.12)
 
 

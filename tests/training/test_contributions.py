@@ -50,6 +50,7 @@ class Dense:
         self.count, self.gradients = canaries.count, canaries.gradients
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("spread", [0.0, 0.4])
 @pytest.mark.parametrize("clip_norm", [0.3, 20.0])
 def test_sparse_sums_are_dense_sums(make_model, rows, clip_norm, spread):
@@ -151,6 +152,7 @@ def choices(job: TrainingJob, user: int, most: int, clip_norm: float) -> list[Te
     return [clipped(rows[list(chosen)].mean(0), clip_norm) for chosen in sets]
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("clip_norm", [0.3, 100.0])
 def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, clip_norm: float) -> None:
     job = of_users({"records_per_user": 4}, clip_norm=clip_norm)
@@ -176,6 +178,7 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
     assert sum(alone[way] for way in ways) == 12000
 
 
+@pytest.mark.rounding
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
 def test_no_user_exceeds_the_clip_norm_for_any_records(
@@ -222,6 +225,7 @@ def _plain_job() -> TrainingJob:
     )
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) -> None:
     job = of_users(clip_norm=0.2)
@@ -304,6 +308,7 @@ def test_memory_does_not_grow_with_the_batch(make_model, rows):
     assert large < rows("cnn", 2000)[0].nbytes / 4
 
 
+@pytest.mark.rounding
 @pytest.mark.usefixtures("small_pieces")
 def test_the_sum_is_that_of_all(make_model, rows):
     x, y = rows("cnn", 700)
@@ -390,6 +395,7 @@ def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals
     return watcher
 
 
+@pytest.mark.rounding
 def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> None:
     """Along the update itself, without an error probability."""
     asked, sampled = (watched(make_job, sample, 12) for sample in (None, Sample(40, 3)))
@@ -491,6 +497,7 @@ def test_mean_and_spread_are_exact(records):
         assert known.spread(sampler) == pytest.approx(float(weights.double() @ distance), rel=1e-6)
 
 
+@pytest.mark.rounding
 def test_one_step_on_users_adds_up(of_users: Any) -> None:
     found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
     assert found is not None

@@ -67,6 +67,7 @@ def test_laplace_noise_is_not_compared_with_a_gaussian(make_job):
     assert watcher.log.rows == []
 
 
+@pytest.mark.rounding
 def test_the_residual_log_measures_noise_alone(make_job):
     """Near full batches, free directions contain the noise alone, without the canaries."""
     directions = SignBlocks(63, 20, seed=0)
@@ -106,6 +107,7 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     assert abs(drift) < 1e-2 * pull
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
 def test_logs_go_on_where_they_were(make_job, stop):
     """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
@@ -141,6 +143,7 @@ def logged(job):
     return log, log.evidence(job)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_as_declared(make_job, kind):
     job = make_job(options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": kind}}))

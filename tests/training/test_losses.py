@@ -17,6 +17,8 @@ from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, huber, squared_error
 from dpspec.training.measure.residuals import Residuals
 
+pytestmark = pytest.mark.rounding
+
 
 def softmax_entropy(outputs, target, smoothing=0.0):
     total = mpmath.fsum(mpmath.exp(o) for o in outputs)

@@ -52,6 +52,7 @@ COSINE = {"learning_rate": 0.1, "reduction": "mean", "schedule": {"kind": "cosin
 FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_size": 4}}
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize(
     ("phases", "optimizer"),
     [
@@ -62,8 +63,9 @@ FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_si
                 {"scheme": "fixed", "batch_size": 9},
                 {"scheme": "full"},
                 {"scheme": "shuffled", "batch_size": 17},
-                {"scheme": "poisson", "rate": 0.01},
                 {"scheme": "poisson", "rate": 1e-12},
+                {"scheme": "truncated-poisson", "rate": 0.4, "max_batch": 9},
+                {"scheme": "random-allocation", "epoch_steps": 5},
             )
         ),
         ([{"clipping": {"scheme": "truncated", "coordinate_bound": 0.02}}], None),
@@ -78,6 +80,7 @@ def test_every_run_is_its_own(make_job, make_model, phases, optimizer):
     compare(jobs_of(make_job, make_model, phases=tuple(FrozenMap({**first, **p}) for p in phases), **changes))
 
 
+@pytest.mark.rounding
 def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
     directions, jobs = SignBlocks(63, 20, seed=0), []
     for run, job in enumerate(jobs_of(make_job, make_model, clip_norm=0.5)):
@@ -130,6 +133,7 @@ def observe(job):
     return seen
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1.0), ("mean", 10.0)])
 @pytest.mark.parametrize("clip_norm", [0.05, 0.5, 100.0])
 def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, clip_norm):

@@ -45,6 +45,7 @@ def options(sampler="poisson", **changes):
     return FrozenMap({"learning_rate": 0.5, "reduction": "mean", "sampler": sampler, **changes})
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("optimizer", [{"kind": "sgd"}, {"kind": "momentum", "momentum": 0.8}, {"kind": "adam"}])
 def test_without_chance_it_trains_as_native_does(make_job, make_model, reduction, optimizer):

@@ -26,6 +26,8 @@ from dpspec.training.gradients.persample import (
 )
 from dpspec.training.loop.contributions import RecordsAndCanaries
 
+pytestmark = pytest.mark.rounding
+
 
 def close(a, b):
     return torch.allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -45,6 +45,7 @@ def checks(found: Any) -> list[Any]:
     return [one for one in made if one.assumption == "data-independent-hyperparameters"]
 
 
+@pytest.mark.rounding
 @settings(max_examples=10, deadline=None)
 @given(
     records=st.integers(4, 60),
@@ -71,6 +72,7 @@ def test_a_right_job_is_never_rejected(
     assert found.random < 1e-4
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "backend", [dependent.Divisor, dependent.Normalisation, dependent.ClipNorm, dependent.LearningRate]
@@ -134,6 +136,7 @@ def test_sums_of_half_precision_are_no_dependence() -> None:
     assert check.p_value == 1.0
 
 
+@pytest.mark.rounding
 def test_what_rounding_hides_is_not_tested() -> None:
     made = job(options=FrozenMap({"learning_rate": 1e-6, "reduction": "mean"}))
     (check,) = checks(replayed_step(dependent.Divisor(), made))

@@ -22,6 +22,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("options", [None, MOMENTUM])
 def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
     directions = SignBlocks(63, 20, seed=0)
@@ -60,6 +61,7 @@ def test_planted_records_are_expected_in_the_observed_steps(make_job):
 LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("options", [LOST, MOMENTUM])
 def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):
     """At a learning rate of 1e-9 no update changes a float32 parameter, and the check reports that."""

@@ -31,6 +31,7 @@ def excess(seen, sigma):
     return (1.0 - seen.directions.count / seen.directions.parameters) * float(seen.spread.sum()) / sigma**2
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize(
     "options",
     [
@@ -81,6 +82,7 @@ def test_phases_are_measured_each_in_its_own_units(make_job):
     assert float(seen.squares[:40].max()) < 1e-4
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
     """A float32 model rounds small updates away, although the noise was added."""
@@ -142,6 +144,7 @@ def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, ma
     assert torch.equal(seen.projections, plain.projections)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("scheme", [{"scheme": "poisson", "rate": 0.2}, {"scheme": "full"}])
 def test_residuals_given_the_batches_are_the_noise(make_job, scheme):
     """For any sampling, each residual has the length of the added noise, and the expected spread is zero."""

@@ -77,6 +77,7 @@ def slow(job, canaries, copies, saw):
     return scores
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "full"}])
 def test_scores_are_the_slow_likelihood_ratios(make_job, sampling):
     copies = np.array([1, 1, 3, 2])

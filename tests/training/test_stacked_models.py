@@ -16,6 +16,8 @@ from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.measure.residuals import SharedPopulations
 from dpspec.training.measure.scores import ProjectionObserver
 
+pytestmark = pytest.mark.rounding
+
 RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
 
 
