@@ -68,7 +68,7 @@ def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, opt
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
     sampling = {"scheme": "poisson", "rate": 0.5}
-    job = replace(make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
+    job = replace(make_job(steps=150, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
     seen = ProjectionObserver(job, directions)
     NativeTrainer().train(replace(job, observers=(seen,)))
 

@@ -57,9 +57,9 @@ def test_noise_scale_from_outside(make_job, sampling):
     """With sampling and canaries the noise is still measured in free directions, with a known sampling variance."""
     directions = SignBlocks(63, 20, seed=0)
     groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
-    seen, *_ = audited(make_job(canaries=groups, steps=160, noise_multiplier=1.5, sampling=sampling), directions)
+    seen, *_ = audited(make_job(canaries=groups, steps=100, noise_multiplier=1.5, sampling=sampling), directions)
     scale = seen.noise_scale()
-    assert scale.degrees == 43 * 160
+    assert scale.degrees == 43 * 100
     assert scale.statistic > chi2.ppf(1e-6, scale.degrees)
     added = excess(seen, 1.5)
     assert added > 0
@@ -68,7 +68,7 @@ def test_noise_scale_from_outside(make_job, sampling):
     # Canary directions contain the groups: their mean is members * inclusion, in clip norms.
     inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
     planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
-    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (160 * 10) ** 0.5
+    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (100 * 10) ** 0.5
     assert float(planted) == pytest.approx(3 * inclusion, abs=5 * deviation)
     assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
 
