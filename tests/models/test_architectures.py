@@ -141,6 +141,7 @@ def test_padding_is_neither_attended_to_nor_averaged_over() -> None:
     assert torch.isfinite(model(torch.zeros(1, 6))).all()
 
 
+@pytest.mark.rounding
 def test_attention_is_that_of_torch() -> None:
     ours = Transformer(SMALL, FACTS).build(2)[0].layers[0].double()
     options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}

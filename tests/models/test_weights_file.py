@@ -183,7 +183,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 WHOLE = save({name: t.detach() for name, t in dense().state_dict().items()})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.data())
 def test_damaged_files_are_refused_or_hold_a_model(tmp_path_factory, edits, data) -> None:
     """Whatever single bytes say: an error that is told, or weights of the right names, shapes and types."""

@@ -22,7 +22,6 @@ from dpspec.sampling.shuffled import Shuffled
 from dpspec.sampling.truncated_poisson import TruncatedPoisson
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
-from dpspec.training.loop.contributions import Population
 from dpspec.training.loop.native import NativeTrainer, Schedule
 from dpspec.training.measure.residuals import Residuals
 
@@ -139,16 +138,6 @@ def test_a_record_more_changes_no_other_set(records: int, epoch_steps: int, batc
     assert np.array_equal(less, more[:, :records])
 
 
-def test_one_batch_an_epoch_is_drawn_as_ever() -> None:
-    """Runs that were made before there were several are resumed and verified by their bits."""
-    sampler, source, same = RandomAllocation(50, 7), generator(3, "test"), generator(3, "test")
-    for _ in range(3):
-        seed = torch.randint(2**32, (4,), generator=same, dtype=torch.int64).tolist()
-        steps = np.random.default_rng(seed).integers(7, size=50, dtype=np.int64)
-        for step in range(7):
-            assert sampler.draw(source).tolist() == np.flatnonzero(steps == step).tolist()
-
-
 USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
 
 
@@ -237,15 +226,3 @@ def test_who_is_kept_of_too_many_is_uniform() -> None:
     assert set(kept) == set(pairs)
     expected = len(kept) / len(pairs)
     assert sum((kept.count(pair) - expected) ** 2 for pair in pairs) / expected < chi2.ppf(1 - 1e-6, len(pairs) - 1)
-
-
-@pytest.mark.parametrize("sampler", [TruncatedPoisson(12, 0.5, 5), FixedSize(12, 4), Poisson(12, 0.3)])
-def test_the_spread_of_a_sum_is_what_is_drawn(sampler: TruncatedPoisson | FixedSize | Poisson) -> None:
-    rows = torch.tensor(np.random.default_rng(3).normal(size=(12, 3)) + 0.5)
-    source, draws = generator(2, "test"), 6000
-    sums = torch.stack([rows[sampler.draw(source)].sum(0) for _ in range(draws)])
-    known = Population(rows.sum(0), float(rows.square().sum()))
-    squares = (sums - known.mean(sampler)).square().sum(1)
-    error = float(squares.std()) / draws**0.5
-    assert abs(float(squares.mean()) - known.spread(sampler)) < 5 * error
-    assert (sums.mean(0) - known.mean(sampler)).abs().max() < 5 * float(sums.std(0).max()) / draws**0.5

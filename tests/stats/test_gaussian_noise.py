@@ -161,12 +161,13 @@ def smallest(vectors: np.ndarray) -> float:
 def test_values_and_p_values_are_those_of_the_definitions() -> None:
     n = noise(1100, 5, 1)  # more than one block
     steps, width = n.shape
-    each = {(k, j): float(n[k] @ n[j] / np.linalg.norm(n[j])) for k in range(steps) for j in range(k)}
-    worst = max(each.values(), key=abs)
+    scaled = n @ (n / np.linalg.norm(n, axis=1, keepdims=True)).T
+    pairs = np.tril_indices(steps, -1)
+    worst = max(scaled[pairs], key=abs)
     found = pair_correlation(n, "p")
     assert found.measured == pytest.approx(worst / math.sqrt(width))
-    assert found.p_value == pytest.approx(min(1.0, len(each) * 2 * stats.norm.sf(abs(worst))))
-    sums = {d: sum(each[k, k - d] for k in range(d, steps)) / math.sqrt(steps - d) for d in range(1, steps)}
+    assert found.p_value == pytest.approx(min(1.0, len(pairs[0]) * 2 * stats.norm.sf(abs(worst))))
+    sums = {d: np.trace(scaled, -d) / math.sqrt(steps - d) for d in range(1, steps)}
     distance = max(sums, key=lambda d: abs(sums[d]))
     found = lag_correlation(n, "d")
     assert found.measured == pytest.approx(sums[distance] / math.sqrt((steps - distance) * width))

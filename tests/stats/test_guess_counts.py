@@ -3,7 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
@@ -98,13 +98,6 @@ def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(
     assert np.median(found) > (0.5 if m > 2000 else 0.33) * true
 
 
-def test_the_lower_bound_covers_randomised_response() -> None:
-    epsilon, guesses = 0.8, (5, 10, 20)
-    outcomes = laws(guesses, float(special.expit(epsilon)))
-    missed = math.fsum(c for c, v in outcomes if guess_counts.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
-    assert 0.03 < missed <= 0.1
-
-
 @pytest.mark.parametrize(
     ("guesses", "correct"), [((20, 60, 200), (20, 55, 140)), ((50, 400), (50, 330)), ((10, 20, 30), (10, 20, 30))]
 )
@@ -143,6 +136,7 @@ def test_counts_share_out_guesses_among_trials() -> None:
     assert guess_counts.counts(["10110"], ((0, 2), (3, 3))) == ([2, 5], [1, 2])
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("01", min_size=1, max_size=40), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 60))
 def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
     total = sum(map(len, outcomes))
@@ -180,6 +174,7 @@ def test_counts_that_make_no_sense_are_refused(
         guess_counts.p_value(100, guesses, correct, ((1.0, 0.0),))
 
 
+@settings(max_examples=25, deadline=None)
 @given(
     guesses=st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True).map(sorted),
     shares=st.lists(st.floats(0.5, 1.0), min_size=4, max_size=4),

@@ -3,9 +3,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import stats
 
-from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines, thresholds
 from dpspec.stats.attacks.thresholds import fixed_epsilon_lower, fixed_largest, fixed_p_value
 
@@ -16,10 +15,9 @@ def ranked(mu: float, present: int, absent: int, seed: int) -> str:
     return thresholds.outcomes(scores, np.arange(present + absent) < present)
 
 
-@pytest.mark.parametrize("present", [3, 5])
-def test_it_is_valid_where_scores_say_nothing(present: int) -> None:
+def test_it_is_valid_where_scores_say_nothing() -> None:
     # Enumerate all orders of the runs, which are equally likely.
-    runs = 10
+    runs, present = 10, 3
     orders = [
         "".join("1" if i in chosen else "0" for i in range(runs)) for chosen in combinations(range(runs), present)
     ]
@@ -57,7 +55,7 @@ def test_the_best_threshold_is_one_of_those_tried() -> None:
 
 def test_a_whole_curve_is_one_test() -> None:
     order = ranked(2.0, 100, 100, 5)
-    points = curve_lines.gaussian(0.7)
+    points = ((0.2, 0.08), (0.8, 0.02), (1.6, 0.002))
     assert thresholds.p_value(order, points) == min(thresholds.p_value(order, (point,)) for point in points)
     assert thresholds.p_value(order, ()) == 1.0
 
@@ -114,19 +112,6 @@ def test_lower_bound_inverts_the_p_value(counts: tuple[int, int, int, int], delt
     assert fixed_p_value(*counts, 0.99 * low, delta) < 0.05 < fixed_p_value(*counts, 1.01 * low, delta)
 
 
-def test_p_value_is_the_smallest_level_whose_bounds_exclude_the_null() -> None:
-    counts, epsilon, delta = (60, 60, 50, 4), 1.0, 1e-3
-
-    def excluded(level: float) -> bool:
-        tpr = binomial.lower(counts[2], counts[0], 1 - level / 2)
-        fpr = binomial.upper(counts[3], counts[1], 1 - level / 2)
-        return tpr > math.exp(epsilon) * fpr + delta or 1 - fpr > math.exp(epsilon) * (1 - tpr) + delta
-
-    p = fixed_p_value(*counts, epsilon, delta)
-    assert excluded(p * (1 + 1e-6))
-    assert not excluded(p * (1 - 1e-6))
-
-
 def test_power_is_what_an_attack_without_errors_shows() -> None:
     tpr, fpr = 0.025 ** (1 / 500), 1 - 0.025 ** (1 / 500)
     assert fixed_largest(500, 500, 1e-5, 0.95) == pytest.approx(math.log((tpr - 1e-5) / fpr), rel=1e-9)
@@ -139,11 +124,3 @@ def test_extreme_counts_give_finite_answers() -> None:
     assert fixed_epsilon_lower(0, 0, 0, 0, 0.0, 0.95) == 0.0
     assert fixed_p_value(10, 10, 10, 0, 1e4, 0.0) == 1.0
     assert 0.0 <= fixed_p_value(10**6, 10**6, 10**6, 0, 1.0, 1e-6) < 1e-300
-
-
-def test_lower_bound_covers_randomised_response() -> None:
-    epsilon, n = 1.2, 60
-    q = special.expit(epsilon)
-    mass = np.outer(stats.binom.pmf(range(n + 1), n, q), stats.binom.pmf(range(n + 1), n, 1 - q))
-    low = np.array([[fixed_epsilon_lower(n, n, t, f, 0.0, 0.95) for f in range(n + 1)] for t in range(n + 1)])
-    assert mass[low > epsilon].sum() <= 0.05

@@ -63,6 +63,10 @@ def attention(m, x):
     return m.head(m.attend(h, h, h, need_weights=False)[0].mean(1))
 
 
+def encoder(m, x):
+    return m.head(m.encode(m.table(x.long())).mean(1))
+
+
 def recurrent(m, x):
     h = x.new_zeros(len(x), 4)
     for step in range(x.shape[1]):
@@ -190,6 +194,17 @@ with torch.random.fork_rng():
             Net(attention, table=table, attend=nn.MultiheadAttention(4, 2, batch_first=True), head=head),
             5,
             *("attend.in_proj_weight", "attend.in_proj_bias", "attend.out_proj.weight", "attend.out_proj.bias"),
+        ),
+        "encoder": (
+            Net(
+                encoder,
+                table=table,
+                encode=nn.TransformerEncoderLayer(4, 2, 3, dropout=0.0, batch_first=True, norm_first=True),
+                head=head,
+            ),
+            5,
+            *("encode.self_attn.in_proj_weight", "encode.self_attn.in_proj_bias"),
+            *("encode.self_attn.out_proj.weight", "encode.self_attn.out_proj.bias"),
         ),
         "recurrent": (
             Net(recurrent, cell=nn.GRUCell(2, 4), head=head),

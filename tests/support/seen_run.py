@@ -8,10 +8,9 @@ from dpspec.contract import Observer
 
 
 class SeenRun(Observer):
-    """Events in order, with their values."""
+    """Reports in order, with their values."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, int]] = []
         self.calls: list[tuple[int, str, Tensor]] = []
         self.states: list[Tensor] = []
         self.indices: list[Tensor] = []
@@ -19,7 +18,6 @@ class SeenRun(Observer):
         self.norms: list[Tensor] = []
 
     def _keep(self, kept: list[Tensor], step: int, event: str, value: Tensor) -> None:
-        self.events.append((event, step))
         self.calls.append((step, event, value.clone()))
         kept.append(self.calls[-1][2])
 

@@ -10,14 +10,12 @@ from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
 
-SHAPES: dict[str, tuple[int, ...]] = {"linear": (6,), "mlp": (6,), "cnn": (1, 8, 8)}
+SHAPES: dict[str, tuple[int, ...]] = {"mlp": (6,), "cnn": (1, 8, 8)}
 
 
 def build(kind: str, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if kind == "linear":
-            return nn.Linear(6, 3)
         if kind == "mlp":
             return nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 3))
         return nn.Sequential(
@@ -35,11 +33,6 @@ def build(kind: str, seed: int = 0) -> nn.Module:
 @pytest.fixture
 def make_model() -> Callable[..., nn.Module]:
     return build
-
-
-@pytest.fixture(params=list(SHAPES))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ def test_groups_that_make_no_sense(make, message):
         make(SignBlocks(30, 5, seed=0))
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("chunk", [1, 1024])
 def test_canaries_are_clipped_with_the_rest(make_model, rows, chunk):
     x, y = rows("mlp", 10)
@@ -100,6 +101,7 @@ def test_gradients_of_the_wrong_shape_are_refused(make_job):
         NativeTrainer().train(make_job(canaries=Short(), sampling={"scheme": "full"}))
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("clip_norm", [0.2, 3.0])
 def test_groups_show_in_the_released_models(make_job, clip_norm):
     """Without noise and with everything drawn, a group of k adds exactly k clip norms to its own projection."""

@@ -62,9 +62,7 @@ def equal(first, second):
 PHASES = phase_of("shuffled", 13, 1.0, 0.5, batch_size=17), phase_of("poisson", 7, 2.0, 0.7, rate=0.3)
 ALLOCATED = phase_of("random-allocation", 15, 1.0, 0.5, epoch_steps=5, batches_per_epoch=2)
 RUNS = {
-    "allocated": ({}, (ALLOCATED, phase_of("poisson", 5, 2.0, 0.7, rate=0.3))),
-    "sgd": ({}, None),
-    "momentum": ({"optimizer": {"kind": "momentum"}, "schedule": {"kind": "cosine", "warmup": 4}}, None),
+    "allocated": ({"schedule": {"kind": "cosine"}}, (ALLOCATED, phase_of("poisson", 5, 2.0, 0.7, rate=0.3))),
     "decay": ({"optimizer": {"kind": "momentum", "weight_decay": 0.1}}, PHASES),
 }
 
@@ -72,8 +70,7 @@ RUNS = {
 def made(make_job, name, **changes):
     options, phases = RUNS[name]
     options = FrozenMap({"learning_rate": 0.5, "reduction": "mean", **options})
-    chosen = {"phases": phases} if phases else {"steps": STEPS}
-    return make_job(options=options, **chosen, **changes)
+    return make_job(options=options, phases=phases, **changes)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -15,8 +15,8 @@ from dpspec.training.gradients.flat_model import (
 )
 
 
-def test_order_and_round_trip(kind, make_model):
-    model = make_model(kind)
+def test_order_and_round_trip(make_model):
+    model = make_model("cnn")
     vector = flatten(model)
     assert torch.equal(vector, torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert len(vector) == Layout.of(model).size
@@ -35,9 +35,9 @@ def test_places_are_those_of_tied_parameters_too():
     assert trained(model) == {"0.weight": "0.weight", "0.bias": "0.bias", "2.weight": "0.weight"}
 
 
-def test_wrong_sizes_are_refused(make_model):
+def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="21 parameters"):
-        load(make_model("linear"), torch.zeros(20))
+        load(nn.Linear(6, 3), torch.zeros(20))
     with pytest.raises(ValueError, match="no trainable parameters"):
         Layout.of(nn.ReLU())
 

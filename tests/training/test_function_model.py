@@ -9,6 +9,8 @@ from dpspec.contract import Facts, FrozenMap, ModelError
 from dpspec.contract.parts import PARTS
 from dpspec.training.function_model import FunctionModel
 
+pytestmark = pytest.mark.rounding
+
 FACTS = Facts(records=100, features=6, classes=3, shape=(6,), digest="0")
 
 

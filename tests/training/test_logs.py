@@ -67,20 +67,21 @@ def test_laplace_noise_is_not_compared_with_a_gaussian(make_job):
     assert watcher.log.rows == []
 
 
+@pytest.mark.rounding
 def test_the_residual_log_measures_noise_alone(make_job):
     """Near full batches, free directions contain the noise alone, without the canaries."""
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups.planted(directions, torch.arange(20) < 10, 3, 10.0)
-    job = make_job(steps=200, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
+    job = make_job(steps=60, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
     watcher, whole = ProjectionObserver(job, directions), SeenRun()
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher, whole)))
     noise = np.stack(whole.noise).astype(np.float64)
     log = watcher.log
-    assert len(log.rows) == 200
+    assert len(log.rows) == 60
     assert np.allclose(log.coordinates, (noise**2).sum(0) / 1.5**2, rtol=1e-3)
     layers, start = {name: (total, size) for (name, size), total in zip(log.parts, log.layers, strict=True)}, 0
-    assert log.seen == 200
+    assert log.seen == 60
     for name, parameter in job.model.named_parameters():
         part = (noise[:, start : start + parameter.numel()] ** 2).sum(1) / 1.5**2
         assert layers[name] == pytest.approx((part.sum(), parameter.numel()), rel=1e-2)
@@ -90,7 +91,7 @@ def test_the_residual_log_measures_noise_alone(make_job):
     free = noise - noise @ basis.T @ basis
     assert np.allclose(np.stack(log.rows), free, atol=1e-3)
     drift, pull, rounding = np.array(log.along).T
-    assert abs(drift.sum()) < 5 * 1.5 * 200**0.5
+    assert abs(drift.sum()) < 5 * 1.5 * 60**0.5
     assert pull.min() > 1.0
     assert 0.0 < rounding.max() < 1e-3
 
@@ -106,6 +107,7 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     assert abs(drift) < 1e-2 * pull
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
 def test_logs_go_on_where_they_were(make_job, stop):
     """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
@@ -141,6 +143,7 @@ def logged(job):
     return log, log.evidence(job)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_as_declared(make_job, kind):
     job = make_job(options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": kind}}))

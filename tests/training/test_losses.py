@@ -8,14 +8,17 @@ from itertools import pairwise
 import mpmath
 import pytest
 import torch
+from support.seen_run import SeenRun
 from torch import nn
 
-from dpspec.contract import ModelError, Observer
+from dpspec.contract import ModelError
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, huber, squared_error
 from dpspec.training.measure.residuals import Residuals
+
+pytestmark = pytest.mark.rounding
 
 
 def softmax_entropy(outputs, target, smoothing=0.0):
@@ -66,8 +69,8 @@ LOSSES = {"squared": squared_error, "smooth": partial(cross_entropy, label_smoot
 
 
 @pytest.mark.parametrize("name", [*LOSSES, *REAL])
-def test_gradients_of_a_record_equal_autograd_by_every_path(name, kind, make_model, rows):
-    model, (x, y), loss = make_model(kind), rows(kind, 7), {**LOSSES, **REAL}[name]
+def test_gradients_of_a_record_equal_autograd_by_every_path(name, make_model, rows):
+    model, (x, y), loss = make_model("mlp"), rows("mlp", 7), {**LOSSES, **REAL}[name]
     y = 0.3 * y.float() if name in REAL else y
     expected = []
     for index in range(len(x)):
@@ -88,27 +91,16 @@ def test_gradients_of_a_record_equal_autograd_by_every_path(name, kind, make_mod
     torch.testing.assert_close(sums[1], clipped.sum, rtol=1e-4, atol=1e-5)
 
 
-class States(Observer):
-    def __init__(self):
-        self.states, self.noises = [], []
-
-    def released(self, step, state):
-        self.states.append(state.clone())
-
-    def noised(self, step, noise):
-        self.noises.append(noise.clone())
-
-
 @pytest.mark.parametrize("name", [*LOSSES, *REAL])
 def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(name, make_job):
     loss = {**LOSSES, **REAL}[name]
-    job, seen = make_job(loss=loss, steps=20, noise_multiplier=0.3, sampling={"scheme": "full"}), States()
+    job, seen = make_job(loss=loss, steps=20, noise_multiplier=0.3, sampling={"scheme": "full"}), SeenRun()
     job = replace(job, y=0.3 * job.y.astype("float32")) if name in REAL else job
     residuals = Residuals(job), Residuals(replace(job, loss=squared_error if name == "huber" else None))
     if name == "real":
         residuals = residuals[0], Residuals(replace(job, loss=REAL["huber"]))
     NativeTrainer().train(replace(job, observers=(seen, *residuals)))
-    noise, gradients = torch.stack(seen.noises), [-20.0 * (b - a) for a, b in pairwise(seen.states)]
+    noise, gradients = torch.stack(seen.noise), [-20.0 * (b - a) for a, b in pairwise(seen.states)]
     model = FlatModel.of(job)
     for state, moved, drawn in zip(seen.states, gradients, noise, strict=False):
         clipped = model.clipped_sum(state, torch.tensor(job.x), torch.tensor(job.y), 1.0)

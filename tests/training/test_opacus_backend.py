@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from support.seen_run import SeenRun
 
 pytest.importorskip("opacus")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus", "ignore::FutureWarning:opacus")
 
-from dpspec.contract import FrozenMap, Observer  # noqa: E402
+from dpspec.contract import FrozenMap  # noqa: E402
 from dpspec.errors import UsageError  # noqa: E402
 from dpspec.registry.loader import Candidate, build  # noqa: E402
 from dpspec.stats.conformance import sampling  # noqa: E402
@@ -45,6 +46,7 @@ def options(sampler="poisson", **changes):
     return FrozenMap({"learning_rate": 0.5, "reduction": "mean", "sampler": sampler, **changes})
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("optimizer", [{"kind": "sgd"}, {"kind": "momentum", "momentum": 0.8}, {"kind": "adam"}])
 def test_without_chance_it_trains_as_native_does(make_job, make_model, reduction, optimizer):
@@ -65,19 +67,12 @@ def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
     """With full batches and no noise the update along a direction is one clip norm per member."""
     directions = SignBlocks(63, 5, seed=0)
     canaries = CanaryGroups(directions, torch.tensor([1, 1, 3]), 10.0)
-    ends = {}
-
-    class Ends(Observer):
-        def released(self, step, state):
-            ends[step] = state.clone()
-
     changes = {"steps": 1, "noise_multiplier": 0.0, "sampling": {"scheme": "full"}, "options": options(reduction="sum")}
-    plain, planted = make_job(**changes, observers=(Ends(),)), make_job(**changes, canaries=canaries)
+    seen = SeenRun()
+    plain, planted = make_job(**changes, observers=(seen,)), make_job(**changes, canaries=canaries)
     trainer().train(plain)
-    before = ends[0]
     trainer().train(planted)
-    moved = torch.cat([p.detach().flatten() for p in planted.model.parameters()]) - ends[1]
-    assert before.shape == moved.shape
+    moved = torch.cat([p.detach().flatten() for p in planted.model.parameters()]) - seen.states[1]
     assert torch.allclose(directions.project(-moved) / 0.5, torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]), atol=1e-4)
 
 
@@ -120,21 +115,13 @@ def test_what_opacus_is_not_made_to_do_is_refused(make_job, changes, message):
         trainer().train(job)
 
 
-class Rates(Observer):
-    def __init__(self):
-        self.drawn = 0
-
-    def sampled(self, step, indices):
-        self.drawn += len(indices)
-
-
 def test_planted_records_do_not_change_the_rate(make_job):
     """Batches of one of 32 public records have rate 1/32, also for canaries; 1/47 is seven deviations below."""
-    rates = Rates()
+    seen = SeenRun()
     job = make_job(steps=300, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=32)
     grown = {"x": np.concatenate([job.x] * 2)[:47], "y": np.concatenate([job.y] * 2)[:47]}
-    trainer().train(replace(job, observers=(rates,), **grown))
-    assert sampling.inclusions(rates.drawn, 47 * 300, 1 / 32).p_value > 1e-6
+    trainer().train(replace(job, observers=(seen,), **grown))
+    assert sampling.inclusions(sum(map(len, seen.indices)), 47 * 300, 1 / 32).p_value > 1e-6
 
 
 def test_a_declared_divisor_is_what_opacus_divides_by(make_job):

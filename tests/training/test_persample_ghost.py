@@ -25,6 +25,8 @@ from dpspec.training.gradients.ghost_calls import (
 )
 from dpspec.training.gradients.persample import Clipper, FlatModel
 
+pytestmark = pytest.mark.rounding
+
 
 def close(a, b, digits=10):
     return torch.allclose(a, b, rtol=10.0**-digits, atol=10.0**-digits)
@@ -51,19 +53,6 @@ def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     names = dict(model.named_parameters())
     assert set(names) - flat._examples.covered == without
     assert flat._examples.together == (together and not vmapped)
-
-
-@pytest.mark.parametrize("name", ["dense", "convolutions", "table", "used twice", "coupled"])
-def test_squares_are_those_of_the_gradients(name):
-    model, x, y, _, _ = made(name)
-    flat = FlatModel(model)
-    flat.look(flat.initial(), x, y)[0]
-    parameters = flat.layout.unflatten(flat.initial())
-    gradients, outputs = flat._examples.gradients(parameters, x, y)
-    squares, again = flat._examples.squares(parameters, x, y)
-    assert squares.keys() == gradients.keys()
-    assert all(torch.equal(squares[n], gradients[n].squares()) for n in gradients)
-    assert torch.equal(outputs, again)
 
 
 def twice():
@@ -115,7 +104,7 @@ def test_hooks_and_other_layers_bring_vmap_back():
 
 
 SIZES = st.integers(1, 5)
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=20, deadline=None)
 
 
 def check(call, x, function, parameters, seed=0):
@@ -170,7 +159,7 @@ def test_linear(axes, b, inputs, outputs, bias, seed):
     assert isinstance(found["w"], Outer if gram_pays(positions, outputs, inputs) else Rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
 def test_convolution(data, spatial, b, k, seed):
     groups = data.draw(st.integers(1, 2))

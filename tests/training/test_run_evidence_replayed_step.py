@@ -45,7 +45,8 @@ def checks(found: Any) -> list[Any]:
     return [one for one in made if one.assumption == "data-independent-hyperparameters"]
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.rounding
+@settings(max_examples=10, deadline=None)
 @given(
     records=st.integers(4, 60),
     seed=st.integers(0, 2**32 - 1),
@@ -71,7 +72,8 @@ def test_a_right_job_is_never_rejected(
     assert found.random < 1e-4
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.rounding
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "backend", [dependent.Divisor, dependent.Normalisation, dependent.ClipNorm, dependent.LearningRate]
 )
@@ -130,11 +132,11 @@ def test_sums_of_half_precision_are_no_dependence() -> None:
                 total += (flat_model.flatten(job.model) - before).bfloat16()
             flat_model.load(job.model, before + total.float())
 
-    for seed in range(3):
-        (check,) = checks(replayed_step(Half(), job(seed=seed)))
-        assert check.p_value == 1.0
+    (check,) = checks(replayed_step(Half(), job()))
+    assert check.p_value == 1.0
 
 
+@pytest.mark.rounding
 def test_what_rounding_hides_is_not_tested() -> None:
     made = job(options=FrozenMap({"learning_rate": 1e-6, "reduction": "mean"}))
     (check,) = checks(replayed_step(dependent.Divisor(), made))
@@ -173,12 +175,11 @@ def test_what_moves_the_model_whatever_the_records_are_is_no_dependence() -> Non
             self.inner.train(job)
             flat_model.load(job.model, flat_model.flatten(job.model) - 0.01 * before)
 
-    for seed in range(3):
-        (check,) = checks(replayed_step(Decaying(NativeTrainer()), job(seed=seed)))
-        assert check.p_value == 1.0
-        assert check.detectable is not None
-        (check,) = checks(replayed_step(Decaying(dependent.Divisor()), job(seed=seed)))
-        assert check.p_value == 0.0
+    (check,) = checks(replayed_step(Decaying(NativeTrainer()), job()))
+    assert check.p_value == 1.0
+    assert check.detectable is not None
+    (check,) = checks(replayed_step(Decaying(dependent.Divisor()), job()))
+    assert check.p_value == 0.0
 
 
 def test_a_cancelled_audit_stops() -> None:

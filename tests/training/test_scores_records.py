@@ -77,6 +77,7 @@ def slow(job, canaries, copies, saw):
     return scores
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "full"}])
 def test_scores_are_the_slow_likelihood_ratios(make_job, sampling):
     copies = np.array([1, 1, 3, 2])
@@ -95,9 +96,9 @@ def test_planted_records_score_higher(make_job, scheme):
 
 
 def test_likelihood_ratios_are_calibrated(make_job):
-    """Calibration: the number of ones among 400 coins is the sum of sigmoid(score), within 5 standard errors."""
+    """Calibration: the number of ones among 240 coins is the sum of sigmoid(score), within 5 standard errors."""
     believed, coins = [], []
-    for seed in range(20):
+    for seed in range(12):
         tossed = np.random.default_rng(seed).integers(0, 2, size=20)
         seen, _, _ = audited(make_job, RecordScores, tossed, np.ones(20, dtype=int), seed=seed, steps=8)
         believed.append(torch.sigmoid(seen.scores).numpy())
@@ -105,7 +106,7 @@ def test_likelihood_ratios_are_calibrated(make_job):
     p, c = np.concatenate(believed), np.concatenate(coins)
     assert abs((c - p).sum()) < 5 * np.sqrt((p * (1 - p)).sum())
     high = p > 0.6
-    assert high.sum() > 30
+    assert high.sum() > 15
     assert abs((c - p)[high].sum()) < 5 * np.sqrt((p * (1 - p))[high].sum())
 
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from dpspec import accounting
+from dpspec.accounting import Floats
 
 #: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
@@ -123,6 +125,17 @@ def estimate_mu(outcomes: Sequence[str]) -> float:
         for coin in coins:
             absent, wins = (absent + 1, wins) if coin == "0" else (absent, wins + absent)
     return min(_LARGEST_MU, max(0.0, math.sqrt(2.0) * float(special.ndtri(wins / pairs))))
+
+
+def mixture_quantiles(shares: npt.ArrayLike, mu: float) -> Floats:
+    """Scores below which ``shares`` in (0, 1) of the equal mixture of N(0, 1) and N(mu, 1) lie, by bisection."""
+    quantiles = special.ndtri(shares)
+    low, high = np.minimum(quantiles, quantiles + mu), np.maximum(quantiles, quantiles + mu)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        below = 0.5 * (special.ndtr(middle) + special.ndtr(middle - mu)) < shares
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray(0.5 * (low + high), dtype=np.float64)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -28,7 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from dpspec.accounting import Floats, gaussian
+from dpspec.accounting import gaussian
+from dpspec.stats.attacks.curve_lines import mixture_quantiles
 
 #: Source of the bound.
 SOURCE = "Kairouz, Oh & Viswanath 2015, averaged over canaries; Student 1908"
@@ -84,7 +85,7 @@ def design(mu: float, runs: int, canaries: int, delta: float, confidence: float)
         confidence: Confidence of the bound.
     """
     guesses = 2.0 * _SHARES * runs * canaries
-    right = special.ndtr(mu - _thresholds(mu)) / (2.0 * _SHARES)
+    right = special.ndtr(mixture_quantiles(_SHARES, mu)) / (2.0 * _SHARES)
     lower = right - float(special.stdtrit(runs - 1, confidence)) * np.sqrt(right * (1.0 - right) / guesses)
     candidates = []
     for larger_delta in (delta, *(candidate for candidate in _DELTAS if candidate > delta)):
@@ -138,13 +139,3 @@ def epsilon_lower(outcomes: Sequence[str], chosen: Design, confidence: float) ->
         epsilon = math.log(max(1.0, (lower - free) / (1.0 - lower)))
     ratio = float(special.chdtri(degrees, LEVEL) / special.chdtri(degrees, POWER))
     return Conditional(epsilon, guesses, p_value, detectable=(ratio - 1.0) / max(1.0, guesses / runs - 1.0))
-
-
-def _thresholds(mu: float) -> Floats:
-    """Scores that the ``_SHARES`` of the equal mixture of N(0, 1) and N(mu, 1) exceed."""
-    low, high = np.full(len(_SHARES), -45.0), np.full(len(_SHARES), 45.0 + mu)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        above = 0.5 * (special.ndtr(-middle) + special.ndtr(mu - middle)) > _SHARES
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.asarray(0.5 * (low + high), dtype=np.float64)

@@ -14,6 +14,7 @@ from scipy import special
 
 from dpspec.accounting import Floats
 from dpspec.stats import binomial
+from dpspec.stats.attacks import curve_lines
 
 #: Source of the bound.
 SOURCE = "Dong, Roth & Su 2022, Theorem 2.10; order statistics, after Xiang et al. 2025"
@@ -93,13 +94,8 @@ def _law(guesses: Guesses, mu: float) -> tuple[int, Floats]:
 
 def _chance(mu: float, share: Floats) -> Floats:
     """P[b = 0 given F(x) <= share], the probability of a correct guess, F the equal mixture of N(0, 1) and N(mu, 1)."""
-    low = np.minimum(special.ndtri(share), special.ndtri(share) + mu)
-    high = low + mu
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        below = 0.5 * (special.ndtr(middle) + special.ndtr(middle - mu)) < share
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray(np.minimum(1.0, 0.5 * special.ndtr(0.5 * (low + high)) / share), dtype=np.float64)
+    scores = curve_lines.mixture_quantiles(share, mu)
+    return np.asarray(np.minimum(1.0, 0.5 * special.ndtr(scores) / share), dtype=np.float64)
 
 
 def _beta_points(a: int, b: int) -> tuple[Floats, Floats]:

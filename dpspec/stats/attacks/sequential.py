@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.accounting import bisect
+from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
@@ -58,17 +58,11 @@ def p_value(coins: str, scores: Sequence[int], points: Sequence[curve_lines.Poin
 def epsilon_lower(coins: str, scores: Sequence[int], delta: float, confidence: float) -> float:
     """Largest epsilon that is refuted at ``delta`` with this confidence, valid at any stopping time; or 0."""
     won, lost = _bets(coins, scores)
-    needed = -math.log(1.0 - confidence)
 
-    def refuted(epsilon: float) -> bool:
-        return bool(_capital(won, lost, epsilon, delta).max(initial=0.0) >= needed)
+    def p_value_of(epsilon: float) -> float:
+        return math.exp(-_capital(won, lost, epsilon, delta).max(initial=0.0))
 
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < _LARGEST and refuted(high):
-        low, high = high, 2.0 * high
-    return bisect(refuted, low, high, relative=1e-9)[0]
+    return binomial.largest_rejected(p_value_of, 1.0 - confidence, relative=1e-9, most=_LARGEST)
 
 
 def largest(runs: int, delta: float, confidence: float) -> float:

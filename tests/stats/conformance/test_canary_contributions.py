@@ -228,7 +228,7 @@ MODELS: dict[str, Turning] = {
 }
 
 
-@pytest.mark.parametrize(("steps", "records", "rate"), [(3, 20, 0.1), (12, 40, 0.1), (60, 20, 0.1), (60, 3, 0.02)])
+@pytest.mark.parametrize(("steps", "records", "rate"), [(3, 20, 0.1), (60, 20, 0.1)])
 @pytest.mark.parametrize("model", MODELS)
 def test_levels_of_the_shared_draw_hold_for_every_model(model: str, steps: int, records: int, rate: float) -> None:
     """Two-sided p-values of honest runs; one draw of a real record adds at most 1 along the vector."""
@@ -249,6 +249,7 @@ def test_levels_of_the_shared_draw_hold_for_every_model(model: str, steps: int, 
         assert (2.0 * stats.norm.sf(np.abs(sums) / math.sqrt(declared)) <= 1e-6).mean() > 0.3
 
 
+@settings(max_examples=30)
 @given(st.lists(st.floats(-5.0, 5.0), min_size=3, max_size=30))
 def test_with_the_declared_variance_it_is_students_test(values: list[float]) -> None:
     count, sample = len(values), np.array(values)

@@ -1,7 +1,6 @@
 """The two bounds of the test of layers, its level for all gradients, its power; and Freedman's inequality."""
 
 import math
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -10,7 +9,7 @@ from scipy import stats
 
 from dpspec import json_records
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import LEVEL, Measurement
+from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_tests import SharedLayers, drift, least_seen
 
 
@@ -20,16 +19,6 @@ def test_log_tail_agrees_with_forty_digits(count: int, ratio: float) -> None:
     with mpmath.workdps(40):
         exact = mpmath.log(mpmath.gammainc(mpmath.mpf(count) / 2, 0, mpmath.mpf(count * ratio) / 2, regularized=True))
     assert noise_tests.log_lower_tail(count * ratio, count) == pytest.approx(float(exact), rel=1e-10, abs=1e-12)
-
-
-@pytest.mark.parametrize("count", [10, 10**4, 10**6, 2 * 10**9])
-def test_the_far_tail_is_a_finite_float(count: int) -> None:
-    for scale_ran in (0.0, 1e-6, 0.1, 0.9):
-        found = noise_tests.lower_tail(scale_ran**2 * count, count)
-        assert 0.0 <= found.p_value < 1.0
-        assert found.measured == pytest.approx(scale_ran)
-    assert noise_tests.lower_tail(0.0, count).p_value == 0.0
-    assert math.isfinite(noise_tests.log_lower_tail(1e-12 * count, count))
 
 
 def test_p_values_are_uniform_under_the_declaration_and_larger_with_anything_added() -> None:
@@ -77,19 +66,6 @@ def test_impossible_arguments_are_refused(bad: tuple[float, int]) -> None:
         noise_tests.lower_tail(*bad)
 
 
-@pytest.mark.parametrize(("width", "steps"), [(18, 2), (5, 4), (34, 20)])
-def test_p_values_of_the_correlation_hold_where_pairs_are_few(width: int, steps: int) -> None:
-    """By the normal law they did not: 18 pairs reached 1e-4 four times too often."""
-    rng = np.random.default_rng(0)
-    draws = rng.standard_normal((6000, steps, width))
-    products = (draws[:, 1:] * draws[:, :-1]).sum((1, 2))
-    pairs, count = width * (steps - 1), width * steps
-    p_values = np.array([noise_tests.correlation(float(x), pairs, count).p_value for x in products])
-    for level in (0.1, 0.01, 0.001):
-        assert (p_values <= level).mean() <= level
-    assert noise_tests.correlation(0.0, pairs, count).p_value == 1.0
-
-
 @pytest.mark.parametrize(("chains", "steps"), [(1, 2), (3, 7), (400, 50)])
 def test_chernoff_uses_the_determinant_of_the_chains(chains: int, steps: int) -> None:
     path = np.diag(np.ones(steps - 1), 1) + np.diag(np.ones(steps - 1), -1)
@@ -126,18 +102,6 @@ def test_the_quietest_coordinate_and_layer() -> None:
         assert (np.array(p_layers) <= level).sum() <= stats.binom.ppf(0.999, 400, level)
     assert noise_tests.least_coordinate(0.0, 30, 20).p_value == 0.0
     assert noise_tests.quietest({"a": (150.0, 150), "b": (450.0 * 0.3, 450)})[0] == "b"
-
-
-@pytest.mark.parametrize(
-    ("count", "test"),
-    [
-        (200, lambda s: noise_tests.least_coordinate(s, 200, 500)),
-        (100, lambda s: noise_tests.quietest({"small": (s, 100), "large": (9000.0, 9000)})[1]),
-    ],
-)
-def test_a_detectable_coordinate_or_layer_is_detected(count: int, test: Callable[[float], Measurement]) -> None:
-    sums = (np.random.default_rng(6).standard_normal((400, count)) ** 2).sum(1) * (1 - test(count).detectable) ** 2
-    assert sum(test(float(s)).p_value <= LEVEL for s in sums) >= stats.binom.ppf(0.001, 400, 0.99)
 
 
 def test_the_lower_tail_of_the_smallest_numbers_is_a_logarithm() -> None:
@@ -319,7 +283,7 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
 
 
 def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
-    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(3000, 0)])
+    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
     for level in (0.3, 0.1, 0.01):
         assert (p <= level).mean() <= level
     assert p.min() < 0.5

@@ -80,9 +80,8 @@ def test_poisson_batches_pass_and_fixed_ones_do_not(steps: int, records: int, ra
     assert sampling.evenness(steps, steps * size, steps * size**2, law).p_value < 1e-12
 
 
-@pytest.mark.parametrize("steps", [200, 2000])
-def test_a_detectable_spread_is_detected(steps: int) -> None:
-    records, rate = 100_000, 0.1
+def test_a_detectable_spread_is_detected() -> None:
+    records, rate, steps = 100_000, 0.1, 200
     law = TruncatedSize(records, rate, records)
     mean, variance = records * rate, records * rate * (1 - rate)
     rng = np.random.default_rng(4)
@@ -119,7 +118,7 @@ def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
 def test_independent_batches_pass(lag: int, scheme: str) -> None:
     rng = np.random.default_rng(7)
     p = []
-    for _ in range(200):
+    for _ in range(60):
         coins = rng.random((25, 60))
         batches = coins < 0.2 if scheme == "poisson" else np.argsort(coins, axis=1) < 12
         p.append(sampling.overlap(lag, *overlaps(batches, lag), 0.2).p_value)
@@ -144,7 +143,7 @@ def test_an_order_that_is_gone_through_does_not() -> None:
     assert even.measured < 0.1
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
 @example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
 def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(
@@ -319,18 +318,6 @@ def test_p_values_keep_every_level_under_the_declaration(law: measurement.Law, d
         assert (found <= level).sum() <= stats.binom.ppf(1 - 1e-4, 300, level)
     if isinstance(law, StepNoise):  # nearly exact
         assert (found <= 0.05).sum() >= stats.binom.ppf(1e-3, 300, 0.04)
-
-
-def test_what_else_is_in_the_sums_makes_no_false_alarm() -> None:
-    """Something independent of a step's noise, which may follow from all earlier steps, only makes p-values larger."""
-    law, rng, found = StepNoise(20, both=False), np.random.default_rng(0), []
-    for _ in range(500):
-        values, shift = [], 0.0
-        for _ in range(30):
-            values.append(rng.noncentral_chisquare(20, shift) if shift else rng.chisquare(20))
-            shift = 40.0 if values[-1] < 15 else 0.0
-        found.append(p_value(law, np.array(values)))
-    assert (np.array(found) <= 0.05).mean() <= 0.05
 
 
 @pytest.mark.parametrize("both", [True, False])
