@@ -39,7 +39,7 @@ EXIT_CODES = {
     ExitCode.INCOMPLETE: "Trials are missing: `--max-minutes` passed, or SIGTERM stopped the trials and saved their "
     "state. The same command continues.",
     ExitCode.NOT_RECOMPUTED: "For `verify`: no recomputed value differs, but some values could not be recomputed: "
-    "they were omitted, are in an unavailable store, or another version wrote them.",
+    "they were omitted, are in an unavailable store, or another version wrote the page.",
     ExitCode.BUG: "A bug in dpspec. The message names the file of a report to send.",
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C. Finished trials and the state of running ones are stored; the same "
     "command continues.",

@@ -249,6 +249,8 @@ def _fields_of_mapping(kind: Any) -> _Reader:
     inlined = {name: ({declared.name for declared in _fields(part)}, _reader(part)) for name, part in inner.items()}
 
     def read_fields(value: Json, where: str) -> Any:
+        if isinstance(value, kind):  # a value of a table that is already read
+            return value
         _require_mapping(value, where)
         if strict and (unknown := sorted(set(value) - set(readers))):
             raise ValueError(f"{where}: unknown key {_shown(unknown[0])!r}")

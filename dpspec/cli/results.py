@@ -117,8 +117,8 @@ def verify(
     """Recompute bounds, conclusions and verdicts of a result from its evidence and compare, without training.
 
     Ends with 0 if all values are equal, with 1 if a value differs, and with 7 if a value could not be recomputed: its
-    evidence was omitted, is in another store, or another version wrote it. With --store-key this includes every trial
-    without a seal in the store. Ends with 7 also if --store names a store without any trial of the result.
+    evidence was omitted or is in another store, or another version wrote the page. With --store-key this includes every
+    trial without a seal in the store. Ends with 7 also if --store names a store without any trial of the result.
     """
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
@@ -134,16 +134,15 @@ def verify(
     folder = None if directory is None else str(directory)
     # With a key only trials with its seal count.
     mismatches = recompute(stored, catalog, directory=folder, store=existing_store, vouched=store_key is not None)
-    foreign_versions = other_versions(stored, catalog)
     for mismatch in mismatches:
         if not mismatch.differs:
             name = plain(place(stored, mismatch.audit, mismatch.what))
             emit(f"{name} ({plain(mismatch.recorded)}) was not recomputed: {plain(mismatch.recomputed)}")
     differing = [mismatch for mismatch in mismatches if mismatch.differs]
-    differing_count, incomparable_count = (
-        _of_others(stored, differing, foreign_versions) if foreign_versions else (len(differing), 0)
-    )
-    for mismatch in () if foreign_versions else differing:
+    differing_count, incomparable_count = len(differing), 0
+    if differing and (versions := other_versions(stored, catalog)):
+        emit(f"recorded by {plain(', '.join(versions))}: differences may come from other rules, or from an edit")
+    for mismatch in differing:
         name = plain(place(stored, mismatch.audit, mismatch.what))
         text = f"{name}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
         emit(f"{text}\n    because:    {plain(mismatch.because)}" if mismatch.because else text)
@@ -176,21 +175,6 @@ def _count_trials(stored: Result, store: Store, unusable: str) -> int | None:
     text = f"store {store.location}: {intact} of {total} trials found, {damaged} {unusable}"
     emit(plain(text if store.exists() else f"{text}: it does not exist"))
     return intact
-
-
-def _of_others(stored: Result, differing: Sequence[Mismatch], foreign_versions: Sequence[str]) -> tuple[int, int]:
-    from dpspec.engine.differences import changed, tally
-    from dpspec.reporters.words import count
-
-    emit(f"recorded by {plain(', '.join(foreign_versions))}: differences may come from other rules, or from an edit")
-    changes = list(changed(stored, differing))
-    for mismatch, text in changes:
-        emit(plain(f"{mismatch.audit}: {text}" if mismatch.audit else text))
-    shown = [mismatch for mismatch, _ in changes]
-    without_effect = [mismatch for mismatch in differing if mismatch not in shown]
-    if without_effect:
-        emit(f"{count(len(without_effect), 'value')} differ without changing a verdict: {plain(tally(without_effect))}")
-    return len(changes), len(without_effect)
 
 
 def _end(

@@ -1,6 +1,5 @@
 """Comparison of a result with its recomputation, leaf by leaf.
 
-Differences of another version's result come from a rule or an edit; a changed verdict matters in either case.
 ``verify`` lists the values that cannot be derived from evidence. Only the store detects invented measurements.
 """
 
@@ -52,45 +51,11 @@ def compare(audit: str, field: str, recorded: Any, recomputed: Any) -> Iterator[
         yield Mismatch(audit, path, old, new)
 
 
-#: Parts of a verdict besides its outcome.
-_NUMBERS = re.compile(
-    r"verdicts\[\d+\]\.(text|reason|upper|lower|upper_finding|lower_finding|provable|refutable|p_value)"
-)
-
-#: Values that the rules of a version determine.
-_OF_RULES = re.compile(
-    r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|left_out|trials\[)"
-    r"|conformance\.reason|\d+ trials?,"
-)
-
-
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
     installed = versions_of(environment(catalog))
     recorded = versions_of(result.environment).items()
     return tuple(f"{name} {old} (here {installed[name]})" for name, old in recorded if installed.get(name, old) != old)
-
-
-def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
-    for mismatch in mismatches:
-        if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
-            continue
-        verdict_match = VERDICT.fullmatch(mismatch.what)
-        because = f": {mismatch.because}" if mismatch.because else ""
-        if verdict_match is not None:
-            audit = next(candidate for candidate in result.audits if candidate.name == mismatch.audit)
-            claim_name = f"claim {audit.verdicts[int(verdict_match[1])].claim}"
-            yield mismatch, f"{claim_name}: recorded {mismatch.recorded}, would be {mismatch.recomputed} now{because}"
-        elif mismatch.what == "audit":
-            yield mismatch, f"recorded {mismatch.recorded}, cannot be made now: {mismatch.recomputed}"
-        else:
-            yield mismatch, f"{mismatch.what}: recorded {mismatch.recorded}, would be {mismatch.recomputed} now"
-
-
-def tally(mismatches: Sequence[Mismatch]) -> str:
-    """The number of different values per part: ``findings 3, series 1``."""
-    counts = Counter(re.split(r"[.\[,:]", mismatch.what, maxsplit=1)[0] for mismatch in mismatches)
-    return ", ".join(f"{part} {number}" for part, number in counts.items())
 
 
 def versions_of(values: FrozenMap) -> dict[str, str]:

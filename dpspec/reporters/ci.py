@@ -19,7 +19,7 @@ from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
-    from junitparser import TestCase
+    from junitparser import TestCase, TestSuite
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,10 @@ class _Problem:
 def _problems(audit: AuditResult) -> Iterator[_Problem]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            level, subject = (
-                "warning" if words.pending(audit, verdict) else "error",
-                f"{audit.name}, claim {verdict.claim}",
-            )
-            yield _Problem(
-                verdict.verdict,
-                verdict.claim,
-                level,
-                subject,
-                words.headline(audit, verdict),
-                words.verdict_line(audit, verdict),
-            )
+            level = "warning" if words.pending(audit, verdict) else "error"
+            label, text = words.headline(audit, verdict), words.verdict_line(audit, verdict)
+            subject = f"{audit.name}, claim {verdict.claim}"
+            yield _Problem(verdict.verdict, verdict.claim, level, subject, label, text)
     conformance = audit.conformance
     if words.wrong_conformance(audit):
         label = words.conformance_label(conformance.status)
@@ -88,16 +80,25 @@ def workflow_command(kind: str, message: str, **properties: str) -> str:
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
     """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
-    from junitparser import JUnitXml, TestSuite
+    from junitparser import TestSuite
 
-    result = for_readers(result, internal=internal)
-    document = JUnitXml("dpspec")
-    for audit in result.audits:
+    suites = []
+    for audit in for_readers(result, internal=internal).audits:
         suite = TestSuite(plain(audit.name))
         suite.timestamp = plain(result.created)
         for case in _cases(audit):
             suite.add_testcase(case)
         suite.time = audit.seconds
+        suites.append(suite)
+    return junit(suites)
+
+
+def junit(suites: Sequence[TestSuite]) -> str:
+    """A document of JUnit XML."""
+    from junitparser import JUnitXml
+
+    document = JUnitXml("dpspec")
+    for suite in suites:
         document.add_testsuite(suite)
     text: bytes = document.tostring()  # type: ignore[no-untyped-call]
     return text.decode("utf-8") + "\n"
@@ -186,17 +187,25 @@ def artifact_uri(file: str) -> str:
 
 
 def _result(audit: AuditResult, problem: _Problem) -> Json:
-    position = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
-    location = {
-        "artifactLocation": {"uri": artifact_uri(position["file"])},
-        "region": {"startLine": position["line"], "startColumn": position["column"]},
-    }
+    at = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
     prefix = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
+    text = f"{problem.subject}: {prefix}{problem.text}"
     return {
-        "ruleId": f"dpspec/{problem.rule}",
-        "ruleIndex": list(_RULES).index(problem.rule),
-        "level": problem.level,
-        "message": {"text": plain(f"{problem.subject}: {prefix}{problem.text}")},
-        "locations": [{"physicalLocation": location}],
+        **sarif_result(problem.rule, list(_RULES), problem.level, text, at["file"], at["line"], at["column"]),
         "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, problem.claim])},
+    }
+
+
+def sarif_result(
+    rule: str, rules: Sequence[str], level: str, text: str, file: str, line: int, column: int
+) -> dict[str, Json]:
+    """A result of SARIF at a place in a file; ``rules`` are the names of all rules of the run."""
+    region = {"startLine": line, "startColumn": column}
+    location = {"artifactLocation": {"uri": artifact_uri(file)}, "region": region}
+    return {
+        "ruleId": f"dpspec/{rule}",
+        "ruleIndex": rules.index(rule),
+        "level": level,
+        "message": {"text": plain(text)},
+        "locations": [{"physicalLocation": location}],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Diagnostic, Json, format_path
 from dpspec.errors import ExitCode
-from dpspec.reporters.ci import artifact_uri, sarif, workflow_command
+from dpspec.reporters.ci import junit, sarif, sarif_result, workflow_command
 from dpspec.reporters.words import count
 from dpspec.text import markdown, plain
 from dpspec.version import VERSION
@@ -48,7 +48,7 @@ def _github(failure: Failure) -> str:
 
 
 def _junit(failure: Failure) -> str:
-    from junitparser import Error, JUnitXml, TestCase, TestSuite
+    from junitparser import Error, TestCase, TestSuite
 
     errors = [diagnostic for diagnostic in failure.diagnostics if diagnostic.severity == "error"]
     problems = [(_place(error), _text(error), error.code) for error in errors]
@@ -57,10 +57,7 @@ def _junit(failure: Failure) -> str:
         case = TestCase(plain(name), "dpspec")
         case.result = [Error(plain(text), plain(kind))]
         suite.add_testcase(case)
-    document = JUnitXml("dpspec")
-    document.add_testsuite(suite)
-    content: bytes = document.tostring()  # type: ignore[no-untyped-call]
-    return content.decode("utf-8") + "\n"
+    return junit([suite])
 
 
 def _sarif(failure: Failure) -> str:
@@ -68,21 +65,11 @@ def _sarif(failure: Failure) -> str:
     results: list[Json] = []
     notifications: list[Json] = [{"level": "error", "message": {"text": plain(failure.headline)}}]
     for diagnostic in failure.diagnostics:
-        message: Json = {"text": plain(_text(diagnostic))}
-        if diagnostic.span is None:  # code scanning rejects a result without a location
-            notifications.append({"level": diagnostic.severity, "message": message})
+        text, level, span = _text(diagnostic), diagnostic.severity, diagnostic.span
+        if span is None:  # code scanning rejects a result without a location
+            notifications.append({"level": level, "message": {"text": plain(text)}})
             continue
-        region: Json = {"startLine": diagnostic.span.line, "startColumn": diagnostic.span.column}
-        location: Json = {"artifactLocation": {"uri": artifact_uri(diagnostic.span.file)}, "region": region}
-        results.append(
-            {
-                "ruleId": f"dpspec/{diagnostic.code}",
-                "ruleIndex": codes.index(diagnostic.code),
-                "level": diagnostic.severity,
-                "message": message,
-                "locations": [{"physicalLocation": location}],
-            }
-        )
+        results.append(sarif_result(diagnostic.code, codes, level, text, span.file, span.line, span.column))
     rules: list[Json] = [
         {"id": f"dpspec/{code}", "help": {"text": f"See `dpspec explain {code}`."}} for code in map(plain, codes)
     ]

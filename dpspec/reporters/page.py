@@ -111,7 +111,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
-            embedded=embedded(dump(embedded_result, indent=None)),
+            embedded=embedded(dump(embedded_result)),
             style=_asset("page.css"),
             script=_asset("page.js"),
             script_digest=b64encode(hashlib.sha256(_asset("page.js").encode("utf-8")).digest()).decode("ascii"),

@@ -12,11 +12,12 @@ import json
 import math
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Union, get_args, get_origin
 
-from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series, thaw
+from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Json, Outcome, Scope, Series, thaw
 from dpspec.contract.frozen import deeper_than
 from dpspec.contract.results import SCHEMA, AuditResult, Result
 from dpspec.errors import ResultError
@@ -32,10 +33,30 @@ MAX_DEPTH = 100
 #: Maximum number of digits of an integer, so that it converts to a float.
 MAX_DIGITS = 300
 
+#: Tables of a result's JSON: findings and evidence contain indices, so that each distinct value is written once.
+_TABLES: dict[str, Any] = {
+    "scopes": tuple[Scope, ...],
+    "sources": tuple[str, ...],
+    "assumptions": tuple[Assumption, ...],
+}
 
-def dump(result: Result, *, indent: int | None = 1) -> str:
+#: Fields of findings and evidence that contain an index; ``assumptions`` contains a list of indices.
+_INDICES = {"scope": "scopes", "source": "sources"}
+
+
+def dump(result: Result) -> str:
     """Write a result as JSON text that :func:`load` reads back equal."""
-    return json_text(json.dumps(write(result), indent=indent, allow_nan=False, ensure_ascii=False)) + "\n"
+    data = write(result)
+    tables: dict[str, dict[Any, int]] = {name: {} for name in _TABLES}
+    for audit, content in zip(result.audits, data["audits"], strict=True):
+        outcomes: tuple[Finding | Evidence, ...] = (*audit.findings, *audit.evidence)
+        for outcome, fields in zip(outcomes, (*content["findings"], *content["evidence"]), strict=True):
+            for field, name in _INDICES.items():
+                fields[field] = tables[name].setdefault(getattr(outcome, field), len(tables[name]))
+            assumptions = tables["assumptions"]
+            fields["assumptions"] = [assumptions.setdefault(a, len(assumptions)) for a in outcome.assumptions]
+    data |= {name: write(tuple(table)) for name, table in tables.items()}
+    return json_text(json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def load(text: str) -> Result:
@@ -53,19 +74,61 @@ def load(text: str) -> Result:
         raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
     if data.pop("parts", None):
         raise ResultError("this version cannot read joined results: pass the single results")
-    result = _read(data)
-    for path, wrong in _of_result(result):
+    unused = _look_up(data)
+    result: Result = _read(data)
+    for path, wrong in (*_of_result(result), *unused):
         raise ResultError(f"result.{path} {wrong}")
     return result
 
 
+def _look_up(data: dict[str, Json]) -> list[tuple[str, str]]:
+    """Replace the indices of findings and evidence by the values of the tables, and return the unused values."""
+    for name in _TABLES:
+        if name not in data:
+            raise ResultError(f"result.{name} is missing")
+    tables = {name: _read(data.pop(name), kind, f"result.{name}") for name, kind in _TABLES.items()}
+    used: dict[str, set[int]] = defaultdict(set)
+
+    def value_at(name: str, index: Json, place: str) -> Any:
+        if not _is_count(index) or index >= len(tables[name]):
+            raise ResultError(f"{place} must be an index in {name}, got {_quoted(index)}")
+        used[name].add(index)
+        return tables[name][index]
+
+    for place, fields in _outcomes_of(data):
+        for field, name in _INDICES.items():
+            if field in fields:
+                fields[field] = value_at(name, fields[field], f"{place}.{field}")
+        if isinstance(indices := fields.get("assumptions"), list):
+            where = f"{place}.assumptions"
+            fields["assumptions"] = [value_at("assumptions", j, f"{where}[{i}]") for i, j in enumerate(indices)]
+    return [
+        (f"{name}[{i}]", "belongs to no finding and no evidence")
+        for name, table in tables.items()
+        for i in range(len(table))
+        if i not in used[name]
+    ]
+
+
+def _outcomes_of(data: dict[str, Json]) -> Iterator[tuple[str, dict[str, Json]]]:
+    """The findings and evidence in a result's JSON with their places, except values of other types."""
+    audits = data.get("audits")
+    for i, audit in enumerate(audits if isinstance(audits, list) else ()):
+        for part in ("findings", "evidence"):
+            outcomes = audit.get(part) if isinstance(audit, dict) else None
+            for j, fields in enumerate(outcomes if isinstance(outcomes, list) else ()):
+                if isinstance(fields, dict):
+                    yield f"result.audits[{i}].{part}[{j}]", fields
+
+
 def reread(result: Result) -> Result:
-    return _read(write(result))
+    again: Result = _read(write(result))
+    return again
 
 
-def _read(data: Json) -> Result:
+def _read(data: Json, kind: Any = Result, where: str = "result") -> Any:
     try:
-        return read(Result, data, "result")
+        return read(kind, data, where)
     except ValueError as error:
         raise ResultError(str(error)) from None
 
@@ -93,7 +156,14 @@ def _refuse_constant(text: str) -> float:
 def result_schema() -> dict[str, Json]:
     definitions: dict[str, Json] = {}
     root = _schema(Result, definitions)
+    definitions["Result"]["properties"] |= {name: _schema(kind, definitions) for name, kind in _TABLES.items()}
     definitions["Result"]["properties"]["schema"] = {"const": SCHEMA}
+    definitions["Result"]["required"] += _TABLES
+    index = {"type": "integer", "minimum": 0}
+    indices: dict[str, Json] = {field: {**index, "description": f"index in {name}"} for field, name in _INDICES.items()}
+    indices["assumptions"] = {"type": "array", "items": {**index, "description": "index in assumptions"}}
+    for kind in ("Finding", "Evidence"):
+        definitions[kind]["properties"] |= indices
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,

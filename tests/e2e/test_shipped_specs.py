@@ -45,13 +45,6 @@ def test_the_quickstart_gives_verdicts_with_upper_and_lower_bounds(dpspec: Run, 
     assert "upper" in edited.stdout + edited.stderr
 
 
-def test_bounds_alone_train_nothing(dpspec: Run, tmp_path: Path) -> None:
-    done = dpspec("run", SPECS / "bounds-only.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2.956" in done.stdout
-    assert not list((tmp_path / ".dpspec").glob("store/trials/*"))
-
-
 MNIST = [SPECS / "mnist" / f"{name}.yaml" for name in ("fashion-mnist-lenet5", "mnist-lenet5", "mnist-transcript")]
 
 #: A child that knows the public facts alone and trains nothing.

@@ -1,8 +1,8 @@
 """The catalogue of claims: each kind, narrowed in each way, against every number that could be taken for its proof.
 
 The judge is walked through the whole table and compared with an oracle that knows sets of situations and no order of
-scopes (``support.claims_oracle``). Tables: numbers made by hand of every quantity, side, rigor, condition and scope;
-attacks and measurements of every scope; and the bounds that every installed mechanism yields for its own example.
+scopes (``support.claims_oracle``). Tables: numbers made by hand of every quantity, side, rigor, condition and scope,
+and attacks and measurements of every scope.
 """
 
 import dataclasses
@@ -18,12 +18,6 @@ from support import audits, claims_oracle
 
 from dpspec.contract import Assumption, Claim, Evidence, Finding, FrozenMap, Scope, Spec
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import prepare
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
-
-CATALOG = load_catalog()
 
 #: Each part of a scope with the values that differ from its default.
 SCOPES: dict[str, Sequence[Any]] = {
@@ -148,7 +142,7 @@ def in_full(*arguments: int) -> Any:
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("every", "least"), [(397, 3_500), on_changes(97, 15_000), in_full(1, 1_500_000)])
+@pytest.mark.parametrize(("every", "least"), [(797, 1_700), on_changes(97, 15_000), in_full(1, 1_500_000)])
 def test_the_privacy_claims_against_numbers_made_by_hand(every: int, least: int) -> None:
     """Claims narrowed in one way, against scopes that differ in two parts; of all steps one in ``every``."""
     walk, steps = Walk(), itertools.count()
@@ -169,7 +163,7 @@ def test_any_claims_against_any_numbers(monkeypatch: pytest.MonkeyPatch) -> None
     """
     monkeypatch.setattr("dpspec.engine.judging.judge.require_consistent", lambda *_: None)
     draw, walk = random.Random(20), Walk()
-    for _ in range(10_000):
+    for _ in range(4_000):
         kind = draw.choice(list(KINDS))
         options, quantity, key, values = KINDS[kind]
         spec, claim = stated(kind, options, _some(draw, NARROWED))
@@ -191,7 +185,7 @@ def test_any_claims_against_any_numbers(monkeypatch: pytest.MonkeyPatch) -> None
                 )
             )
         walk.step(spec, claim, *found)
-    walk.conclude(10_000)
+    walk.conclude(4_000)
 
 
 @functools.cache
@@ -203,7 +197,7 @@ def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, 
     return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
 
 
-@pytest.mark.parametrize(("every", "least"), [(29, 10_000), in_full(1, 300_000)])
+@pytest.mark.parametrize(("every", "least"), [(61, 4_500), in_full(1, 300_000)])
 def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> None:
     """No number with a privacy scope decides a claim without one, whatever its name and rigor."""
     walk, steps = Walk(), itertools.count()
@@ -231,22 +225,6 @@ def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> Non
     walk.conclude(least)
 
 
-def test_privacy_bounds_do_not_decide_a_metric() -> None:
-    """The same number proves a claim with its scope, and decides nothing as a metric."""
-    bound = audits.bound(0.9, 0.0)
-    for quantity, kind, options in (
-        ("epsilon", "pure-dp", {"epsilon": 1.0}),
-        ("mu", "gdp", {"mu": 1.0}),
-        ("rho", "zcdp", {"rho": 1.0}),
-        ("gamma", "rero", {"gamma": 1.0, "kappa": 0.1}),
-        ("advantage", "membership", {"advantage": 1.0}),
-    ):
-        at = FrozenMap({"kappa": 0.1} if kind == "rero" else {})
-        found = dataclasses.replace(bound, quantity=quantity, at=at)
-        assert audits.verdict(audits.claim(kind, **options), found).verdict == "proved"
-        assert audits.verdict(audits.claim("metric", name=quantity, at_most=1.0), found).verdict == "open"
-
-
 def evidences(most: int) -> Iterator[Evidence]:
     for scope, size in itertools.product(scopes(most), (1, 4, 8)):
         at = FrozenMap({"group_size": size})
@@ -261,7 +239,7 @@ def evidences(most: int) -> Iterator[Evidence]:
 
 @pytest.mark.parametrize(
     ("few", "every", "least"),
-    [(1, 7, 6_000), on_changes(1, 1, 40_000), in_full(2, 1, 300_000)],
+    [(1, 17, 2_400), on_changes(1, 1, 40_000), in_full(2, 1, 300_000)],
 )
 def test_attacks_and_measurements_of_every_scope(few: int, every: int, least: int) -> None:
     """A false claim is refuted by exactly the evidence that applies to it; of all steps one in ``every``."""
@@ -293,70 +271,3 @@ def _small(options: Mapping[str, Any]) -> dict[str, Any]:
     if "points" in found:
         found["points"] = ({"fpr": 1e-6, "tpr": 1e-5},)
     return found
-
-
-@functools.cache
-def bounds_of(kind: str) -> tuple[Finding, ...]:
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "example.yaml"
-        path.write_text(CATALOG.mechanisms[kind].provider.example, encoding="utf-8")
-        loaded = load_specs([path], CATALOG)
-        assert loaded.ok, loaded.diagnostics
-        prepared = prepare(loaded.specs[0], CATALOG)
-        context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(prepared.spec), device="cpu")
-        yielded = prepared.audit.bound(prepared.spec, context)
-        return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
-
-
-@pytest.mark.parametrize("every", [29, on_changes(7), in_full(1)])
-@pytest.mark.parametrize("kind", sorted({*CATALOG.mechanisms} - {"recorded"}))  # its recording has the bounds
-def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str, every: int) -> None:
-    """Values just above and just below each finding's own, of every kind of claim, narrowed in every way.
-
-    Of all steps one in ``every``.
-    """
-    findings = bounds_of(kind)
-    walk, steps = Walk(), itertools.count()
-    for finding in findings:
-        if not 0.0 < finding.value < float("inf"):
-            continue
-        for factor in (0.999, 1.0, 1.001):
-            for claimed, options in _claims_near(finding, factor * finding.value):
-                narrowings = deviating(NARROWED, 1) if claimed != "metric" else iter([{}])
-                for narrowed in narrowings:
-                    for base in ({}, {"adjacency": finding.scope.adjacency, "adversary": finding.scope.adversary}):
-                        if next(steps) % every == 0:
-                            walk.step(*stated(claimed, options, {**base, **narrowed}), *findings)
-    print(f"{kind}: {walk.combinations} combinations, {dict(walk.found)}")
-    assert not walk.wrong, "\n".join(walk.wrong[:3])
-    assert walk.combinations > 100 / every
-    assert walk.found["proved"] > 0
-    assert walk.found["open"] > 0
-
-
-def _claims_near(finding: Finding, value: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    at = dict(finding.at)
-    yield "metric", {"name": finding.quantity, "at_most": value}
-    yield "metric", {"name": finding.quantity, "at_least": value}
-    sized = {"group_size": at["group_size"]} if "group_size" in at else {}
-    match finding.quantity:
-        case "epsilon" if "alpha" in at:
-            yield "renyi-dp", {"alpha": at["alpha"], "epsilon": value, **sized}
-        case "epsilon":
-            yield "pure-dp", {"epsilon": value, **sized}
-            yield "approx-dp", {"epsilon": value, "delta": at.get("delta", 1e-6) or 1e-6, **sized}
-            yield "per-instance-dp", {"epsilon": value, "delta": at.get("delta", 1e-6) or 1e-6, "record": 3, **sized}
-        case "mu":
-            yield "gdp", {"mu": value, **sized}
-        case "rho":
-            yield "zcdp", {"rho": value, **sized}
-        case "gamma":
-            yield "rero", {"kappa": at.get("kappa", 0.1), "gamma": value}
-        case "tpr":
-            yield "membership", {"tpr": value, "fpr": at.get("fpr", 0.1)}
-            yield "tradeoff", {"points": ({"tpr": value, "fpr": at.get("fpr", 0.1)},)}
-        case "advantage":
-            yield "membership", {"advantage": value}

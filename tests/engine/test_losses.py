@@ -152,11 +152,11 @@ def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss
     values = [[f.value for f in audit.findings if f.bound == "upper" and f.rigor == "certified"] for audit in audits]
     assert values[0] == values[1] != []
     assert [any(f.quantity == "accuracy" for f in audit.findings) for audit in audits] == [False, True]
-    many = {"method": "many-run", "runs": 16, "canary": {"count": 1}}
-    (audit,) = dpspec.run(
-        {**SPEC, **REGRESSION, "training": {"loss": loss}, "audit": many}, store=project / "store"
-    ).audits
-    assert audit.conformance.status == "no-deviation-found"
+    if loss == "absolute":
+        many = {"method": "many-run", "runs": 16, "canary": {"count": 1}}
+        blocks = {**REGRESSION, "training": {"loss": loss}, "audit": many}
+        (audit,) = dpspec.run({**SPEC, **blocks}, store=project / "store").audits
+        assert audit.conformance.status == "no-deviation-found"
 
 
 def test_real_targets_are_refused_where_classes_are_needed(project):

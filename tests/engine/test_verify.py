@@ -30,6 +30,7 @@ from dpspec.registry.loader import load_catalog, resolve
 from dpspec.results import codec
 from dpspec.results.conformance_status import conformance_of
 from dpspec.results.redact import LEFT_OUT_REASON, redact
+from dpspec.version import VERSION
 
 SPEC = """\
 dpspec: 1
@@ -233,9 +234,24 @@ def test_unverified_values_are_reported_every_time(bench: Bench) -> None:
     assert "not verified, because a result does not imply it: the measurements of 1 trial, dates, command, " in said
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path, bench: Bench) -> None:
+def test_other_versions_of_installed_packages_are_named_beside_differences(bench: Bench) -> None:
+    document = json.loads(codec.dump(bench.result("group", trained=False)))
+    document["environment"]["plugins"]["other"] = "else 3"
+    for version, is_named in (("0.1.0", True), (document["environment"]["dpspec"], False)):
+        document["environment"]["dpspec"] = version
+        document["notes"] = []
+        ended, said = bench.ends(json.dumps(document), "nowhere")
+        assert ended == "passed"
+        assert "recorded by" not in said
+        document["notes"] = ["all is well"]
+        ended, said = bench.ends(json.dumps(document), "nowhere")
+        assert ended == "objected"
+        assert (f"recorded by dpspec {version} (here {VERSION}): differences may come from other" in said) == is_named
+
+
+def test_a_key_that_stands_twice_is_refused(bench: Bench) -> None:
     text = codec.dump(bench.result("group", trained=False))
-    ended, said = bench.ends(text.replace('"verdict": "open"', '"verdict": "proved", "verdict": "open"'), "nowhere")
+    ended, said = bench.ends(text.replace('"verdict":"open"', '"verdict":"proved","verdict":"open"'), "nowhere")
     assert ended == "refused"
     assert "the key 'verdict' stands twice in one mapping" in said
 

@@ -43,6 +43,7 @@ def specs(root: Path = ROOT) -> list[Path]:
 
 def essence(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the part of a result (as JSON) that only a change with a CHANGELOG line may alter."""
+    assumptions = result["assumptions"]
     return [
         {
             **{name: audit.get(name) for name in AUDIT},
@@ -50,7 +51,8 @@ def essence(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "conformance": audit["conformance"]["status"],
             "findings": [
                 {name: finding.get(name) for name in FINDING}
-                | {"assumptions": [[a["name"], a["status"]] for a in finding["assumptions"]]}
+                | {"scope": result["scopes"][finding["scope"]], "source": result["sources"][finding["source"]]}
+                | {"assumptions": [[assumptions[i]["name"], assumptions[i]["status"]] for i in finding["assumptions"]]}
                 for finding in audit["findings"]
             ],
             "keys": [trial["key"] for trial in audit["trials"]],

@@ -38,7 +38,6 @@ def test_optional_blocks(load: Load, valid: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code", "message"),
     [
-        ("noise_multiplier: 1", 'noise_multiplier: "1"', "wrong-type", 'noise_multiplier must be a number, got "1"'),
         ("steps: 100", "steps: 1_000", "wrong-type", 'steps must be an integer, got "1_000"'),
         ("steps: 100", "steps: 1.5", "wrong-type", "steps must be an integer, got 1.5"),
         ("steps: 100", "steps: true", "wrong-type", "steps must be an integer, got true"),
@@ -49,14 +48,9 @@ def test_optional_blocks(load: Load, valid: str) -> None:
         ("delta: 1e-5", "delta: 1.5", "out-of-range", "delta must be below 1, got 1.5"),
         ("epsilon: 3", "epsilon: -1e-7", "out-of-range", "epsilon must be at least 0, got -1e-7"),
         ("rate: 0.01", "rate: 2", "out-of-range", "rate must be at most 1, got 2"),
-        ("access: all-iterates", "adjacency: replace_one", "bad-choice", "; did you mean 'replace-one'?"),
         ("method: one-run", "method: 1", "bad-choice", "1 is not a choice for method"),
         ("[1, 4]", "[4, 4]", "bad-length", "group_size lists 4 twice"),
-        ("[1, 4]", "[]", "bad-length", "group_size must have at least 1 item, got 0"),
-        ("rate: 0.01", "rate: 0.01, batch_size: 5", "conflicting-key", "'batch_size' is not allowed with scheme pois"),
         ("name: valid", "name: a/b", "bad-format", "'a/b' is not a valid name"),
-        ("dpspec: 1", "dpspec: 2", "unsupported-version", "this dpspec supports version 1 of the spec language, got 2"),
-        ("kind: noisy", "kind: nosiy", "unknown-kind", "offers mechanism kind 'nosiy'; did you mean 'noisy'?"),
         ("kind: noisy", "kind: wrecked", "broken-plugin", "dpspec-wreck 0.3 failed to load: ImportError: no hull"),
         ("kind: toy", "kind: zebra", "unknown-kind", "no installed plugin offers data kind 'zebra'"),
         ("kind: net", "kind: [net]", "wrong-type", "kind must be a string, got a list"),
@@ -75,7 +69,6 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
-        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
         ("steps: 100", "steps:", "give it a value, or remove the key"),
         ("model: {kind: net}", "model: bn", "write model: {kind: bn}"),
         (
@@ -83,8 +76,6 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
             "name: ''",
             "name: The name of the audit in reports: letters, digits, spaces, dots, dashes and underscores.",
         ),
-        ("rate: 0.01", "rate: 0.01, batch_size: 5", "remove batch_size, or change scheme"),
-        ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
     ],
 )
 def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:

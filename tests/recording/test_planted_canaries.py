@@ -1,7 +1,6 @@
 """What canaries show of a run, by its folder and by a spec, and folders of canaries that no recorder writes."""
 
 import io
-import json
 import shutil
 import warnings
 from copy import deepcopy
@@ -23,8 +22,10 @@ from dpspec.cli.app import main
 from dpspec.engine.recorded import executed_run
 from dpspec.engine.recorded.checks import REMOVED
 from dpspec.errors import ExitCode, RecordingError, UsageError
+from dpspec.json_records import write
 from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
+from dpspec.results import codec
 from dpspec.stats.attacks import guess_counts, one_run
 
 DELTA = 1e-5
@@ -175,7 +176,7 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
 
 def test_the_json_holds_the_attack(scored, capsys):
     main(["check", str(scored[0]), "--report", "json=-"])
-    (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
+    (evidence,) = write(codec.load(capsys.readouterr().out).audits[0].evidence)
     assert evidence["power"] == pytest.approx(4.884, abs=1e-3)
     assert evidence["scope"]["adjacency"] == "zero-out"
     assumed = {one["name"]: one["status"] for one in evidence["assumptions"]}

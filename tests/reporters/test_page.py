@@ -206,7 +206,7 @@ def test_a_page_of_another_version_is_not_compared_and_said_so() -> None:
         ("</body>", "<script>1</script></body>"),
         ('name="robots"', 'name="robot"'),
         ('class="headline"', 'class="hidden"'),
-        ('"confidence": 0.95', '"confidence": 0.950'),
+        ('"confidence":0.95', '"confidence":0.950'),
         ('rx="2" fill="var(--series-0)"', 'rx="2" fill="var(--bad)"'),
         ('aria-label="epsilon: ', 'aria-label="mu: '),
         ("<h2 id=", "<p>All is well.</p><h2 id="),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import ExitCode
+from dpspec.json_records import write
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import terminal
+from dpspec.results import codec
 
 __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "run_page"]
 
@@ -49,8 +50,8 @@ def audit_by_spec(folder: Path, *, access: str = "") -> tuple[int, dict[str, Any
         Path("found.yaml").write_text(spec.replace("  adjacency:", f"{access}  adjacency:"))
         code = main(["run", "found.yaml", "--report", "json=result.json"])
         assert main(["verify", "result.json"]) == 0
-        (audit,) = json.loads(Path("result.json").read_text())["audits"]
-    return code, audit
+        (audit,) = codec.load(Path("result.json").read_text()).audits
+    return code, write(audit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

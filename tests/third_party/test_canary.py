@@ -1,6 +1,5 @@
 """A stranger's kind of canary and score: found, explained, run in processes, kept apart from others, and verified."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,9 @@ from pathlib import Path
 import pytest
 from support import warm
 from support.attack_spec import SPEC
+
+from dpspec.json_records import write
+from dpspec.results import codec
 
 PROJECT = Path(__file__).parent / "dpspec-canary"
 
@@ -59,7 +61,7 @@ def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None
 def test_an_audit_with_it_refutes_and_is_verified(execute: Execute) -> None:
     done = execute("run", "spec.yaml", "--report", "json=result.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    (audit,) = json.loads(execute("report", "result.json", "--format", "json").stdout)["audits"]
+    (audit,) = write(codec.load(execute("report", "result.json", "--format", "json").stdout).audits)
     assert [verdict["verdict"] for verdict in audit["verdicts"]] == ["refuted"]
     (evidence,) = audit["evidence"]
     assert evidence["method"] == "one-run, final-model, upside-down records by around"

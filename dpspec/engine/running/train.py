@@ -47,10 +47,6 @@ _SHORT = 60.0
 StopRequests: TypeAlias = Callable[[], AbstractContextManager[Callable[[], str]]]
 
 
-def _no_requests() -> AbstractContextManager[Callable[[], str]]:
-    return nullcontext(lambda: "")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Execution of a run; None lets dpspec decide, ``executor`` None is this process.
@@ -65,7 +61,7 @@ class RunOptions:
     device: str = "auto"
     deadline: float | None = None
     max_trials: int | None = None
-    stop_requests: StopRequests = field(default=_no_requests, repr=False)
+    stop_requests: StopRequests = field(default=lambda: nullcontext(lambda: ""), repr=False)
 
     def seconds_left(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.monotonic()

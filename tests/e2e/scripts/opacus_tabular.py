@@ -39,14 +39,6 @@ def train(model, optimizer, loader, engine, physical=32, fault=""):
                 loss.backward()
                 if fault == "wrong-optimizer":
                     optimizer.original_optimizer.step()
-                elif fault == "noise-forgotten":
-                    optimizer.clip_and_accumulate()
-                    last = not optimizer._check_skip_next_step()
-                    optimizer._is_last_step_skipped = not last
-                    if last:
-                        for p in optimizer.params:
-                            p.grad = p.summed_grad / optimizer.expected_batch_size
-                        optimizer.original_optimizer.step()
                 else:
                     optimizer.step()
                 total += float(loss.detach())
