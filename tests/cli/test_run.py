@@ -174,6 +174,7 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
     [
         (["--report", "json"], "--report expects FORMAT=PATH, got 'json'"),
         (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
+        (["--report", "lines=x"], "pass --plugin FILE.py"),
         (["--report", "json=no/such/folder/x.json"], "the folder no/such/folder does not exist"),
         (["--report", "json=."], "it is a folder"),
         (["--report", "html=./coin.yaml"], "coin.yaml is an input of this command"),
