@@ -216,6 +216,7 @@ def test_the_last_line_names_what_failed(how, dpspec, counting):
     assert (ended.code, ended.out.splitlines()[-1]) == (1, "FAILED 1 of 2 claims: coin.held")
     assert (len(ended.out.splitlines()) == 1) is (how == "-q")
     assert ("\nFindings\n" in ended.out) is (how == "-v")
+    assert ("Trials are stored in .dpspec/store; " in ended.err) is (how == "-v")
     assert ("trials to train" in ended.err) is (how != "-q")
 
 
