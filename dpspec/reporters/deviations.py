@@ -38,7 +38,7 @@ _ASSUMPTIONS = {
 }
 
 #: The next step for the assumptions of plugins.
-_OTHER_STEP = "correct the training, or declare what it does"
+_OTHER_STEP = "correct the training, or declare the executed one"
 
 _MISSING_STEP = "Let the backend report what its capabilities declare (dpspec.testing.BackendSuite tests it)."
 

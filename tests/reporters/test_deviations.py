@@ -38,8 +38,8 @@ def test_reports_say_what_to_fix_for_each_assumption(render) -> None:
     )
     text = " ".join(render(factory.result(audit, factory.audit("fine"))).split())
     assert text.count("before you divide by the batch size") == 1
-    assert "Other gap (other-gap), measured: chi-square: correct the training, or declare what it does." in text
-    assert "declare the executed one" not in text
+    assert "Other gap (other-gap), measured: chi-square: correct the training, or declare the executed one." in text
+    assert "number of steps" not in text
 
 
 def test_other_failures_of_conformance_have_a_step_too() -> None:
