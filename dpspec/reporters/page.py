@@ -95,6 +95,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             matrices=tuple(matrices.view(matrix, names) for matrix in result.matrices),
             screen=_screen(result),
             tally=tally(result),
+            unexpected=sum(not audit.as_expected for audit in result.audits),
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             claims=sorted(

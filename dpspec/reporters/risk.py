@@ -118,7 +118,7 @@ def _conditional(audits: Sequence[AuditResult]) -> tuple[str, ...]:
     if not names:
         return ()
     cautions = "the caution is" if len(names) == 1 else "all cautions are"
-    return (f"It holds only if {cautions} resolved: {words.name_list(names)}. Otherwise the risk may be far higher.",)
+    return (f"This risk holds only if {cautions} resolved: {words.name_list(names)}. Otherwise it may be far higher.",)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:

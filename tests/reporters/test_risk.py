@@ -78,7 +78,7 @@ def test_the_risk_of_a_run_with_a_caution_holds_only_if_it_is_resolved() -> None
     rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.", accepted="")
     section = Recording(steps=3, ended=True, setup=(), rules=(rule,))
     cautioned = audit(findings=(_bound(0.5),), verdicts=(factory.verdict(),), recording=section)
-    sentence = "It holds only if the caution is resolved: guessable-seed. Otherwise the risk may be far higher."
+    sentence = "This risk holds only if the caution is resolved: guessable-seed. Otherwise it may be far higher."
     assert risk(cautioned)[0] == sentence
     assert highest_rate([cautioned], ["demo"]).caveats == (sentence,)
     assert "Risk for one person, if the cautions are resolved: small" in render(factory.result(cautioned))
