@@ -44,7 +44,7 @@ def _fraction(text: str) -> float:
 
 
 def epsilon(
-    steps: Annotated[int, typer.Option(metavar="N", help="Number of steps.")],
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Number of steps.")] = None,
     noise: Annotated[
         float | None,
         typer.Option(metavar="S", help="Standard deviation of the Gaussian noise on the sum, in clip norms."),
@@ -60,8 +60,16 @@ def epsilon(
     delta: Annotated[float, typer.Option(metavar="D", help="The delta, above 0 and below 1.")] = 1e-5,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     sampling: Annotated[SamplingName, typer.Option(help="Batches of random or of fixed size.")] = SamplingName.POISSON,
-    batch_size: Annotated[int | None, typer.Option(metavar="B", help="Size of a batch, for fixed.")] = None,
-    records: Annotated[int | None, typer.Option(metavar="N", help="Number of records, for fixed.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="B", help="Batch size, of Poisson batches on average, in place of --rate.")
+    ] = None,
+    records: Annotated[int | None, typer.Option(metavar="N", help="Number of records, with --batch-size.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="E", help="Passes over the records, ceil(records / batch size) steps each, in place of --steps."
+        ),
+    ] = None,
     laplace: Annotated[
         float | None, typer.Option(metavar="B", help="Scale of Laplace noise in L1 clip norms, in place of --noise.")
     ] = None,
@@ -92,6 +100,7 @@ def epsilon(
             batch_size=batch_size,
             records=records,
             laplace=laplace,
+            epochs=epochs,
         )
 
     try:

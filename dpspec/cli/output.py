@@ -21,7 +21,7 @@ import typer
 
 from dpspec.cli import interrupt
 from dpspec.contract import Diagnostic
-from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.catalog import PROJECT_HINT, Catalog, Offered
 from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
@@ -143,16 +143,17 @@ def parse_reports(options: Sequence[str], catalog: Catalog, inputs: Sequence[Pat
     return tuple(reports)
 
 
-def require_known(kind: str, name: str, names: Collection[str], label: str = "valid") -> None:
+def require_known(kind: str, name: str, names: Collection[str], label: str = "valid", hint: str = "") -> None:
     if name not in names:
         suggestion = did_you_mean(closest(name, names))
-        raise UsageError(f"unknown {kind} {quoted(name)}{suggestion} ({label}: {listed(names)})")
+        further = f"; {hint}" if hint else ""
+        raise UsageError(f"unknown {kind} {quoted(name)}{suggestion} ({label}: {listed(names)}){further}")
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
     from dpspec.registry.loader import resolve
 
-    require_known("report format", name, sorted(catalog.reporters))
+    require_known("report format", name, sorted(catalog.reporters), hint=PROJECT_HINT)
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 

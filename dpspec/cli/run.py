@@ -158,6 +158,8 @@ def run(
             show_on_terminal(result, internal=internal, brief=not verbose)
         emit(tally(result))
     write_reports(report_files, result, internal=internal)
+    if verbose and any(audit.trials for audit in result.audits):
+        note(f"Trials are stored in {trial_store.location}; the same command does not train them again.")
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dpspec.cli.output import require_known
 from dpspec.contract import Json
-from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.catalog import PROJECT_HINT, Catalog, Offered
 from dpspec.contract.sampling import poisson_sampling
 from dpspec.data.source import COMMON
 from dpspec.errors import PluginError, UsageError
@@ -53,7 +53,7 @@ def starter_spec(
 
 def _with_kind(body: str, block: str, kind: str, offers: Mapping[str, Offered]) -> str:
     """Replace a block of a spec by one of ``kind`` with its own required keys, and defaults of a project's function."""
-    require_known(block, kind, sorted(offers), "installed")
+    require_known(block, kind, sorted(offers), "installed", PROJECT_HINT)
     offered = offers[kind]
     keys: dict[str, Json] = {"kind": kind}
     if offered.code:

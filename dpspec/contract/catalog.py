@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BrokenPlugin", "Catalog", "Offered"]
+__all__ = ["PROJECT_HINT", "BrokenPlugin", "Catalog", "Offered"]
+
+#: The fix for an unknown kind of a family that files of projects may define.
+PROJECT_HINT = (
+    'if a file of your project defines it, pass --plugin FILE.py, or write plugins = ["FILE.py"] below [tool.dpspec] '
+    "in pyproject.toml"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,33 +115,40 @@ class Schedule:
 
 def make_schedule(
     *,
-    steps: Any,
+    steps: Any = None,
     noise: Any = None,
     rate: Any = None,
     sampling: str = "poisson",
     batch_size: Any = None,
     records: Any = None,
     laplace: Any = None,
+    epochs: Any = None,
 ) -> Schedule:
     """The schedule of the arguments of :func:`epsilon`. Raises ``ValueError`` for missing or surplus ones."""
     if (noise is None) == (laplace is None):
         raise ValueError("noise or laplace must be set, in clip norms, and not both")
-    if sampling == "poisson":
-        if rate is None:
-            raise ValueError("rate is required for Poisson batches: batch size / records, or 1 for all records")
-        if batch_size is not None or records is not None:
-            name = "batch_size" if batch_size is not None else "records"
-            raise ValueError(f"{name} applies to sampling fixed only: remove it")
-    elif sampling == "fixed":
+    if sampling not in ("poisson", "fixed"):
+        raise ValueError(f"sampling must be poisson or fixed, got {sampling!r}")
+    if sampling == "fixed" and laplace is not None:
+        raise ValueError("laplace requires Poisson batches or rate 1: no bound for batches of fixed size")
+    if (steps is None) == (epochs is None):
+        raise ValueError("steps or epochs must be set, and not both")
+    sized = any(value is not None for value in (batch_size, records, epochs))
+    if sampling == "fixed" or sized:
         if rate is not None:
-            raise ValueError("rate does not apply to sampling fixed: remove it, batch_size and records define it")
-        if laplace is not None:
-            raise ValueError("laplace requires Poisson batches or rate 1: no bound for batches of fixed size")
+            raise ValueError("rate must be removed: batch_size and records define the batches")
         for name, value in (("batch_size", batch_size), ("records", records)):
             if value is None:
-                raise ValueError(f"{name} is required for sampling fixed")
-    else:
-        raise ValueError(f"sampling must be poisson or fixed, got {sampling!r}")
+                raise ValueError(f"{name} is required: batch_size and records define the batches")
+            whole(name, value, 1)
+        if batch_size > records:
+            raise ValueError(f"batch_size must be at most records = {records}, got {batch_size}")
+    elif rate is None:
+        raise ValueError("rate is required for Poisson batches, or batch_size and records; rate 1 uses all records")
+    if epochs is not None:
+        steps = whole("epochs", epochs, 1) * -(-records // batch_size)
+    if sampling == "poisson" and sized:
+        rate, batch_size, records = batch_size / records, None, None
     return Schedule(
         steps=steps,
         noise=laplace if noise is None else noise,
@@ -316,7 +323,7 @@ class EpsilonBounds:
 
 def epsilon(
     *,
-    steps: npt.ArrayLike,
+    steps: npt.ArrayLike | None = None,
     noise: npt.ArrayLike | None = None,
     rate: npt.ArrayLike | None = None,
     delta: npt.ArrayLike = 1e-5,
@@ -325,6 +332,7 @@ def epsilon(
     batch_size: npt.ArrayLike | None = None,
     records: npt.ArrayLike | None = None,
     laplace: npt.ArrayLike | None = None,
+    epochs: npt.ArrayLike | None = None,
     width: float = 1e-3,
 ) -> EpsilonBounds:
     """Certified epsilon of a training schedule, for numbers or arrays, which are broadcast as in NumPy.
@@ -338,9 +346,10 @@ def epsilon(
         delta: The delta, above 0 and below 1.
         group_size: Number of records that are added or removed together.
         sampling: ``poisson``, or ``fixed`` for batches of ``batch_size`` of ``records`` records, the group included.
-        batch_size: Size of a batch, for ``fixed``.
-        records: Number of records, for ``fixed``.
+        batch_size: Size of a batch; of a Poisson batch on average, in place of ``rate``.
+        records: Number of records, with ``batch_size``.
         laplace: Scale of Laplace noise in L1 clip norms, in place of ``noise``.
+        epochs: Number of passes over the records, in place of ``steps``: ceil(records / batch_size) steps each.
         width: Relative width of the intervals.
 
     Returns:
@@ -356,6 +365,7 @@ def epsilon(
         "batch_size": batch_size,
         "records": records,
         "steps": steps,
+        "epochs": epochs,
         "delta": delta,
         "group_size": group_size,
     }
@@ -393,7 +403,7 @@ def epsilon(
 
 
 #: Arguments that are counts; floats such as 1e3 are accepted if integral.
-_COUNTS = frozenset({"steps", "group_size", "batch_size", "records"})
+_COUNTS = frozenset({"steps", "epochs", "group_size", "batch_size", "records"})
 
 
 def _integral(value: float) -> Any:

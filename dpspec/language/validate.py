@@ -9,7 +9,7 @@ from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path, is_privacy_quantity
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Canary, Score
-from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
+from dpspec.contract.catalog import PROJECT_HINT, BrokenPlugin, Catalog, Offered
 from dpspec.language import blocks
 from dpspec.language.blocks import Plain, claim_block, core, known_claim_kinds
 from dpspec.language.problems import cast, fill, problems
@@ -191,11 +191,8 @@ def _find_kind(
     suggestion = closest(kind, offers)
     message = f"no installed plugin offers {kind_of_provider} {quoted(kind)}" + did_you_mean(suggestion)
     hint = _installed_help(offers)
-    if suggestion is None:
-        hint += (
-            '. If a file of your project defines it, write plugins = ["FILE.py"] below [tool.dpspec] in '
-            "pyproject.toml, or pass --plugin FILE.py"
-        )
+    if offers is not catalog.mechanisms:
+        hint += f"; {PROJECT_HINT}"
     if suggestion is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names}"

@@ -10,6 +10,7 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
@@ -21,11 +22,12 @@ from dpspec.contract import Check
 from dpspec.contract.results import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
+from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import highest_rate, risk
-from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested
+from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
 from dpspec.results.void_bounds import without_void_bounds
@@ -44,6 +46,9 @@ MOST_DRAWN, MOST_CELLS = 24, 8
 
 #: Of more claims than this the expected ones are folded.
 _MOST_CLAIMS = 8
+
+#: Of more failing audits than this the remedies are folded.
+_MOST_REMEDIES = 5
 
 #: The maximum number of named controls.
 _MOST_CONTROLS = 3
@@ -90,6 +95,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             matrices=tuple(matrices.view(matrix, names) for matrix in result.matrices),
             screen=_screen(result),
             tally=tally(result),
+            unexpected=sum(not audit.as_expected for audit in result.audits),
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             claims=sorted(
@@ -153,13 +159,23 @@ def _screen(result: Result) -> SimpleNamespace:
         epsilon=decisive is not None and decisive[1].quantity == "epsilon",
         bounds=bounds,
         confidence=decimals.exact(result.confidence),
-        remedies=() if decisive is None else tuple(remedies(decisive[0])),
+        remedies=remedies_by_audit(audits, titles),
         cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
-        causes=list(dict.fromkeys(fact for audit in audits if audit.recording for fact in audit.recording.facts)),
+        causes=list(dict.fromkeys(_causes(audits, titles))),
         notes=list(dict.fromkeys(note for audit in audits if audit.recording for note in audit.recording.cautions)),
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
         untested=tuple(untested(audits)) if audits else (),
+        most_remedies=_MOST_REMEDIES,
     )
+
+
+def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
+    """Facts of recordings, and the next steps for runs that deviate."""
+    for audit, title in zip(audits, titles, strict=True):
+        if audit.recording is not None:
+            yield from audit.recording.facts
+        for step in next_steps(audit):
+            yield step if len(audits) == 1 else f"{title}: {step}"
 
 
 def _drawn(result: Result) -> set[int]:

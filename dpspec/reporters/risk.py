@@ -109,7 +109,16 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
             )
     if not sentences:
         return (_ONE_POINT if proven_curves(audit) else _NOTHING,)
-    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(sentences)
+    return (*([_CONTRADICTED] if _contradicted(audit) else []), *_conditional([audit]), *sentences)
+
+
+def _conditional(audits: Sequence[AuditResult]) -> tuple[str, ...]:
+    """The sentence on the cautions that the rates of recorded runs depend on."""
+    names = list(dict.fromkeys(name for audit in audits for name in words.cautioned(audit)))
+    if not names:
+        return ()
+    cautions = "the caution is" if len(names) == 1 else "all cautions are"
+    return (f"This risk holds only if {cautions} resolved: {words.name_list(names)}. Otherwise it may be far higher.",)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
@@ -151,12 +160,14 @@ class HighestRate:
         rate: None without a rate.
         larger: The rates of the next and of the largest group size of the same audit.
         caveats: Reasons for a missing rate, or not to rely on one.
+        condition: Words after "risk" if rates hold only without the cautions of a recording; empty otherwise.
     """
 
     title: str
     rate: Rate | None
     larger: tuple[Rate, ...]
     caveats: tuple[str, ...]
+    condition: str = ""
 
 
 def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> HighestRate:
@@ -185,4 +196,11 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
     without = sum(not of_audit for _, of_audit in by_audit)
     if without:
         caveats.append(f"No rate follows for {words.count(without, 'audit')}.")
-    return HighestRate(title if len(audits) > 1 else "", rate, (*larger[:1], *larger[1:][-1:]), tuple(caveats))
+    conditional = _conditional(audits)
+    return HighestRate(
+        title=title if len(audits) > 1 else "",
+        rate=rate,
+        larger=(*larger[:1], *larger[1:][-1:]),
+        caveats=(*caveats, *conditional),
+        condition=", if the cautions are resolved" if conditional else "",
+    )

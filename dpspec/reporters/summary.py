@@ -14,6 +14,7 @@ from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
+from dpspec.reporters.deviations import worst_deviation
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -73,7 +74,12 @@ def answer(result: Result) -> Answer:
         return Answer("bad", "An attack contradicts a proof: the theory, the code or the attack is wrong", detail)
     if deviating:
         named = words.name_list([audit.name for audit in deviating])
-        texts = {"deviates": sentence, "checks-missing": f"Planned checks of the executed run are missing: {named}"}
+        fact = worst_deviation(deviating[0]) if len(deviating) == 1 else ""
+        run = "The executed run" if len(audits) == 1 else f"The executed run of {named}"
+        texts = {
+            "deviates": f"{run} deviates from its declaration: {fact}" if fact else sentence,
+            "checks-missing": f"Planned checks of the executed run are missing: {named}",
+        }
         return Answer(
             "bad", texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}"), detail
         )
@@ -141,6 +147,25 @@ def remedies(audit: AuditResult) -> Iterator[str]:
         yield retraining(audit)
     if provable and len(provable) == len(failed):
         yield f"claim epsilon {joined(provable)} instead, which the present values prove"
+
+
+def remedies_by_audit(audits: Sequence[AuditResult], titles: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The title and the remedies of each audit with failed claims, joined if all have the same.
+
+    Args:
+        audits: All audits of a result.
+        titles: The titles of the audits.
+
+    Returns:
+        Pairs of a title, which is empty for a single audit, and remedies.
+    """
+    groups = [(title, tuple(remedies(audit))) for audit, title in zip(audits, titles, strict=True)]
+    groups = [(title, changes) for title, changes in groups if changes]
+    if len(audits) == 1:
+        return [("", changes) for _, changes in groups]
+    if len(groups) > 1 and len({changes for _, changes in groups}) == 1:
+        return [(f"The same for each of {len(groups)} audits", groups[0][1])]
+    return groups
 
 
 def principal(audits: Sequence[AuditResult]) -> tuple[AuditResult, Verdict] | None:

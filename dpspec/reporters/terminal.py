@@ -11,6 +11,7 @@ from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.checked_run import checked_run
+from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import answer, remedies, tally
@@ -246,6 +247,8 @@ def _deviation(page: Page, audit: AuditResult) -> None:
     other_checks = len(audit.checks) - len(worst)
     if other_checks:
         page.item(f"{words.count(other_checks, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
+    for step in next_steps(audit):
+        _row(page, "to fix", step)
 
 
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:

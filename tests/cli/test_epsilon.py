@@ -31,6 +31,18 @@ def test_a_rate_may_be_a_quotient(dpspec):
         assert "such as 256/60000" in " ".join(done.err.split())
 
 
+def test_a_batch_size_gives_the_rate_and_epochs_the_steps(dpspec):
+    sizes = ("epsilon", "--noise", 1.1, "--batch-size", 256, "--records", 60000)
+    done = dpspec(*sizes, "--epochs", 10)
+    assert "Poisson batches at rate 0.00426667, 2350 steps" in done.out  # the last of 235 batches is smaller
+    same = dpspec("epsilon", "--noise", 1.1, "--rate", "256/60000", "--steps", 2350)
+    assert same.out == done.out
+    assert "2350 steps" in dpspec(*sizes, "--epochs", 10, "--sampling", "fixed").out
+    table = package.epsilon(noise=1.1, batch_size=[256, 600], records=60000, epochs=[[1], [10]])
+    plain = package.epsilon(noise=1.1, rate=[256 / 60000, 0.01], steps=[[235, 100], [2350, 1000]])
+    assert table.upper.tolist() == plain.upper.tolist()
+
+
 def test_the_list_of_rules_fits_a_terminal(dpspec):
     lines = dpspec("rules").out.splitlines()
     assert "  why: " in "\n".join(lines)
@@ -82,6 +94,11 @@ def test_a_target_gives_noise_that_reaches_it(dpspec):
         ("--rate 0.1 --steps 3", "--noise, --laplace or --target is required: give one"),
         ("--noise 1 --target 8 --rate 0.1 --steps 3", "--target finds the noise: remove --noise and --laplace"),
         ("--target 1e-9 --rate 1 --steps 1000000", "--target must be reachable with noise up to 1e+06"),
+        ("--noise 1 --rate 0.1", "--steps or epochs must be set, and not both"),
+        ("--noise 1 --steps 3", "--rate is required for Poisson batches, or batch_size and records"),
+        ("--noise 1 --steps 3 --batch-size 6", "--records is required: batch_size and records define the batches"),
+        ("--noise 1 --rate 0.1 --epochs 3", "--rate must be removed: batch_size and records define the batches"),
+        ("--noise 1 --epochs 1 --batch-size 6 --records 5", "--batch-size must be at most records = 5, got 6"),
         ("--noise 1 --sampling fixed --batch-size 9 --records 9 --steps 1", "--batch-size must be at most records"),
     ],
 )

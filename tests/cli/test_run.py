@@ -174,6 +174,7 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
     [
         (["--report", "json"], "--report expects FORMAT=PATH, got 'json'"),
         (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
+        (["--report", "lines=x"], "pass --plugin FILE.py"),
         (["--report", "json=no/such/folder/x.json"], "the folder no/such/folder does not exist"),
         (["--report", "json=."], "it is a folder"),
         (["--report", "html=./coin.yaml"], "coin.yaml is an input of this command"),
@@ -215,6 +216,7 @@ def test_the_last_line_names_what_failed(how, dpspec, counting):
     assert (ended.code, ended.out.splitlines()[-1]) == (1, "FAILED 1 of 2 claims: coin.held")
     assert (len(ended.out.splitlines()) == 1) is (how == "-q")
     assert ("\nFindings\n" in ended.out) is (how == "-v")
+    assert ("Trials are stored in .dpspec/store; " in ended.err) is (how == "-v")
     assert ("trials to train" in ended.err) is (how != "-q")
 
 

@@ -128,6 +128,7 @@ def test_new_spec(dpspec, tmp_path, counting):
     ended = dpspec("new", "spec", "other", "--mechanism", "countin")
     assert ended.code == 2
     assert "unknown mechanism 'countin'; did you mean 'counting'? (installed: counting)" in ended.err
+    assert "[tool.dpspec]" in dpspec("new", "spec", "other", "--model", "mynet").err
 
 
 def test_new_plugin(dpspec, tmp_path):

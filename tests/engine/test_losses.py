@@ -172,6 +172,10 @@ def test_real_targets_are_refused_where_classes_are_needed(project):
     assert "need classes" in errors(audit=records)["audit.canary.space"]
     metric = [{"id": "useful", "kind": "metric", "name": "accuracy", "at_least": 0.5, "expect": "supported"}]
     assert errors(claims=metric)["claims.0.name"] == "real-valued targets have no accuracy"
+    classes = prepare(from_document({**SPEC, "claims": metric}, load_catalog()), load_catalog()).diagnostics
+    assert [(d.path, d.help.partition(",")[0]) for d in classes if d.code == "unsupported"] == [
+        (("claims", 0, "name"), "add split: {test: 0.2} to data")
+    ]
     per_record = {**SPEC["mechanism"], "kind": "per-instance"}
     assert (
         "trains on classes" in errors(mechanism=per_record, audit={"method": "many-run", "runs": 4})["mechanism.kind"]

@@ -131,7 +131,7 @@ def test_a_frame_has_a_row_for_each_combination(monkeypatch: pytest.MonkeyPatch)
         ({"steps": 10**9}, "steps must be at most 1000000"),
         ({"delta": 0.0}, "delta must be above 0 and below 1"),
         ({"noise": [1.0, 2.0], "delta": [1e-5] * 3}, "arguments must broadcast"),
-        ({"batch_size": 3}, "batch_size applies to sampling fixed only"),
+        ({"batch_size": 3}, "rate must be removed: batch_size and records define the batches"),
         ({"sampling": "shuffled"}, "sampling must be poisson or fixed"),
         ({"sampling": "fixed", "rate": None, "batch_size": 9}, "records is required"),
         ({"sampling": "fixed", "rate": None, "batch_size": 9, "records": 9}, "at most records - group_size = 8"),

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from dpspec.contract import Claim
+from dpspec.contract.catalog import PROJECT_HINT
 from dpspec.language.load import MAX_DIAGNOSTICS, Loaded
 from dpspec.language.problems import problems
 
@@ -159,8 +160,23 @@ class TestRequires:
             "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
         )
         (alone,) = load(text[: text.index("requires")]).diagnostics
-        assert 'write plugins = ["FILE.py"] below [tool.dpspec] in pyproject.toml' in alone.help
         assert "requires" not in alone.help
+
+    @pytest.mark.parametrize(
+        ("old", "new", "from_project"),
+        [
+            ("kind: noisy", "kind: nosiy", False),  # no file of a project defines a mechanism
+            ("kind: toy", "kind: zebra", True),
+            ("kind: net", "kind: nett", True),
+            ("backend: native", "backend: nativ", True),
+            ("backend: native", "backend: native, loss: focal", True),
+        ],
+    )
+    def test_a_kind_that_a_file_of_the_project_may_define(
+        self, load: Load, valid: str, old: str, new: str, from_project: bool
+    ) -> None:
+        (unknown,) = load(valid.replace(old, new)).diagnostics
+        assert (PROJECT_HINT in unknown.help) == from_project
 
 
 class TestPhases:

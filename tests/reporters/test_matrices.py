@@ -1,9 +1,11 @@
 """A matrix as one in the terminal and on the page: cells by what varies, one table."""
 
+import dataclasses
+
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import AuditResult, Remedy, Result
 from dpspec.reporters.page import render
 from dpspec.reporters.terminal import render_brief
 
@@ -60,6 +62,23 @@ def test_the_page_shows_one_table_and_folds_what_is_as_expected() -> None:
     assert page.count('<details class="cell" open>') == 1
     assert "sweep, noise=7</a>" in page
     assert "S, all cells" in page  # the series that every cell has, joined
+
+
+def test_the_page_has_the_remedies_of_each_failing_cell() -> None:
+    def failing(noise: int, value: float) -> AuditResult:
+        remedy = Remedy(place="mechanism.noise_multiplier", now=float(noise), value=value)
+        audit = cell({"noise": noise}, verdict="open", expected=False, provable=None)
+        return dataclasses.replace(audit, remedies=(remedy,))
+
+    different = [failing(noise, 9.0 + noise) for noise in range(7)]
+    text = render(factory.result(cell({"noise": 8}), *different))
+    assert text.count("<strong>sweep (noise=") == 7
+    assert "<strong>sweep (noise=3)</strong>: mechanism.noise_multiplier" in text
+    assert "<summary>2 more audits</summary>" in text
+    few = render(factory.result(cell({"noise": 8}), *different[:5]))
+    assert "more audits</summary>" not in few
+    same = render(factory.result(*[dataclasses.replace(audit, remedies=different[0].remedies) for audit in different]))
+    assert "<strong>The same for each of 7 audits</strong>" in same
 
 
 def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_numbers_are() -> None:

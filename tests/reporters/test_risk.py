@@ -12,7 +12,8 @@ from scipy import special
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.contract.results import AuditResult
+from dpspec.contract.results import AuditResult, FiredRule, Recording
+from dpspec.reporters.page import render
 from dpspec.reporters.risk import FALSE_POSITIVES, SCALE, highest_rate, rates, risk
 
 
@@ -71,6 +72,18 @@ def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() 
     assert risk(broken)[0].endswith("do not rely on them.")
     weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
     assert risk(audit(findings=(weak,), series=()))[0].startswith("No proved bound covers every record")
+
+
+def test_the_risk_of_a_run_with_a_caution_holds_only_if_it_is_resolved() -> None:
+    rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.", accepted="")
+    section = Recording(steps=3, ended=True, setup=(), rules=(rule,))
+    cautioned = audit(findings=(_bound(0.5),), verdicts=(factory.verdict(),), recording=section)
+    sentence = "This risk holds only if the caution is resolved: guessable-seed. Otherwise it may be far higher."
+    assert risk(cautioned)[0] == sentence
+    assert highest_rate([cautioned], ["demo"]).caveats == (sentence,)
+    assert "Risk for one person, if the cautions are resolved: small" in render(factory.result(cautioned))
+    accepted = dataclasses.replace(section, rules=(dataclasses.replace(rule, accepted="The seed is secret."),))
+    assert highest_rate([dataclasses.replace(cautioned, recording=accepted)], ["demo"]).condition == ""
 
 
 def test_a_bound_on_the_final_model_says_so() -> None:

@@ -8,6 +8,7 @@ import dpspec
 from dpspec.contract import Facts, FrozenMap, ModelError
 from dpspec.contract.parts import PARTS
 from dpspec.training.function_model import FunctionModel
+from dpspec.training.gradients.flat_model import check_module
 
 pytestmark = pytest.mark.rounding
 
@@ -121,6 +122,19 @@ REFUSED = [
 def test_what_is_in_the_way_is_named(make, message):
     with pytest.raises(ModelError, match=message):
         model(make)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fix"),
+    [
+        ((nn.Linear(64, 4),), r"add nn.Flatten\(\) before layer '0' \(Linear\)"),
+        ((nn.Conv2d(1, 2, 3), nn.Linear(72, 4)), r"add nn.Flatten\(\) before layer '1' \(Linear\)"),
+        ((nn.Flatten(), nn.Linear(63, 4)), "build the model for `facts.shape`"),
+    ],
+)
+def test_a_missing_flatten_is_named(layers, fix):
+    with pytest.raises(ModelError, match=fix):
+        check_module(nn.Sequential(*layers), Facts(records=9, features=64, classes=4, shape=(1, 8, 8)))
 
 
 def test_a_gradient_that_differs_in_a_batch_is_refused():

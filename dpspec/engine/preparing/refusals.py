@@ -65,6 +65,13 @@ def refusals(
                 f"{1.0 / facts.records:.3g}",
                 severity="warning",
             )
+        measured = str(claim.options.get("name")) if claim.kind == "metric" and spec.audit is not None else ""
+        if measured.startswith("accuracy") and not facts.real_target and not facts.test_records:
+            yield unsupported(
+                f"claim {claim.id!r} is about the accuracy on test records, and the data has none",
+                ("claims", i, "name"),
+                "add split: {test: 0.2} to data, which holds out a fifth of the records, or remove the claim",
+            )
     if spec.threat_model.unit == "record" and spec.data.get("max_records_per_user") is not None:
         yield unsupported(
             "max_records_per_user drops records of users with more; removing one record of such a user adds another "

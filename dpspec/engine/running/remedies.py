@@ -12,7 +12,7 @@ from dpspec.errors import DpspecError
 from dpspec.language.numeric_values import numeric_key
 
 #: The maximum processor time of the search of one run, and duration of the bounds of a searched audit, in seconds.
-_MOST_SECONDS, _MOST_BOUND_SECONDS = 2.0, 4.0
+_MOST_SECONDS, _MOST_BOUND_SECONDS = 8.0, 4.0
 
 #: The relative precision of values, before real ones are rounded to three digits.
 _PRECISION = 5e-3

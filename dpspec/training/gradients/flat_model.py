@@ -215,18 +215,21 @@ def check_model(factory: ModelFactory, facts: Facts) -> None:
 
 def check_module(model: nn.Module, facts: Facts) -> None:
     shape = facts.shape or (facts.features,)
-    kind = torch.float32 if facts.vocabulary is None else torch.int64
+    record = torch.zeros((1, *shape), dtype=torch.float32 if facts.vocabulary is None else torch.int64)
     require_uncoupled(model)
     with torch.no_grad(), current_layer(model) as describe_layer:
         try:
-            out = model(torch.zeros((1, *shape), dtype=kind))
+            out = model(record)
         except _UNFIT as error:
             if ran_out(error):
                 raise
             first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+            failed_layer = describe_layer()
+            fix = "build the model for `facts.shape`, or change the `shape` of the data"
+            if len(shape) > 1 and _accepts_flattened(model, record):
+                fix = f"add nn.Flatten() before {failed_layer}"
             raise ModelError(
-                f"the model rejects a record of shape {list(shape)}: {describe_layer()}: {first_line}; "
-                "build the model for `facts.shape`, or change the `shape` of the data"
+                f"the model rejects a record of shape {list(shape)}: {failed_layer}: {first_line}; {fix}"
             ) from error
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
         returned = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
@@ -235,6 +238,22 @@ def check_module(model: nn.Module, facts: Facts) -> None:
             f"{facts.classes} classes, {[1, facts.classes]}; "
             "end the model with a Flatten and a layer with `facts.classes` outputs"
         )
+
+
+def _accepts_flattened(model: nn.Module, record: Tensor) -> bool:
+    """Whether the model accepts a record if its linear layers get flat inputs."""
+
+    def flatten(layer: nn.Module, inputs: Any) -> Any:
+        return (inputs[0].flatten(1),) if isinstance(layer, nn.Linear) else None
+
+    hook = register_module_forward_pre_hook(flatten)
+    try:
+        model(record)
+    except _UNFIT:
+        return False
+    finally:
+        hook.remove()
+    return True
 
 
 def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:

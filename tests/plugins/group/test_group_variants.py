@@ -209,7 +209,7 @@ def test_a_canary_free_run_that_is_written_is_the_default_one(tmp_path: Path) ->
 
 def test_claims_about_the_accuracy_need_it(tmp_path: Path) -> None:
     stated = "claims=[{id: accurate, kind: metric, name: accuracy, at_least: 0.5}]"
-    (found,) = diagnosed(written(tmp_path, TEXT), ALONE, stated)
+    (found,) = diagnosed(written(tmp_path, TEXT), ALONE, stated, "data.split={test: 20}")
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
     assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message
 
