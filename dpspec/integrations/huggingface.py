@@ -50,7 +50,8 @@ class DPSpecCallback(TrainerCallback):
 
         Raises:
             UsageError: A number is outside its range. At the start of the training: the trainer steps no optimizer of
-                Opacus, one step exceeds the budget, or the loss of a record depends on the tokens of other records.
+                Opacus, one step exceeds the budget, TRL packs records, or the loss of a record depends on the tokens of
+                other records.
         """
         self._hook: Any = None
         self._audit = LiveAudit(
@@ -72,6 +73,12 @@ class DPSpecCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **training_objects: Any) -> None:
         """Begin the recording."""
         self._end(InterruptedError("the trainer began another training"))
+        for option in ("packing", "padding_free"):
+            if getattr(args, option, False):
+                raise UsageError(
+                    f"{option}=True puts several records into one row, and Opacus clips a row as one record: set it to "
+                    "False"
+                )
         self._hook = training_objects["model"].register_forward_pre_hook(_refuse_loss_of_batch, with_kwargs=True)
         self._audit.start(
             training_objects["model"], training_objects["optimizer"], training_objects["train_dataloader"]
@@ -105,9 +112,9 @@ class DPSpecCallback(TrainerCallback):
 
 
 def _refuse_loss_of_batch(model: Any, inputs: Any, named: dict[str, Any]) -> None:
-    """Raise ``UsageError`` if the model gets the number of tokens of the batch, by which its loss divides."""
-    if model.training and named.get("num_items_in_batch") is not None:
+    """Raise ``UsageError`` if the loss is a sum over all tokens, by the model or by TRL (``fused_lm_head``)."""
+    if model.training and (named.get("num_items_in_batch") is not None or named.get("fused_lm_head")):
         raise UsageError(
-            "the trainer passes num_items_in_batch to the model, so that the loss of a record depends on the tokens of "
+            "the trainer's loss divides by num_items_in_batch, so that the loss of a record depends on the tokens of "
             "other records: override compute_loss with the mean loss of each record (how-to/audit-in-a-trainer.md)"
         )
