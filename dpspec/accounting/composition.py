@@ -38,6 +38,9 @@ _SHARED = 8
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
 
+#: Rounding of one frequency's term of a sum over nodes, in units of EPS.
+_TERM = 64.0
+
 #: Terms of a running sum.
 _BLOCK = 1024
 
@@ -127,22 +130,24 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
     return max(0.0, -ends[0]), min(longest, ends[1])
 
 
-def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tuple[float, float]]:
-    """The circular convolution of all steps on ``length`` nodes, and bounds on each error and on their l2 norm.
+def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.NDArray[np.complex128], Floats]:
+    """The spectrum of all steps on a circle of ``length`` nodes up to the last frequency with a visible amplitude.
 
-    Frequencies from ``bandwidth`` on have no visible amplitude: they count as 0, and as an error.
+    Higher ones count as 0, and as an error. Also bounds on the error of an output, and on the errors' l2 norm.
     """
-    stage = _FFT * EPS * max(1.0, math.log2(length))
-    band = bandwidth(tilted, length)
-    circle = _turns(np.arange(length), length) if band <= _FEW and len(tilted) > _SHARED else None
-    product: npt.NDArray[np.complex128] | None = None
+    band, circle = length // 2 + 1, None
+    if len(tilted) > _SHARED:
+        band = bandwidth(tilted, length)
+        circle = _turns(np.arange(length), length) if band <= _FEW else None
+    product = np.ones(band, dtype=np.complex128)
     noise, growth, count = np.zeros(2), 0.0, 0
     for part in tilted:
-        if len(tilted) == part.steps == 1:
-            folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
-            return np.asarray(folded, dtype=np.float64), (part.rounding, part.rounding)
         spectrum, error = _transform(part, length, band, circle)
         error += part.rounding
+        # the steps of this phase alone fade behind the last of these
+        visible = np.square(spectrum.real) + np.square(spectrum.imag) > math.exp(-2.0 * _FADED / part.steps)
+        band -= int(np.argmax(visible[::-1]))
+        spectrum, product = spectrum[:band], product[:band]
         power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
@@ -152,14 +157,19 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         noise += part.steps * error * slopes
         growth += part.steps * error
         count += part.steps
-        product = power if product is None else np.multiply(product, power, out=product)
-    assert product is not None
+        product *= power
     # the first value is the total of the tilted masses, 1 up to the charged rounding
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
-    noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)
-    noise = noise * math.exp(min(growth, 50.0)) + (math.exp(-_FADED) if band <= length // 2 else 0.0)
-    return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
+    noise += 4.0 * EPS * count * _averages(np.abs(product), length)
+    noise += 2.0 * math.exp(-_FADED) if band <= length // 2 else 0.0
+    return product, noise * math.exp(min(growth, 50.0))
+
+
+def invert(product: npt.NDArray[np.complex128], noise: Floats, length: int) -> tuple[Floats, Floats]:
+    """The composed tilted masses on ``length`` nodes, and the bounds on their errors; overwrites the ``product``."""
+    noise = noise + _FFT * EPS * max(1.0, math.log2(length)) * _averages(np.abs(product), length)
+    return irfft(product, length, overwrite_x=True), noise
 
 
 def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
@@ -178,11 +188,10 @@ def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
     if 2.0 * curvature <= _FADED:
         return length // 2 + 1
     highest = math.acos(1.0 - _FADED / curvature)
-    if len(tilted) > _SHARED:  # the search costs more than one transform
-        distance = math.floor(math.pi / highest)
-        while _have_pairs(tilted, distance):
-            highest = math.pi / (2.0 * distance)
-            distance *= 2
+    distance = math.floor(math.pi / highest)
+    while _have_pairs(tilted, distance):
+        highest = math.pi / (2.0 * distance)
+        distance *= 2
     return min(length // 2, math.ceil(length * highest / (2.0 * math.pi))) + 1
 
 
@@ -212,14 +221,14 @@ def _transform(
 
     ``circle``: all turns e^(-2 pi i k / length), (length,), if they are used often.
     """
-    if band <= _FEW and len(part.index) * band <= 4 * length:
+    if circle is not None and len(part.index) * band <= 4 * length:
         return _few_frequencies(part, length, band, circle)
     folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
     return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
 
 
 def _few_frequencies(
-    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128] | None
+    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128]
 ) -> tuple[npt.NDArray[np.complex128], float]:
     """As ``_transform``: frequency k = m i + j by the turns of m i and of j, in sums of ``_SUMMED`` masses.
 
@@ -232,8 +241,7 @@ def _few_frequencies(
 
     def turns(frequencies: Index) -> npt.NDArray[np.complex128]:
         steps = frequencies[:, None] * index % length
-        factors = _turns(steps, length) if circle is None else circle[steps]
-        return factors.reshape(len(frequencies), rows, _SUMMED)
+        return np.asarray(circle[steps].reshape(len(frequencies), rows, _SUMMED))
 
     majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, _SUMMED)
     sums = majors.transpose(1, 0, 2) @ turns(np.arange(minor)).transpose(1, 2, 0)
@@ -265,38 +273,156 @@ def _averages(modulus: Floats, length: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Composition:
-    """A composed measure near ``reference``: ln delta as a sum over nodes, with bounds on its error.
+class NodeSums:
+    """Sums of a composed measure over the nodes above an epsilon, near ``reference``.
 
     Attributes:
         first: the loss of the lowest node kept.
-        lowest: the smallest epsilon (less the shift) that may be evaluated.
-        log_scale: ln M^T e^(-tilt (reference - origin)).
         weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
         sums: (n + 1,) sums of the weights from node i on.
         excess: (n + 1,) sums of weight times 1 - e^(reference - e), the delta at ``reference``; None if the nodes span
             too much for one exponent range.
         above: the first node above ``reference``, from which on all terms of ``excess`` are positive.
-        absolute: a bound on the error of the sum at ``reference``.
-        relative: a bound on the error of the logarithm.
-        shift: a bound on the distance of the composed losses from the nodes.
     """
 
     first: float
-    lowest: float
     spacing: float
     reference: float
-    tilt: float
-    log_scale: float
     weights: Floats
     sums: Floats
     excess: Floats | None
     above: int
+    _blocks: dict[int, tuple[int, Floats]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, total: Floats, first: float, spacing: float, reference: float, tilt: float, *, narrow: bool
+    ) -> "NodeSums":
+        """From the composed tilted masses ``total`` (n,), on the nodes first + i * spacing."""
+        np.maximum(total, 0.0, out=total)
+        gaps = np.arange(float(len(total)))  # far from 0 a range of floats may have another length
+        gaps *= spacing
+        gaps += first - reference
+        narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
+        with np.errstate(under="ignore"):
+            weights = np.exp(-tilt * gaps)
+            weights *= total
+            excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
+        above = min(max(math.floor((reference - first) / spacing) + 1, 0), len(weights))
+        return cls(first, spacing, reference, weights, _from_above(weights), excess, above)
+
+    def at(self, epsilon: float) -> tuple[float, float]:
+        """The sum of weight times 1 - e^(epsilon - e) over nodes e above ``epsilon``, and a bound on its rounding."""
+        i = math.floor((epsilon - self.first) / self.spacing) + 1
+        i = min(max(i, 0), len(self.weights))
+        total = float(self.sums[i])
+        if self.excess is not None:
+            # 1 - e^(epsilon - e) = (1 - e^(reference - e)) e^x - (e^x - 1) with x = epsilon - reference
+            x = min(epsilon - self.reference, _REACH)
+            excess = float(self.excess[i])
+            size = excess if i >= self.above else 2.0 * float(self.excess[self.above]) - excess
+            value = excess * math.exp(x) - total * math.expm1(x)
+            size = size * math.exp(x) + total * abs(math.expm1(x))
+        elif i == len(self.weights):
+            return 0.0, 0.0
+        else:
+            number = i // self._block_length
+            start, sums = self._block(number)
+            value = total - float(sums[i - start]) * math.exp(epsilon - (self.first + self.spacing * start))
+            size = total
+        return value, EPS * (2.0 * _BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
+
+    @property
+    def _block_length(self) -> int:
+        return math.ceil(_FADE / self.spacing)
+
+    def _block(self, number: int) -> tuple[int, Floats]:
+        """The first node of a block, and from each of its nodes on the sum of weight times e^-(loss over the first).
+
+        Each block also sums the nodes of the next one. Beyond, e^-loss is below any rounding error.
+        """
+        if number not in self._blocks:
+            start, length = number * self._block_length, self._block_length
+            weights = self.weights[start : start + 2 * length]
+            faded = _from_above(weights * np.exp(-self.spacing * np.arange(len(weights))))
+            self._blocks[number] = (start, faded[: length + 1])
+        return self._blocks[number]
+
+
+class FrequencySums:
+    """The same sums from the few frequencies of a smooth composition, by geometric series: Theorem 15.
+
+    Args:
+        product: (band,) the composed spectrum on a circle of ``length`` nodes.
+        length: the number of nodes.
+        start: the number of the lowest node in the window.
+        origin: the loss of node 0.
+        spacing: the grid's step.
+        reference: the loss at which the weight is 1.
+        tilt: the tilt.
+    """
+
+    def __init__(
+        self,
+        product: npt.NDArray[np.complex128],
+        length: int,
+        start: int,
+        origin: float,
+        spacing: float,
+        reference: float,
+        tilt: float,
+    ) -> None:
+        self._length, self._start, self._origin, self._spacing = length, start, origin, spacing
+        self._reference, self._tilt, self._frequencies = reference, tilt, np.arange(len(product))
+        angles = 2.0 * math.pi / length * self._frequencies
+        ratios = -tilt * spacing + 1j * angles
+        amplitudes = product * (2.0 / length)
+        amplitudes[0] *= 0.5
+        self._flat = amplitudes / -np.expm1(ratios)
+        self._steep = self._flat * np.exp(ratios) * -math.expm1(-spacing) / -np.expm1(ratios - spacing)
+        end = _turns(self._frequencies * start % length, length).conj()
+        self._end = float((end @ self._flat).real), float((end @ self._steep).real)
+
+    def at(self, epsilon: float) -> tuple[float, float]:
+        """See ``NodeSums.at``; the rounding is a part of ``Composition.absolute``."""
+        node = max(math.floor((epsilon - self._origin) / self._spacing) + 1, self._start)
+        last = self._start + self._length
+        if node >= last:
+            return 0.0, 0.0
+        turns = _turns(self._frequencies * -node % self._length, self._length)
+        gap, rest = (max(0.0, self._origin - epsilon + self._spacing * i) for i in (node, last))
+        with np.errstate(under="ignore"):
+            head = float((turns @ (self._flat * -math.expm1(-gap) + self._steep * math.exp(-gap))).real)
+        tail = self._end[0] * -math.expm1(-rest) + self._end[1] * math.exp(-rest)
+        sums = head * math.exp(-self._tilt * gap) - tail * math.exp(-self._tilt * rest)
+        return sums * math.exp(min(self._tilt * (self._reference - epsilon), _REACH)), 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """A composed measure near ``reference``: ln delta as a sum over nodes, with bounds on its error.
+
+    Attributes:
+        sums: the sums over nodes; None if all losses are infinite.
+        lowest: the smallest epsilon (less the shift) that may be evaluated.
+        reference: the epsilon at which ``absolute`` is stated.
+        tilt: the tilt.
+        log_scale: ln M^T e^(-tilt (reference - origin)).
+        absolute: a bound on the error of the sum at ``reference``.
+        relative: a bound on the error of the logarithm.
+        infinity: the probability of infinite losses.
+        shift: a bound on the distance of the composed losses from the nodes.
+    """
+
+    sums: NodeSums | FrequencySums | None
+    lowest: float
+    reference: float
+    tilt: float
+    log_scale: float
     absolute: float
     relative: float
     infinity: float
     shift: float
-    _blocks: dict[int, tuple[int, Floats]] = field(default_factory=dict)
 
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of the measure's delta."""
@@ -322,42 +448,11 @@ class Composition:
 
     def sum_at(self, epsilon: float) -> tuple[float, float]:
         """The sum over nodes above ``epsilon``, and a bound on its error."""
-        i = math.floor((epsilon - self.first) / self.spacing) + 1
-        i = min(max(i, 0), len(self.weights))
-        total = float(self.sums[i])
-        if self.excess is not None:
-            # 1 - e^(epsilon - e) = (1 - e^(reference - e)) e^x - (e^x - 1) with x = epsilon - reference
-            x = min(epsilon - self.reference, _REACH)
-            excess = float(self.excess[i])
-            size = excess if i >= self.above else 2.0 * float(self.excess[self.above]) - excess
-            value = excess * math.exp(x) - total * math.expm1(x)
-            size = size * math.exp(x) + total * abs(math.expm1(x))
-        elif i == len(self.weights):
-            return 0.0, self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
-        else:
-            number = i // self._block_length
-            start, sums = self._block(number)
-            value = total - float(sums[i - start]) * math.exp(epsilon - (self.first + self.spacing * start))
-            size = total
-        rounding = EPS * (2.0 * _BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
+        if self.sums is None:
+            return 0.0, 0.0
+        value, rounding = self.sums.at(epsilon)
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
-
-    @property
-    def _block_length(self) -> int:
-        return math.ceil(_FADE / self.spacing)
-
-    def _block(self, number: int) -> tuple[int, Floats]:
-        """The first node of a block, and from each of its nodes on the sum of weight times e^-(loss over the first).
-
-        Each block also sums the nodes of the next one. Beyond, e^-loss is below any rounding error.
-        """
-        if number not in self._blocks:
-            start, length = number * self._block_length, self._block_length
-            weights = self.weights[start : start + 2 * length]
-            faded = _from_above(weights * np.exp(-self.spacing * np.arange(len(weights))))
-            self._blocks[number] = (start, faded[: length + 1])
-        return self._blocks[number]
 
 
 #: A composition is split if the relative error of its sum at the reference exceeds this.
@@ -408,51 +503,48 @@ def compose(
         count += steps
     origin, log_mass, infinity = math.fsum(origins), math.fsum(log_masses), chance_of_any(infinite)
     if len(tilted) < len(phases):
-        empty, zero_sum = np.zeros(0), np.zeros(1)
-        return Composition(
-            reference, -math.inf, spacing, reference, tilt, -math.inf, empty, zero_sum, None, 0, 0, 0, infinity, 0
-        )
+        return Composition(None, -math.inf, reference, tilt, -math.inf, 0.0, 0.0, infinity, 0.0)
     low, high = find_window(tilted, spacing)
     length = math.ceil(high - low) + 4
     if length > limit:
         raise TooLongError(length, limit)
     length = next_fast_len(max(length, 16), real=True)
     start = math.floor(low) - 1
-    total, noise = convolve(tilted, length)
-
-    # Only nodes over the smallest epsilon that will be evaluated are kept, in order.
-    narrow = spacing * length <= _REACH
-    floor = max(floor, reference - _REACH / (1.0 + tilt if narrow else tilt))
-    skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
-    total = np.roll(total, -((start + skip) % length))[: length - skip]
-    np.maximum(total, 0.0, out=total)
-    gaps = np.arange(float(length - skip))  # far from 0 a range of floats may have another length
-    gaps += float(start + skip)
-    gaps *= spacing
-    gaps += origin - reference
-    narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
-    with np.errstate(under="ignore"):
-        weights = np.exp(-tilt * gaps)
-        weights *= total
-        excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
     # A bound on the sum of all weights; the sum of their squares is at most ``largest`` times as large.
     weight_sum = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
+    rounding, lowest = 0.0, -math.inf
+    sums: NodeSums | FrequencySums | None = None
+    if count == 1:
+        total = np.zeros(length)
+        np.add.at(total, tilted[0].index % length, tilted[0].masses)
+        noise = np.full(2, tilted[0].rounding)
+    else:
+        product, noise = multiply_spectra(tilted, length)
+        if len(product) <= _FEW and 2 * len(product) < length:
+            sums = FrequencySums(product, length, start, origin, spacing, reference, tilt)
+            rounding = 4.0 * EPS * (_TERM + len(product)) * float(_averages(np.abs(product), length)[0])
+        else:
+            total, noise = invert(product, noise, length)
+    if sums is None:
+        # Only nodes over the smallest epsilon that will be evaluated are kept, in order.
+        narrow = spacing * length <= _REACH
+        floor = max(floor, reference - _REACH / (1.0 + tilt if narrow else tilt))
+        skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
+        total = np.roll(total, -((start + skip) % length))[: length - skip]
+        first = origin + spacing * (start + skip)
+        sums = NodeSums.of(total, first, spacing, reference, tilt, narrow=narrow)
+        lowest = max(first, floor) if skip > 0 else -math.inf
+    errors = min(float(noise[0]) * weight_sum, float(noise[1]) * math.sqrt(weight_sum * largest))
     log_scale = log_mass - tilt * (reference - origin)
     magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
-    first = origin + spacing * (start + skip)
     return Composition(
-        first=first,
-        lowest=max(first, floor) if skip > 0 else reference - _REACH / tilt,
-        spacing=spacing,
+        sums=sums,
+        lowest=max(lowest, reference - _REACH / tilt),
         reference=reference,
         tilt=tilt,
         log_scale=log_scale,
-        weights=weights,
-        sums=_from_above(weights),
-        excess=excess,
-        above=min(max(math.floor((reference - first) / spacing) + 1, 0), len(weights)),
-        absolute=min(noise[0] * weight_sum, noise[1] * math.sqrt(weight_sum * largest)) + 2.02 * OUTSIDE * largest,
+        absolute=errors + rounding * weight_sum + 2.02 * OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * count,
         infinity=infinity,
         shift=math.fsum(shifts) + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),

@@ -8,16 +8,18 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Direction, Mixture, PrivacyLoss, TooLongError
+from dpspec.accounting import Direction, Floats, Mixture, PrivacyLoss, TooLongError
 from dpspec.accounting.composition import (
     OUTSIDE,
     UNSURE,
     ComposedProfile,
+    FrequencySums,
     TiltedMeasure,
     bandwidth,
     compose,
-    convolve,
     find_window,
+    invert,
+    multiply_spectra,
     split_rare_steps,
 )
 from dpspec.accounting.grid import Atoms
@@ -26,6 +28,11 @@ from dpspec_group.black_box import log_delta
 
 def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:
     return Atoms(lowest, spacing, np.arange(len(masses)), np.array(masses), infinity, 0.0)
+
+
+def convolve(parts: list[TiltedMeasure], length: int) -> tuple[Floats, tuple[float, float]]:
+    values, noise = invert(*multiply_spectra(parts, length), length)
+    return values, (float(noise[0]), float(noise[1]))
 
 
 def exact_delta(parts: list[tuple[Atoms, int]], epsilon: float) -> mpmath.mpf:
@@ -62,6 +69,27 @@ def test_delta_lies_between_its_bounds(steps: int, tilt: float) -> None:
             composed = compose(parts, tilt, epsilon, epsilon - 0.5, 1 << 16)
             truth = mpmath.log(exact_delta(parts, epsilon))
             assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+
+
+@pytest.mark.parametrize("tilt", [0.02, 0.7, 9.0])
+def test_few_frequencies_give_the_sums_over_nodes(tilt: float) -> None:
+    step, steps = np.array([5, 0, 4, 3, 2, 1, 1], dtype=object), 120
+    parts = [(atoms((step.astype(np.float64) / 16.0).tolist(), lowest=-0.03, spacing=0.01), steps)]
+    exact = functools.reduce(np.convolve, [step] * steps)  # integers
+    losses = [mpmath.mpf(-0.03) * steps + mpmath.mpf(0.01) * i for i in range(len(exact))]
+    with mpmath.workdps(40):
+        for reference in (-1.1, -0.6, 0.2):
+            composed = compose(parts, tilt, reference, reference - 0.5, 1 << 16)
+            assert isinstance(composed.sums, FrequencySums)
+            for epsilon in (reference - 0.105, reference, reference + 0.033, 20.0):
+                truth = mpmath.fsum(
+                    mpmath.mpf(int(mass)) / 16**steps * (1 - mpmath.exp(epsilon - loss))
+                    for mass, loss in zip(exact, losses, strict=True)
+                    if loss > epsilon
+                )
+                log_truth = mpmath.log(truth) if truth > 0 else -mpmath.inf
+                assert mpmath.mpf(composed.log_lower(epsilon)) <= log_truth <= mpmath.mpf(composed.log_upper(epsilon))
+            assert reference > 0.0 or composed.log_upper(reference) - composed.log_lower(reference) < 1e-6
 
 
 def test_a_good_tilt_keeps_a_tiny_delta_precise() -> None:
@@ -162,19 +190,18 @@ def test_infinite_losses_happen_at_least_once() -> None:
 
 
 def test_epsilons_under_the_floor_get_the_trivial_bound() -> None:
-    composed = compose([(STEP, 50)], 2.0, 3.0, 2.0, 1 << 12)
-    assert composed.log_upper(1.0) == 0.0
-    assert composed.log_upper(2.5) < 0.0
+    composed = compose([(STEP, 3)], 2.0, 0.9, 0.8, 1 << 12)
+    assert composed.log_upper(0.5) == 0.0
+    assert composed.log_upper(0.85) < 0.0
     assert composed.log_upper(1e6) < -30.0
 
 
-@pytest.mark.parametrize("reference", [20.0, 400.0, 4000.0])
-def test_losses_beyond_the_window_count_for_any_reference(reference: float) -> None:
-    """No node is kept under a far reference, and the mass outside of the window was charged for a nearer one."""
+@pytest.mark.parametrize(("reference", "epsilon"), [(20.0, 0.55), (400.0, 20.55), (4000.0, 20.55)])
+def test_losses_beyond_the_window_count_for_any_reference(reference: float, epsilon: float) -> None:
+    """The mass outside of the window is charged for a far reference as for a near one."""
     masses = functools.reduce(np.convolve, [STEP.masses] * 60)
     losses = 60 * STEP.lowest + STEP.spacing * np.arange(len(masses))
     composed = compose([(STEP, 60)], 1.0, reference, 0.0, 1 << 16)
-    epsilon = min(composed.first, 20.0) + 0.55
     delta = float(masses[losses > epsilon] @ -np.expm1(epsilon - losses[losses > epsilon]))
     assert composed.log_upper(epsilon) >= math.log(delta)
 
