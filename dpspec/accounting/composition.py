@@ -390,11 +390,11 @@ class FrequencySums:
         if node >= last:
             return 0.0, 0.0
         turns = _turns(self._frequencies * -node % self._length, self._length)
-        gap, rest = (max(0.0, self._origin - epsilon + self._spacing * i) for i in (node, last))
+        gap, end_gap = (max(0.0, self._origin - epsilon + self._spacing * i) for i in (node, last))
         with np.errstate(under="ignore"):
             head = float((turns @ (self._flat * -math.expm1(-gap) + self._steep * math.exp(-gap))).real)
-        tail = self._end[0] * -math.expm1(-rest) + self._end[1] * math.exp(-rest)
-        sums = head * math.exp(-self._tilt * gap) - tail * math.exp(-self._tilt * rest)
+        tail = self._end[0] * -math.expm1(-end_gap) + self._end[1] * math.exp(-end_gap)
+        sums = head * math.exp(-self._tilt * gap) - tail * math.exp(-self._tilt * end_gap)
         return sums * math.exp(min(self._tilt * (self._reference - epsilon), _REACH)), 0.0
 
 

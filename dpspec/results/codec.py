@@ -89,18 +89,18 @@ def _look_up(data: dict[str, Json]) -> list[tuple[str, str]]:
     tables = {name: _read(data.pop(name), kind, f"result.{name}") for name, kind in _TABLES.items()}
     used: dict[str, set[int]] = defaultdict(set)
 
-    def value_at(name: str, index: Json, place: str) -> Any:
+    def value_at(name: str, index: Json, key_path: str) -> Any:
         if not _is_count(index) or index >= len(tables[name]):
-            raise ResultError(f"{place} must be an index in {name}, got {_quoted(index)}")
+            raise ResultError(f"{key_path} must be an index in {name}, got {_quoted(index)}")
         used[name].add(index)
         return tables[name][index]
 
-    for place, fields in _outcomes_of(data):
+    for key_path, fields in _outcomes_of(data):
         for field, name in _INDICES.items():
             if field in fields:
-                fields[field] = value_at(name, fields[field], f"{place}.{field}")
+                fields[field] = value_at(name, fields[field], f"{key_path}.{field}")
         if isinstance(indices := fields.get("assumptions"), list):
-            where = f"{place}.assumptions"
+            where = f"{key_path}.assumptions"
             fields["assumptions"] = [value_at("assumptions", j, f"{where}[{i}]") for i, j in enumerate(indices)]
     return [
         (f"{name}[{i}]", "belongs to no finding and no evidence")

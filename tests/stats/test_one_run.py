@@ -72,6 +72,25 @@ def test_impossible_counts_are_refused(bad: tuple[int, int, int, float, float]) 
         one_run.p_value(*bad)
 
 
+def test_the_older_correction_is_exceeded_by_a_mechanism() -> None:
+    # Two coins; answers with f, a, b the chance of both, one given, no wrong guess. All slack goes to one wrong guess.
+    epsilon, delta = 1.5, 0.05
+    e = math.exp(epsilon)
+    f = (1 - (2 + e) * delta) / (1 + e) ** 2
+    a = e * f + delta
+    chances = {0: e * a, 1: a, 2: f}
+    coins = list(product((0, 1), repeat=2))
+    table = {(s, t): chances[sum(x != y for x, y in zip(s, t, strict=True))] for s in coins for t in coins}
+    assert all(sum(table[s, t] for t in coins) == pytest.approx(1) for s in coins)
+    for s, u in product(coins, coins):
+        if sum(x != y for x, y in zip(s, u, strict=True)) == 1:
+            assert sum(max(0.0, table[s, t] - e * table[u, t]) for t in coins) <= delta + 1e-12
+    q = special.expit(epsilon)
+    older = 1 - (1 - q) ** 2 + 2 * 2 * delta * (1 - q) ** 2
+    assert 1 - f > older + 1e-3
+    assert 1 - f == pytest.approx(one_run.p_value(2, 2, 1, epsilon, delta))
+
+
 Points = tuple[tuple[float, float], ...]
 
 CURVE: Points = ((0.2, 0.08), (0.8, 0.02), (1.6, 0.002))
