@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from campaigns.trainings import Hook, Run, by_loop, by_opacus, clipped_sum, record_gradient, sgd, small, table
 from opacus.schedulers import ExponentialNoise
-from support.opacus_training import record_losses
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler as schedulers
@@ -377,7 +376,7 @@ class Changed(Dataset[Any]):
 
 
 def of_a_dataset(item: Callable[[Any, int], Any], times: int = 1) -> Run:
-    return by_opacus(data=lambda: Changed(item, times), probe=record_losses)
+    return by_opacus(data=lambda: Changed(item, times))
 
 
 def standardized(data: Any, index: int) -> Any:
@@ -434,12 +433,11 @@ SENSITIVITY: Scripts = {
         "sums_grow_between_physical_batches": by_opacus(between=each_parameter(grow), physical=7),
         "sums_of_a_tensor_subclass": by_opacus(between=each_parameter(boost), max_grad_norm=0.05),
         "centered_batches": by_opacus(model=centered),
-        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum", probe=record_losses),
-        "centered_batches_with_a_probe": by_opacus(model=centered, probe=record_losses),
+        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum"),
         "sums_that_are_not_clipped": by_loop(clip=0.3, total=unclipped),
     },
     ("assumes", "unmixed-batches"): {
-        "the_longest_row_is_repeated": by_opacus(between=repeat_longest_row, probe=record_losses, epochs=5),
+        "the_longest_row_is_repeated": by_opacus(between=repeat_longest_row, epochs=5),
     },
     ("assumes", "one-record"): {
         "each_item_is_mixed_with_the_target": of_a_dataset(lambda d, i: (0.5 * (d[i][0] + d[TARGET][0]), d[i][1])),
