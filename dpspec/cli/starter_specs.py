@@ -108,7 +108,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, spec_folder: Path) -> str
     if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
         claim["expect"] = ["open"]
         comments += (
-            f"# {PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}] to "
+            f"# {PER_RECORD_CLIPPING} is unchecked: add assume: [{PER_RECORD_CLIPPING}] to "
             "training;\n# then remove expect.\n"
         )
     return f"{MODELINE}{schema.as_posix()}\n{comments}{to_yaml(document)}"

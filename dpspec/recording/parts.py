@@ -46,7 +46,6 @@ class Parts:
         engine: Any,
         planted: Any,
         declaration: Mapping[str, Any],
-        loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
         if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
@@ -58,7 +57,7 @@ class Parts:
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)
-        recognized.refuse_shards(model, optimizer, loss)
+        recognized.refuse_shards(model, optimizer)
         recognized.refuse_processes(optimizer, loader)
         self.model, self.optimizer, self.loader = model, optimizer, loader
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
@@ -71,7 +70,6 @@ class Parts:
                 "first result, the GradSampleHooks"
             )
         recognized.refuse_engine(engine, optimizer)
-        self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
@@ -250,18 +248,6 @@ def checked_declaration(declaration: Mapping[str, Any]) -> dict[str, Any]:
     if records is not None and (type(records) is not int or records < 1):
         raise UsageError(f"records must be an integer of at least 1, got {records!r}")
     return dict(declaration)
-
-
-def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
-    if loss is None:
-        return None
-    if not callable(loss):
-        raise UsageError(f"loss must be a function of a model and a batch, got {type(loss).__name__}")
-    if clipping is None:
-        raise UsageError("loss is for Opacus' optimizer: the recorder does not see how another loop forms its sums")
-    if not hasattr(getattr(loader, "dataset", None), "__getitem__"):
-        raise UsageError("loss needs loader=, over a dataset that can be indexed: the probe fetches records from it")
-    return loss
 
 
 def _planted(loader: Any, planted: Any) -> Planted | None:

@@ -15,7 +15,7 @@ from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, O
 Scalar: TypeAlias = Tensor | float
 
 
-_QUARTILES = np.array((0.0, 0.25, 0.5, 0.75, 1.0))
+_QUARTILES = np.array((0.25, 0.5, 0.75, 1.0))
 
 
 @dataclass
@@ -28,7 +28,6 @@ class PendingStep:
     """
 
     rows: int = UNSEEN
-    virtual: int = UNSEEN
     updates: int = 0
     noise_multiplier: float = math.nan
     clip_norm: float = math.nan
@@ -42,14 +41,12 @@ class PendingStep:
     sum_norm: Scalar | None = None
     divided: tuple[Scalar | None, Scalar] | None = None
     outside: Scalar | None = None
-    moved: Scalar | None = None
     members: list[Indices] = field(default_factory=list)
     indices: list[Tensor] = field(default_factory=list)
     silent: bool = False
 
     def add_rows(self, rows: int) -> None:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
-        self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
 
     def moved_outside(self, moved: Scalar) -> None:
         self.outside = moved if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, moved)))
@@ -57,7 +54,6 @@ class PendingStep:
     def finish(
         self,
         step: int,
-        time: float,
         layers: int,
         drawn: tuple[Indices, int] | None,
         learning_rate: float,
@@ -71,7 +67,7 @@ class PendingStep:
         the number of steps, of the accountant's history.
         """
         before, after = self.divided if self.divided is not None else (None, None)
-        scalars = together([before, after, self.sum_norm, self.outside, self.moved])
+        scalars = together([before, after, self.sum_norm, self.outside])
         measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
         clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
         squares, along, total = np.zeros(0), np.zeros(0), math.nan
@@ -88,10 +84,8 @@ class PendingStep:
                 drawn=len(drawn[0]) if drawn is not None else UNSEEN,
                 batches=drawn[1] if drawn is not None else UNSEEN,
                 rows=self.rows,
-                virtual=self.virtual,
                 updates=self.updates,
                 told_steps=accounted[2] if accounted is not None else UNSEEN,
-                time=time,
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
                 deviation=self.deviation,
@@ -108,10 +102,9 @@ class PendingStep:
             )
         internal = InternalStep(
             step=step,
-            **dict(zip(("least", "lower", "middle", "upper", "largest"), quartiles, strict=True)),
+            **dict(zip(("lower", "middle", "upper", "largest"), quartiles, strict=True)),
             sum_norm=scalars[2] / clip,
             outside=scalars[3],
-            moved=scalars[4],
             members=drawn[0] if drawn is not None else None,
             rank=rank,
         )
@@ -119,15 +112,15 @@ class PendingStep:
 
     def _quartiles(self, clip: float) -> list[float]:
         if not self.norms:
-            return [math.nan] * 5
+            return [math.nan] * 4
         norms = np.concatenate(
             [n.double().cpu().numpy() if isinstance(n, Tensor) else n for n in self.norms], axis=None
         )
         if len(norms) == 0:
-            return [0.0] * 5
+            return [0.0] * 4
         norms.sort()
         if not norms[-1] < math.inf:  # NaN is last
-            return [math.nan] * 4 + [math.inf]
+            return [math.nan] * 3 + [math.inf]
         positions = _QUARTILES * (len(norms) - 1)
         below = positions.astype(int)
         low, high = norms[below], norms[np.ceil(positions).astype(int)]

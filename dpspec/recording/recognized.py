@@ -167,7 +167,7 @@ def is_fsdp2(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
-def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
+def refuse_shards(model: Any, optimizer: Any) -> None:
     """Raise ``UsageError`` for a sharded model whose shards the recorder cannot compare."""
     if any(map(is_fsdp2, model.modules())) and not is_sharded(optimizer):
         optimizer_name = "None" if optimizer is None else _name(type(optimizer))
@@ -175,8 +175,6 @@ def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
             f"FSDP2 shards the model, and optimizer is {optimizer_name}: give make_private "
             "grad_sample_mode='ghost_fsdp', and dpspec.record its results"
         )
-    if is_sharded(optimizer) and loss is not None:
-        raise UsageError("loss= is for a model that each process holds whole: the probe copies it; leave it out")
 
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:

@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
 from dpspec.recording.fingerprints import digest, tensor_digest
-from dpspec.recording.sums.sensitivity_probe import same_randomness
+from dpspec.recording.watching.generators import same_randomness
 from dpspec.text import plain
 
 #: The names of parts in the result of ``make``; all others are constants.

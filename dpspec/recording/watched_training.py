@@ -37,13 +37,12 @@ from dpspec.recording.step_replay.custom_loop import ReplayedLoop
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
-from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
-from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
+from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec.recording.watching.options import UNKNOWN, OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
@@ -139,7 +138,7 @@ class WatchedTraining:
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
         self._model_state = ModelState(training_parts.model, trained)
-        self._reported = ReportedGradients(noisy, self._sketch)
+        self._reported = ReportedGradients(noisy)
         self._noise = NoiseWatch([local(p) for p in noisy])
         self._resumed = inner is not None and not is_fresh(inner)
         self._updates: AuditedUpdates | ReportedUpdates | None = None
@@ -147,7 +146,6 @@ class WatchedTraining:
         if inner is not None:
             self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
             self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
-        self._probe: SensitivityProbe | None = None
         self._seeds: SeedWatch | None = None
         replayable = group is None and training_parts.compiled is None
         if training_parts.clipping is not None:
@@ -162,7 +160,6 @@ class WatchedTraining:
                 self._noise,
                 self.audits,
                 self._entering(),
-                self._probing(),
                 self._rank,
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
@@ -258,9 +255,6 @@ class WatchedTraining:
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
                 writer.fail(str(error) if stated else f"an error of the recorder, {type(error).__name__}")
-            with contextlib.suppress(Exception):
-                if self._rank is not None:
-                    self._rank.group.end()
         finally:
             if replays is not None:
                 replays.pause(False)
@@ -275,16 +269,9 @@ class WatchedTraining:
         if unreported and self._parts.clipping is None:
             self.own_step()
         self._write_waiting()
-        left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
-        self.writer.end(
-            {
-                **self._facts(),
-                "error": kind.__name__[:100] if kind is not None else "",
-                "noised_without_update": left.noised,
-            }
-        )
+        self.writer.end({**self._facts(), "error": kind.__name__[:100] if kind is not None else ""})
         ended, self.writer = self.writer, None
         self.ended = ended
         if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
@@ -304,9 +291,6 @@ class WatchedTraining:
             "sums": opacus.sums.found if opacus is not None else None,
             **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
-            "scaling": opacus.scaling.found if opacus is not None else None,
-            "probe": self._probe.found if self._probe is not None else None,
-            "probe_failure": self._probe.failure if self._probe is not None else "",
             "replays": self._replays.counts if self._replays is not None else None,
             "sizes": self._replays.sizes if self._replays is not None else None,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
@@ -451,20 +435,6 @@ class WatchedTraining:
             return None
         return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
 
-    def _probing(self) -> Probing | None:
-        training_parts, samples = self._parts, self.samples
-        if training_parts.loss is None or samples is None:
-            return None
-        probe = SensitivityProbe(
-            training_parts.model,
-            training_parts.optimizer,
-            str(training_parts.clipping),
-            training_parts.loss,
-            training_parts.loader,
-        )
-        self._probe = probe
-        return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
-
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
         opacus.before_update()
@@ -507,7 +477,7 @@ class WatchedTraining:
         self._after_update()
         self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
-        self.own.moved = self._watch.advance()
+        self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
 
@@ -529,8 +499,7 @@ class WatchedTraining:
         accounted = accountant.told() if accountant is not None else None
         samples, rank = self.samples, self._rank
         ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
-        moved = self._watch.advance()
-        step.moved = moved if step.moved is None else step.moved
+        self._watch.advance()
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
         if number == 1:
@@ -540,7 +509,7 @@ class WatchedTraining:
         self.audits.end_step()
         if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
             self.audits.include()
-        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, accounted, changes, ranked)
+        finish = partial(step.finish, number, len(self._sizes), drawn, rate, accounted, changes, ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count

@@ -1,7 +1,7 @@
 """Null distributions, valid at finite sizes, for tests that a run's noise is fresh, Gaussian and independent.
 
 Values are in units of the declared standard deviation. Theorem R7 of ``docs/explanation/proofs/recorded-runs.md`` has
-the distributions of repeated values, of shifted products, of dependent vectors and of steps.
+the distributions of repeated values, of dependent vectors and of steps.
 """
 
 import functools
@@ -126,27 +126,6 @@ def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> M
     )
 
 
-def log_products(products: Array, pairs: Array) -> Array:
-    """ln of the bounds on P[X >= ``products``] for sums over ``pairs`` edges of graphs whose components are paths."""
-    size, edges = np.abs(products), np.maximum(pairs, 1.0)
-    s = 2.0 * size / (edges + np.sqrt(edges * edges + 16.0 * size * size))
-    log_bounds: Array = -s * size - 0.125 * edges * np.log1p(-4.0 * s * s)
-    return np.where(pairs > 0, log_bounds, 0.0)
-
-
-def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
-    """Test the largest of ``tried`` sums of products; ``measured`` and ``detectable`` are correlations."""
-    log_p = float(log_products(np.array([product]), np.array([float(pairs)]))[0])
-    detectable_correlation = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / math.sqrt(pairs)
-    return Measurement(
-        test=test,
-        declared=0.0,
-        measured=product / pairs,
-        p_value=_bounded(math.log(2.0 * tried) + log_p),
-        detectable=detectable_correlation if detectable_correlation <= 1.0 else None,
-    )
-
-
 def dependence(vectors: Array) -> tuple[float, int]:
     """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
 
@@ -156,22 +135,6 @@ def dependence(vectors: Array) -> tuple[float, int]:
     upper = np.linalg.qr(tall, mode="r")
     count = len(upper)
     return float(np.square(np.triu(upper, 1)).sum()), count * (count - 1) // 2
-
-
-def log_chi_square(value: float, degrees: int) -> float:
-    """ln of the two-sided p-value of a chi-square value, finite where the probability underflows."""
-    if degrees < 1:
-        return 0.0
-    above = float(special.gammaincc(0.5 * degrees, 0.5 * value))
-    log_above = math.log(above) if above > 0.0 else 0.5 * (degrees - value + degrees * math.log(value / degrees))
-    return min(0.0, math.log(2.0) + min(noise_tests.log_lower_tail(value, degrees), log_above))
-
-
-def scores(squares: Array, degrees: Array) -> Array:
-    """Normal scores of chi-square values: exactly N(0, 1) when the noise is Gaussian of the declared size."""
-    below, above = special.gammainc(0.5 * degrees, 0.5 * squares), special.gammaincc(0.5 * degrees, 0.5 * squares)
-    score: Array = np.where(below < above, special.ndtri(below), -special.ndtri(above))
-    return np.clip(score, -30.0, 30.0)
 
 
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
@@ -223,28 +186,6 @@ def lag_correlation(vectors: Array, test: str) -> Measurement:
     scores = sums / np.sqrt(number)
     worst = int(np.argmax(np.abs(scores)))
     return _normal(float(scores[worst]), count - 1, vectors.shape[1] * number[worst], test)
-
-
-def earlier_sums(vectors: Array, test: str) -> tuple[Measurement, Measurement]:
-    """Test ``vectors`` (T, W) along the sum of the earlier ones: the most extreme step, and the sum over the steps."""
-    scores = np.einsum("ij,ij->i", vectors[1:], _units(np.cumsum(vectors, axis=0)[:-1]))
-    total, width = float(scores.sum()) / math.sqrt(len(scores)), vectors.shape[1]
-    return (
-        _normal(float(scores[np.argmax(np.abs(scores))]), len(scores), width, test),
-        _normal(total, 1, width * len(scores), test),
-    )
-
-
-def window_sums(vectors: Array, test: str) -> list[Measurement]:
-    """Test the sums of ``vectors`` (T, W) over windows of T, T/2, T/4, ... steps, down to 2."""
-    measurements, count = [], len(vectors)
-    size = count
-    sums = np.concatenate([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0)])
-    while size >= 2:
-        window_totals = np.diff(sums[::size], axis=0)
-        measurements.append(spread(float(np.square(window_totals).sum()) / size, window_totals.size, test))
-        size //= 2
-    return measurements
 
 
 def _units(vectors: Array) -> Array:

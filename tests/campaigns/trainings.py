@@ -42,7 +42,7 @@ def ignore(_: Any) -> None:
 def opacus(
     folder: Path, *, seed: int = 0, model: Callable[[], nn.Module] = small, data: Callable[[], Any] = table,
     optimizer: Hook = sgd, parameters: Hook = lambda net: net.parameters(), epochs: int = 2, batch: int = 30,
-    physical: int | None = None, probe: Any = None, setup: Hook = ignore, before: Hook = ignore,
+    physical: int | None = None, setup: Hook = ignore, before: Hook = ignore,
     forward: Hook = lambda t: t.model(t.batch[0]), between: Hook = ignore, after: Hook = ignore, late: Hook = ignore,
     **options: Any,
 ) -> None:  # fmt: skip
@@ -61,7 +61,7 @@ def opacus(
     )  # fmt: skip
     t.inner = t.opt.original_optimizer
     setup(t)
-    with dpspec.record(folder, model=t.model, optimizer=t.opt, loader=t.loader, engine=engine, loss=probe):
+    with dpspec.record(folder, model=t.model, optimizer=t.opt, loader=t.loader, engine=engine):
         for _ in range(epochs):
             with physical_batches(t.loader, t.opt, physical) as batches:
                 for t.batch in batches:

@@ -51,17 +51,6 @@ def test_other_bits_differ(kind: str, piece: int, monkeypatch: pytest.MonkeyPatc
         assert torch.equal(fingerprints._sums(one, fingerprints.KEY), fingerprints._sums(again, fingerprints.KEY))
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 70_001])
-def test_signs_of_single_numbers_and_of_neighbors_count(size: int) -> None:
-    """Signs of numbers at odd places are the highest bits of words: a single sum would miss half of their changes."""
-    value = torch.rand(size) + 1.0
-    for first in range(max(0, size - 9), size):
-        for places in ([first], [first, first - 1], [first, first - 2], [first, 0]):
-            changed = value.clone()
-            changed[sorted({max(0, place) for place in places})] *= -1.0
-            assert differ(value, changed)
-
-
 def test_writes_in_place_and_other_memory_are_seen() -> None:
     value, snapshot = torch.nn.Parameter(torch.arange(6.0).view(2, 3)), TensorSnapshot()
     watch = ParameterWatch([torch.nn.Parameter(torch.ones(3)), value])
@@ -82,7 +71,8 @@ def test_writes_in_place_and_other_memory_are_seen() -> None:
         write()
         assert snapshot.differ([value])
         assert watch.moved()
-        assert watch.advance()
+        watch.advance()
+        assert not watch.moved()
     assert not TensorSnapshot().exists
     assert TensorSnapshot().differ([value])
 
@@ -124,14 +114,6 @@ def test_a_changed_type_or_shape_differs() -> None:
     ones = torch.zeros(4)
     for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None):
         assert differ(ones, other)
-
-
-def test_sums_with_shifted_bits_differ() -> None:
-    """Neighbors changed by +1, -2, +1 units in the last place: sums with weights linear in the place are the same."""
-    before = torch.rand(100) + 1.0
-    after = before.clone()
-    after.view(torch.int32)[10:13] += torch.tensor([1, -2, 1], dtype=torch.int32)
-    assert not torch.equal(fingerprints._sums(before, fingerprints.KEY), fingerprints._sums(after, fingerprints.KEY))
 
 
 def test_views_with_other_strides_have_the_bits_of_their_values() -> None:

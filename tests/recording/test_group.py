@@ -1,18 +1,12 @@
-"""The meeting point of ranks: torchrun's processes meet, and ranks that agree all get the same answer."""
+"""The meeting point of ranks: torchrun's processes meet."""
 
 import importlib.util
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from support.checked_runs import Question, check_run
-from torch import distributed
-
-from dpspec.recording.ranks import group
-from dpspec.recording.ranks.group import Group
 
 SCRIPT = """
 import sys
@@ -55,36 +49,3 @@ def test_a_script_of_torchrun_is_proved(tmp_path: Path) -> None:
     assert sorted(one.name for one in (tmp_path / "run").iterdir()) == ["rank-0", "rank-1"]
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=50.0))
     assert (found.verdict, found.fine, found.run.steps) == ("proved", True, 12)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> distributed.Store:
-    made = distributed.HashStore()
-    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: made)
-    return made
-
-
-def answers(values: list[int], world: int) -> list[object]:
-    found: dict[int, object] = {}
-
-    def ask(rank: int, value: int) -> None:
-        found[rank] = Group(rank, world, b"secret").agree("batch", value)
-
-    threads = [Thread(target=ask, args=one) for one in enumerate(values)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    return [found[rank] for rank in range(len(values))]
-
-
-@pytest.mark.usefixtures("store")
-def test_ranks_agree_on_the_values_of_all() -> None:
-    assert answers([5, 7, -1], 3) == [[5, 7, -1]] * 3
-
-
-@pytest.mark.usefixtures("store")
-def test_no_rank_goes_on_if_one_is_missing_or_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "PATIENCE", timedelta(seconds=0.1))
-    assert answers([5, 7], 3) == [None, None]
-    assert Group(2, 3, b"secret").agree("batch", 3) is None

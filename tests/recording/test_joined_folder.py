@@ -305,13 +305,9 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     whole: Any = observe(sound / ".." / "other")[0].end
     one = replace(whole, sums=(4, 0), passes=(9, 0, 4, 0, 9), norm_type="", drawn_batches=4)
     other = replace(whole, sums=(4, 1), passes=(8, 2, 4, 1, 7), norm_type="bfloat16")
-    one, other = (
-        replace(one, probe=(2, 4, 0.9, 1e-7, 2)),
-        replace(other, drawn_batches=7, probe=(3, 6, 0.5, 1e-3, 2)),
-    )
-    found = of_ranks([one, other], None, [4, 5], 4)
+    found = of_ranks([one, replace(other, drawn_batches=7)], None, [4, 5], 4)
     assert (found.sums, found.passes) == ((8, 1), (17, 2, 8, 1, 16))
-    assert (found.norm_type, found.drawn_batches, found.probe) == ("bfloat16", 6, (2, 10, 0.9, 1e-3, 1))
+    assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
 
 
 def test_too_small_shares_have_no_bound(tmp_path: Path) -> None:

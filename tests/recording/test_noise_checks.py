@@ -12,10 +12,9 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.noise_checks import ALONG, DIRECTIONS, EARLIER, PAIRS, noise_checks
+from dpspec.engine.recorded.noise_checks import ALONG, PAIRS, noise_checks
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
-from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.stats.gaussian_noise import INTERVALS
 
 
@@ -138,26 +137,6 @@ def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: P
     assert "values rounded more coarsely than their type" in found.rejected
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_vector_that_is_orthogonal_to_all_directions_is_found(whole: bool) -> None:
-    """Coordinates 0 and 16,256 of a layer have the same sign in the same direction."""
-    parameter = nn.Parameter(torch.zeros(20_000))
-    sketch = NoiseSketch([20_000])
-    compared = ReportedGradients([parameter], sketch)
-    total, noise = 0.1 * torch.randn(20_000), torch.randn(20_000)
-    step = PendingStep()
-    step.sketch = sketch.of([noise])
-    step.updates, step.deviation, step.noised, step.norms = 1, 1.0, True, [torch.tensor([1e9])]
-    added = torch.zeros(20_000)
-    added[[0, 127 * 128]] = torch.tensor([0.01, -0.01])
-    parameter.grad = (total + noise + (0.0 if whole else added)) / 50.0
-    compared.before_step()
-    compared.compare(step, noise, total)
-    sums = compared.found
-    assert sums is not None
-    assert sums[6] == (0 if whole else 1)
-
-
 @pytest.mark.parametrize(("kind", "verdict"), [(torch.float64, "proved"), (torch.bfloat16, "open")])
 def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
     kind: torch.dtype, verdict: str, tmp_path: Path
@@ -207,9 +186,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     """float32 sums and noise, with divisors that are not powers of two, from the size of a bias to a network's."""
     chance = torch.Generator().manual_seed(seed)
     layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
-    sizes = [p.numel() for p in layers]
-    sketch = NoiseSketch(sizes)
-    compared = ReportedGradients(layers, sketch)
+    compared = ReportedGradients(layers)
     for divisor in (0.3, 7.0, 1e3, 1e-3):
         for scale in (1e-3, 1.0, 1e3):
             reports, step = [], PendingStep()
@@ -217,16 +194,14 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
                 reports.append(of * torch.randn(p.shape, generator=chance))
             for p, one, noise in zip(layers, reports[:2], reports[2:], strict=True):
                 p.grad = one / divisor + noise / divisor
-            step.sketch = sketch.of(reports[2:])
             step.updates, step.deviation, step.noised = 1, 1.0, True
             step.norms = [torch.tensor([1e9])]
             compared.before_step()
             total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (reports[:2], reports[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
-    sums = compared.found
-    assert sums is not None
-    assert (sums[0], sums[5], sums[6]) == (12, 12, 0)
+    assert compared.found is not None
+    assert compared.found[:3] == [12, 12, 0]
 
 
 @pytest.mark.parametrize(
@@ -244,9 +219,6 @@ def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], w
 
 
 GOOD: dict[str, Any] = {
-    "sums": [10, 20.0, 10.0],
-    "norms": [10, 20.0, 10.0],
-    "successive": [9, 0.5],
     "counts": [2] * INTERVALS,
     "worst_counts": [1] * INTERVALS,
     "counted": 10,
@@ -255,12 +227,6 @@ GOOD: dict[str, Any] = {
     "quietest": [2.0, 10, 40, 1e-6],
     "coarse": [0, 100],
     "repeats": [0, 0.1, 100],
-    "shift": [-3.0, 40],
-    "pooled_shift": [3.0, 200],
-    "shifts": 300,
-    "block": [1, 9.0, 6],
-    "blocks": [5, 25.0, 30],
-    "steps": [12.0, 10],
 }
 
 
@@ -274,11 +240,10 @@ def made(noise: Any, rows: Any = None) -> list[Any]:
     return list(noise_checks(run))
 
 
-def test_good_statistics_give_eleven_checks() -> None:
+def test_good_statistics_give_five_checks() -> None:
     found = made(GOOD)
-    assert len(found) == 11
+    assert len(found) == 5
     assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
-    assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +259,7 @@ def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     empty: Any = types.SimpleNamespace(end=None, folder=None, header=types.SimpleNamespace(layers=()))
     assert list(noise_checks(empty)) == []
     assert made(None) == made([]) == []
-    assert [one.test for one in made({})][:1] == [DIRECTIONS]
-    assert len(made({})) == 2
+    assert len(made({})) == 1
 
 
 @pytest.mark.parametrize(
@@ -312,13 +276,10 @@ def test_impossible_statistics_raise_nothing(name: str, value: Any) -> None:
             assert all(0.0 <= one.p_value <= 1.0 for one in made({**GOOD, name: changed}))
 
 
-def test_noise_that_repeats_or_takes_back_earlier_noise_is_rejected() -> None:
-    honest = np.random.default_rng(3).standard_normal((200, 96))
-    assert min(one.p_value for one in made({}, honest)) > 1e-4
-    repeated, last = honest.copy(), honest.copy()
-    repeated[151] = -repeated[150]
-    last[-1] = -last[:-1].sum(axis=0) / 199**0.5
-    for rows, name in ((repeated, PAIRS), (last, EARLIER)):
-        found = made({}, rows)[-1]
-        assert found.p_value < 1e-9
-        assert found.test == name
+def test_noise_that_repeats_is_rejected() -> None:
+    rows = np.random.default_rng(3).standard_normal((200, 96))
+    assert min(one.p_value for one in made({}, rows)) > 1e-4
+    rows[151] = -rows[150]
+    found = made({}, rows)[-1]
+    assert found.p_value < 1e-9
+    assert found.test == PAIRS

@@ -4,7 +4,6 @@ import json
 import math
 import types
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import dpspec
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
+from dpspec.recording.watching.noise_watch import NoiseWatch
 
 #: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
 Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
@@ -94,22 +93,6 @@ def random_signs(z: Tensor) -> Tensor:
     return torch.cat([few, z])[: len(z)] * signs(z)
 
 
-def hadamard(z: Tensor) -> Tensor:
-    """32 values, spread over all coordinates by fixed random signs."""
-    signs = torch.randint(0, 2, (32, len(z)), generator=torch.Generator().manual_seed(1)) * 2.0 - 1.0
-    return z[:32] @ signs / math.sqrt(32)
-
-
-def truncated(z: Tensor) -> Tensor:
-    low = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(-2.0))
-    drawn = torch.special.ndtri(low + (1 - 2 * low) * torch.rand(z.shape))
-    return drawn / 0.879626
-
-
-def centered(z: Tensor) -> Tensor:
-    return z - z.mean() if z.numel() > 1 else z
-
-
 def low_rank(z: Tensor) -> Tensor:
     if z.ndim == 1:
         return z
@@ -118,29 +101,9 @@ def low_rank(z: Tensor) -> Tensor:
     return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
 
 
-def small_copies(z: Tensor) -> Tensor:
-    """Small values are copied to random places, large ones are fresh."""
-    small = (z.abs() < 1.5).nonzero().reshape(-1)
-    half = len(small) // 2
-    z[small[torch.randperm(len(small))[:half]]] = z[small[torch.randperm(len(small))[:half]]]
-    return z
-
-
-def stratified(z: Tensor) -> Tensor:
-    """One value from each of as many intervals of equal probability."""
-    places = (torch.randperm(len(z)) + torch.rand(len(z))) / len(z)
-    return torch.special.ndtri(places.double().clamp(1e-9, 1 - 1e-9)).float()
-
-
 def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     """Fresh at first; from the tenth step on each value occurs twice, in random order."""
     return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
-
-
-def fixed_subspace(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    if "basis" not in kept:
-        kept["basis"] = torch.randn(len(z), len(z) // 2) / math.sqrt(len(z) // 2)
-    return kept["basis"] @ z[: len(z) // 2]
 
 
 def autoregressive(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
@@ -157,21 +120,14 @@ def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 ATTACKS: dict[str, Draw] = {
     "interleaved": whole(lambda z: z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]),
-    "mirrored": whole(doubled(lambda half: half.flip(0))),
     "permuted within a step": whole(lambda z: permuted(doubled(lambda half: half)(z))),
     "random signs": whole(random_signs),
-    "spread from 32 values": whole(hadamard),
-    "noisy copies": whole(doubled(lambda half: 0.8 * half + 0.6 * torch.randn_like(half))),
     "shared scalar": whole(lambda z: math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())),
     "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
     "laplace": whole(lambda z: torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)),
-    "truncated": whole(truncated),
-    "spherical": whole(lambda z: z / z.norm() * math.sqrt(len(z))),
-    "centered": whole(centered),
     "quantized": whole(lambda z: (z * 1000).round() / 1000),
     "rounded to bfloat16": whole(lambda z: z.bfloat16().float()),
     "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
-    "broadcast columns": by_layer(lambda z: z[:, :1].expand_as(z).clone() if z.ndim > 1 else z),
     "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
     "low rank": by_layer(low_rank),
     "layers alike": alike_in_layers,
@@ -179,15 +135,9 @@ ATTACKS: dict[str, Draw] = {
     "antithetic steps": every_second(torch.neg),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),
-    "in order": whole(lambda z: z.sort().values),
-    "stratified": whole(stratified),
     "one coordinate without": whole(lambda z: z * (torch.arange(len(z)) != len(z) // 3)),
     "uneven": whole(lambda z: z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]),
-    "student": whole(lambda z: torch.distributions.StudentT(8.0).sample(z.shape) * math.sqrt(0.75)),
-    "fixed signs": across(lambda step, z, kept: z.abs() * first(kept, "signs", signs(z))),
     "from the tenth step on": across(late),
-    "fixed subspace": across(fixed_subspace),
-    "small values copied": whole(small_copies),
 }
 
 
@@ -270,14 +220,7 @@ class Patched:
         return std * self._waiting.pop(0)
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "interleaved", "mirrored", "permuted within a step", "random signs", "noisy copies", "shared scalar", "uniform",
-        "laplace", "truncated", "spherical", "centered", "quantized", "rounded to bfloat16", "low rank",
-        "broadcast rows", "antithetic steps", "pool of six",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
     shapes = [p.shape for p in training.private.params]
@@ -352,48 +295,6 @@ def test_steps_without_known_noise_give_no_statistics() -> None:
     add(watch, [torch.tensor([1.0, float("nan"), 0.0])], [torch.zeros(3)], 1.0)
     assert watch.found() is None
     assert NoiseWatch([]).found() is None
-
-
-def test_about_twenty_of_two_hundred_steps_are_sampled_in_pairs() -> None:
-    counts = []
-    for _ in range(100):
-        steps = SampledSteps()
-        chosen = [steps.next() for _ in range(200)]
-        counts.append(sum(chosen))
-        assert all(chosen[:4])
-    assert 14.0 < sum(counts) / 100 < 25.0
-    assert len(set(counts)) > 3
-
-
-@pytest.mark.parametrize("count", [1, 100, WINDOW, WINDOW + 1, 70_000, 10**6, 10**9 + 7])
-def test_windows_are_disjoint_stretches_of_the_coordinates(count: int) -> None:
-    for _ in range(20):
-        stretches = Coordinates([(count,)]).window()
-        assert stretches[0].start >= 0
-        assert stretches[-1].stop <= count
-        assert all(one.start < one.stop for one in stretches)
-        assert all(one.stop <= other.start for one, other in pairwise(stretches))
-        assert sum(one.stop - one.start for one in stretches) >= min(count, WINDOW // 3)
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (6, 4, 3, 3), (200, 700), (2, 1, 1, 2), (1, 5, 1, 3)])
-def test_blocks_are_submatrices_of_their_layer(shape: tuple[int, ...]) -> None:
-    """Coordinates of a block are sums of a row's and a column's, and each is in the layer once."""
-    for _ in range(20):
-        chosen = Coordinates([(7,), shape, (9,)]).blocks()
-        assert [layer for layer, _ in chosen] == [1]
-        where = chosen[0][1]
-        assert where.shape[0] <= where.shape[1]
-        assert len(where.unique()) == where.numel()
-        assert int(where.min()) >= 7
-        assert int(where.max()) < 7 + torch.Size(shape).numel()
-        assert torch.equal(where, where[:, :1] + where[:1] - where[0, 0])
-
-
-def test_a_convolution_s_kernels_are_rows_or_columns_of_some_blocks() -> None:
-    coordinates = Coordinates([tuple(nn.Conv2d(8, 12, 3).weight.shape)])
-    sides = {tuple(block.shape) for _ in range(60) for _, block in coordinates.blocks()}
-    assert {(12, 72), (9, 96)} <= sides
 
 
 def test_squares_of_large_layers_lose_no_digits() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
-from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import Question, check_run
-from support.opacus_training import second_pass_of_equal_weights
 from support.ranks import Ranked, after_scaling, dealt, infinite, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -25,7 +22,7 @@ from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import RunFolder
-from dpspec.recording.ranks import group, rank_watch
+from dpspec.recording.ranks import rank_watch
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -210,14 +207,9 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
-    "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
-    "coefficients of one": (
-        lambda t, rank: setattr(t.model, "get_clipping_coef", lambda: torch.ones(len(t.model.get_norm_sample()))),
-        checks.GHOST_NORMS,
-    ),
-    "second pass without coefficients": (
-        lambda t, rank: setattr(Losses, "backward", second_pass_of_equal_weights),
-        checks.SECOND_PASS,
+    "other clip of norms": (
+        lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank),
+        joined_checks.OTHER_SETUP,
     ),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
     "changed before the step": (
@@ -315,14 +307,12 @@ def test_passes_and_layers_without_updates_are_no_deviation(
 
 
 def unrecorded(training: Ranked, rank: int) -> None:
-    group.PATIENCE = timedelta(seconds=1)
     with training.recorder() if rank == 0 else contextlib.nullcontext():
         training.train()
 
 
 def failing(training: Ranked, rank: int) -> None:
     """The recorder of rank 1 has a fault at the second step."""
-    group.PATIENCE = timedelta(seconds=1)
     for number, (x, y) in enumerate(training.loader):
         if rank == 1 and number == 1:
             rank_watch.RankWatch.step = None
@@ -348,7 +338,6 @@ def test_a_rank_without_a_whole_recording_blocks_no_other(
 def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     def refused(training: Ranked, rank: int) -> None:
         for given, words in (
-            ({"loss": len}, "loss= is for a model that each process holds whole"),
             ({"optimizer": training.private.original_optimizer}, "FSDP2 shards the model, and optimizer is torch.SGD"),
         ):
             with pytest.raises(UsageError, match=words):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpspec.stats import gaussian_noise as tested
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec.stats.gaussian_noise import earlier_sums, lag_correlation, pair_correlation, window_sums
+from dpspec.stats.gaussian_noise import lag_correlation, pair_correlation
 
 RANDOM = np.random.default_rng(7)
 
@@ -69,21 +69,6 @@ def test_the_bound_on_repeats_is_above_the_poisson_tail(expected):
     assert tested.log_repeats(200, expected) < -90.0
 
 
-@pytest.mark.parametrize("lengths", [[2] * 20, [5, 9], [400], [31, 30, 30]])
-def test_the_bound_on_products_is_above_the_exact_moment_bound(lengths):
-    """The smallest Chernoff bound with the exact moment generating function det(I - s A)^(-1/2)."""
-    eigenvalues = np.concatenate([2.0 * np.cos(np.pi * np.arange(1, n + 1) / (n + 1)) for n in lengths])
-    pairs = sum(lengths) - len(lengths)
-    for x in (0.5 * math.sqrt(pairs), 3.0 * math.sqrt(pairs), 2.0 * pairs):
-        grid = np.linspace(0.0, 0.999 / eigenvalues.max(), 4000)[1:]
-        exact = min(0.0, float((-0.5 * np.log1p(-np.outer(grid, eigenvalues)).sum(1) - grid * x).min()))
-        (bound,) = tested.log_products(np.array([x]), np.array([float(pairs)]))
-        assert exact <= bound + 1e-6
-        assert bound == tested.log_products(np.array([-x]), np.array([float(pairs)]))[0]
-        if x == 3.0 * math.sqrt(pairs) and len(lengths) == 1:
-            assert bound < 0.85 * exact
-
-
 @pytest.mark.parametrize("shape", [(2, 3), (6, 40), (40, 6), (12, 12)])
 def test_components_of_independent_vectors_are_chi_square(shape):
     found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]
@@ -98,29 +83,10 @@ def test_dependent_vectors_have_large_components():
     )
     value, degrees = tested.dependence(subspace)
     assert 1.5 < value / degrees < 2.6
-    assert tested.log_chi_square(value, degrees) < math.log(1e-12)
+    assert tested.spread(value, degrees, "").p_value < 1e-12
     pair = RANDOM.standard_normal((2, 4000))
     pair[1] = 0.2 * pair[0] + math.sqrt(0.96) * pair[1]
     assert 40.0 < tested.dependence(pair)[0] < 360.0
-
-
-@pytest.mark.parametrize(("value", "degrees"), [(3.0, 7), (900.0, 700), (500.0, 700)])
-def test_two_sided_tails_of_chi_square_values(value, degrees):
-    tail = min(stats.chi2(degrees).cdf(value), stats.chi2(degrees).sf(value))
-    assert tested.log_chi_square(value, degrees) == pytest.approx(math.log(2.0 * tail), rel=1e-9)
-    assert tested.log_chi_square(1e5, degrees) < -1e4
-    assert tested.log_chi_square(0.0, degrees) == -math.inf
-    assert tested.log_chi_square(1.0, 0) == 0.0
-
-
-def test_scores_of_chi_square_values_are_standard_normal():
-    degrees = np.array([1.0, 3.0, 100.0, 1e6])
-    given = stats.norm.cdf(np.array([[-7.0], [-1.0], [0.3], [6.0]]))
-    squares = stats.chi2.ppf(given, degrees)
-    inside = tested.scores(squares, degrees)[1:3]
-    assert np.allclose(inside, [[-1.0] * 4, [0.3] * 4], atol=1e-6)
-    assert np.allclose(tested.scores(stats.chi2.isf(stats.norm.sf(6.0), degrees), degrees), 6.0, atol=1e-6)
-    assert np.abs(tested.scores(np.array([0.0, 1e9]), np.array([5.0, 5.0]))).tolist() == [30.0, 30.0]
 
 
 def test_measurements_reject_a_deviation_of_the_size_that_they_state():
@@ -128,8 +94,6 @@ def test_measurements_reject_a_deviation_of_the_size_that_they_state():
     repeats = tested.repeats(0, 5.0, 1000, 3, "")
     assert repeats.p_value == 1.0
     assert tested.repeats(round(1000 * repeats.detectable), 5.0, 1000, 3, "").p_value <= level
-    shifts = tested.shifts(0.0, 5000, 100, "")
-    assert tested.shifts(5000 * shifts.detectable, 5000, 100, "").p_value <= level
     coarse = tested.coarse(0, 4000, "")
     assert tested.coarse(round(4000 * coarse.detectable), 4000, "").p_value <= level
     counts = np.round(1e5 * tested._probabilities(0.0)[0][: tested.INTERVALS])
@@ -145,12 +109,7 @@ def noise(steps: int, width: int, seed: int) -> np.ndarray:
 
 
 def everything(vectors: np.ndarray) -> list[Measurement]:
-    return [
-        pair_correlation(vectors, "p"),
-        lag_correlation(vectors, "d"),
-        *earlier_sums(vectors, "e"),
-        *window_sums(vectors, "w"),
-    ]
+    return [pair_correlation(vectors, "p"), lag_correlation(vectors, "d")]
 
 
 def smallest(vectors: np.ndarray) -> float:
@@ -172,17 +131,6 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     found = lag_correlation(n, "d")
     assert found.measured == pytest.approx(sums[distance] / math.sqrt((steps - distance) * width))
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
-    before = [n[:k].sum(axis=0) for k in range(1, steps)]
-    scores = [n[k + 1] @ u / np.linalg.norm(u) for k, u in enumerate(before)]
-    one, total = earlier_sums(n, "e")
-    assert one.measured == pytest.approx(max(scores, key=abs) / math.sqrt(width))
-    assert total.measured == pytest.approx(sum(scores) / (steps - 1) / math.sqrt(width))
-    assert total.p_value == pytest.approx(2 * stats.norm.sf(abs(sum(scores)) / math.sqrt(steps - 1)))
-    window = window_sums(n, "w")[3]
-    parts = [n[i * 137 : (i + 1) * 137].sum(axis=0) for i in range(8)]
-    squares = sum(float(part @ part) for part in parts) / 137
-    assert window.measured == pytest.approx(math.sqrt(squares / 40))
-    assert window.p_value == pytest.approx(2 * min(stats.chi2.cdf(squares, 40), stats.chi2.sf(squares, 40)))
 
 
 @pytest.mark.parametrize(("steps", "width"), [(2, 1), (3, 128), (30, 20)])
@@ -194,29 +142,10 @@ def test_p_values_of_independent_noise_are_at_most_uniform(steps: int, width: in
         assert ((found <= level).sum(axis=0) <= allowed).all()
 
 
-def mean_reverting(n: np.ndarray) -> np.ndarray:
-    n, total = n.copy(), np.zeros(n.shape[1])
-    for k in range(len(n)):
-        if k > 3:
-            n[k] = -0.1 * total / total.std() + math.sqrt(0.99) * n[k]
-        total += n[k]
-    return n
-
-
-def last_takes_back(n: np.ndarray) -> np.ndarray:
-    return np.concatenate([n[:-1], -n[:-1].sum(axis=0, keepdims=True) / math.sqrt(len(n) - 1)])
-
-
 def repeated_once(n: np.ndarray) -> np.ndarray:
     n = n.copy()
     n[151] = -n[37]
     return n
-
-
-def cancels_in_windows(n: np.ndarray) -> np.ndarray:
-    parts = n.reshape(-1, 25, n.shape[1])
-    centered: np.ndarray = (parts - parts.mean(axis=1, keepdims=True)) * math.sqrt(25 / 24)
-    return centered.reshape(n.shape)
 
 
 def seventh_before(n: np.ndarray) -> np.ndarray:
@@ -226,7 +155,7 @@ def seventh_before(n: np.ndarray) -> np.ndarray:
     return n
 
 
-CHANGES = [mean_reverting, last_takes_back, repeated_once, cancels_in_windows, seventh_before]
+CHANGES = [repeated_once, seventh_before]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -239,4 +168,4 @@ def test_dependent_noise_of_the_right_size_is_rejected(change: Callable[[np.ndar
 def test_steps_without_noise_reject_nothing() -> None:
     n = noise(20, 8, 2)
     n[::3] = 0.0
-    assert min(one.p_value for one in everything(n)[:4]) > 1e-4
+    assert min(one.p_value for one in everything(n)) > 1e-4

@@ -6,10 +6,8 @@ import contextlib
 import os
 import random
 import secrets
-import sys
 import zlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from unittest import mock
 
 
@@ -29,7 +27,4 @@ def repeatable(name: str) -> Iterator[None]:
     with contextlib.ExitStack() as changes:
         changes.enter_context(mock.patch.object(random, "SystemRandom", Repeatable))
         changes.enter_context(mock.patch.object(secrets, "randbits", draws.getrandbits))
-        if (noise_watch := sys.modules.get("dpspec.recording.watching.noise_watch")) is not None:
-            urandom = SimpleNamespace(urandom=draws.randbytes)  # not for uuid.uuid4, whose names differ between tests
-            changes.enter_context(mock.patch.object(noise_watch, "os", urandom))
         yield

@@ -197,13 +197,3 @@ def two_passes(training: Training) -> None:
             training.model.enable_hooks()
             training.private.step()
             training.private.zero_grad()
-
-
-def second_pass_of_equal_weights(self: Any) -> None:
-    """``backward`` of Opacus' loss for ghost clipping, without its clipping coefficients."""
-    self.loss_per_sample.mean().backward(retain_graph=True)
-    self.optimizer.zero_grad()
-    self.module.get_clipping_coef()
-    self.module.disable_hooks()
-    self.loss_per_sample.sum().backward()
-    self.module.enable_hooks()

@@ -11,12 +11,12 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
 from dpspec.engine.recorded.channels import TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
-from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
 from dpspec.recording.folder.weights import WEIGHTS, ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
+from dpspec.text import several
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -29,6 +29,9 @@ ARRAYS = "ArrayModel"
 
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
+
+#: Difference of powers of the batch size that rounding explains.
+_SAME_POWER = 0.02
 
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
@@ -200,23 +203,18 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     if observed and not ghost:
         return
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
-    probe, passes = (None, None) if run.end is None else (run.end.probe, run.end.ghost)
+    passes = None if run.end is None else run.end.ghost
     status: AssumptionStatus = "unchecked"
-    if ghost and passes is not None and observed and passes[1] == 0 and passes[4] and not run.norm_excess:
+    if ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
-            f"gives the weighted sum of the gradients: the norms of {passes[4]} records in {passes[0]} batches were "
-            "recomputed on the graph of the loss"
+            "gives the weighted sum of the gradients"
         )
-        status = "declared"
-    elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
-        text += f", and the sensitivity probe computed the same clipped sums at all {probe[0]:.0f} steps that it chose"
-        text += f"; the other {max(0.0, run.steps - probe[0]):.0f} steps are assumed to clip in the same way"
         status = "declared"
     elif ghost:
         text += (
             ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
-            "criterion's loss, in float32, or give dpspec.record loss=, for the sensitivity probe"
+            "criterion's loss, in float32"
         )
     yield Assumption(name=PER_RECORD_CLIPPING, status=status, text=text)
 
@@ -301,17 +299,10 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield stated("one-record")
     text, end = "", run.end
-    probe = None if end is None else end.probe
-    if end is not None and end.probe_failure:
-        text = f"; the sensitivity probe failed: {end.probe_failure}"
-    elif probe is not None and probe[0] >= 1.0:
-        probed, removed, _, _, confirmed = probe
-        text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps, and its loss gives the "
-        text += f"gradients of the training at {confirmed:.0f} of these steps"
     if end is not None and end.replays is not None and end.replays[1] >= 1.0:
-        text += f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
+        text = f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
     elif end is not None and end.replay_failure:
-        text += f"; the chosen steps were not replayed: {end.replay_failure}"
+        text = f"; the chosen steps were not replayed: {end.replay_failure}"
     yield stated("unmixed-batches", text)
     repeats = run.header.repeats
     if repeats > 1:
@@ -335,3 +326,31 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
+
+
+def loss_reduction(run: RecordedRun) -> Assumption | None:
+    """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
+
+    It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
+    declared if no step was replayed so.
+    """
+    end, declared = run.end, run.header.reduction
+    if end is None or run.header.source != "opacus":
+        return None
+    if end.sizes is None:
+        sizes = np.unique(run["rows"][np.isfinite(run["rows"])])
+        return None if len(sizes) < 2 else stated("loss-reduction", "; no step was replayed at another batch size")
+    steps, low, high, _ = end.sizes
+    expected = -1.0 if declared == "mean" else 0.0
+    power = low if expected - low > high - expected else high
+    if abs(power - expected) <= _SAME_POWER:
+        return None
+    measured = {-1: "mean", 0: "sum"}.get(round(power))
+    kind = f"a {measured} over the batch" if measured else "neither a mean nor a sum"
+    fix = f', or make_private loss_reduction="{measured}"' if measured else ""
+    text = (
+        f", but {several(steps, 'replay')} at another batch size b found gradients of the loss that change as "
+        f'b^{power:.2f}, as if the loss were {kind}, and loss_reduction is "{declared}": give the loss the reduction '
+        f'"{declared}"{fix}'
+    )
+    return stated("loss-reduction", text, "unchecked")

@@ -116,8 +116,8 @@ class InternalSums:
     """Aggregates of the internal part of a recording.
 
     largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported:
-    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. moved, outside:
-    (T,) whether the optimizer, or other code, moved a parameter. sampling: None unless every step lists its records.
+    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. outside: (T,)
+    whether other code than the optimizer moved a parameter. sampling: None unless every step lists its records.
     most_often: the maximum number of batches of one record; None if unknown.
     """
 
@@ -125,7 +125,6 @@ class InternalSums:
     lower: Array
     sum_norm: Array
     reported: Array
-    moved: Array
     outside: Array
     sampling: SamplingSums | None
     most_often: int | None
@@ -273,7 +272,7 @@ def read_run(path: Path) -> RecordedRun:
             row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
             (first if len(first) < KEPT or (begun and step.step <= begun + head) else last).append(row)
     columns = {name: np.array(column) for name, column in column_values.items()}
-    for name in ("drawn", "batches", "rows", "virtual", "updates", "told_steps"):
+    for name in ("drawn", "batches", "rows", "updates", "told_steps"):
         columns[name][columns[name] == UNSEEN] = np.nan
     rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
     return RecordedRun(
@@ -299,7 +298,7 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
         if members_seen
     ]
     ends = np.cumsum([phase.steps for phase in phases])
-    columns = {name: array("d") for name in ("largest", "lower", "sum_norm", "reported", "moved", "outside")}
+    columns = {name: array("d") for name in ("largest", "lower", "sum_norm", "reported", "outside")}
     for step in run.folder.internal():
         for name, column in columns.items():
             reported = name == "reported"

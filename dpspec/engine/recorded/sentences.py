@@ -7,9 +7,9 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.contract.results import FiredRule
 from dpspec.decimals import nearest
+from dpspec.engine.recorded.assumptions import loss_reduction
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
-from dpspec.engine.recorded.loss_reduction import loss_reduction
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
@@ -48,6 +48,8 @@ def confirmations(
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield "seeds stay secret, and only the weights are released, not optimizer or logs"
+    if header.clipping == "ghost" and _not_replayed(run):
+        yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.source == "own-loop":
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
@@ -24,7 +23,7 @@ class Facts:
     of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had made
     steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
-    ranks or parts a list. ``error`` and ``noised_without_update`` belong to the end alone.
+    ranks or parts a list. ``error`` belongs to the end alone.
     """
 
     outside: Number
@@ -35,16 +34,13 @@ class Facts:
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
-    ghost: tuple[Count, Count, Count, Count, Count, Count] | None = None
+    ghost: tuple[Count, Count, Count] | None = None
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
-    scaling: tuple[Count, Real, Number] | None
-    probe: tuple[Number, Number, Number, Number, Number] | None
-    probe_failure: str
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
     sizes: tuple[Count, Real, Real, Number] | None
     passes: tuple[Count, Count, Count, Count, Count] | None
-    gradients: tuple[float, float, float, float, float, float, float, float] | None
+    gradients: tuple[Count, Count, Count, Number] | None
     seeds: tuple[Count, Count] | None
     restated: Count | None
     loss_scaler: bool
@@ -59,7 +55,6 @@ class Facts:
     noise: Any
     rules: Any = ()
     error: str = ""
-    noised_without_update: bool = False
 
 
 def read_facts(read: Any, where: str) -> Facts:
@@ -88,12 +83,6 @@ def _word(values: Sequence[str]) -> str:
     return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
 
 
-def _probe(rows: Sequence[Any]) -> Any:
-    """As :attr:`Facts.probe` of all ranks; the number of probed steps of the rank with the fewest."""
-    probed, removed, change, influence, confirmed = _columns(list, sum, max, max, sum)(rows)
-    return min(probed), removed, change, influence, max(0, min(probed) - sum(probed) + confirmed)
-
-
 def _rules(rows: Sequence[Any]) -> list[Any]:
     """The facts of all ranks or parts: a list of mappings by rule."""
     return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
@@ -108,13 +97,11 @@ _RANKS: dict[str, Join] = {
         ("buffers", "state", "attributes"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
-    **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure", "replay_failure"), _word),
+    **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "loss_scaler"), max),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
     "audits": _columns(min, min, min),
-    "scaling": partial(max, key=lambda value: abs(value[1])),
-    "probe": _probe,
     "replays": _columns(sum, sum, sum, max, max, max),
     "sizes": _columns(sum, min, max, max),
     "rules": _rules,
@@ -123,11 +110,10 @@ _RANKS: dict[str, Join] = {
 _PARTS: dict[str, Join] = {
     **_RANKS,
     **dict.fromkeys(("passed_over", "seconds"), sum),
-    **dict.fromkeys(("history", "error", "noised_without_update"), itemgetter(-1)),
+    **dict.fromkeys(("history", "error"), itemgetter(-1)),
     "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),
-    "probe": _columns(sum, sum, max, max, sum),
-    "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
+    "gradients": _columns(sum, sum, sum, max),
     "noise": list,
 }
 
@@ -153,6 +139,4 @@ def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
     for name, join in _PARTS.items():
         observed = [value for facts in part_facts if (value := getattr(facts, name)) is not None]
         joined[name] = join(observed) if observed else None
-        if name == "probe" and 0 < len(observed) < len(part_facts):
-            joined[name] = (*joined[name][:4], 0)  # a part without the probe confirms nothing
     return Facts(**{**joined, "drawn_batches": batches})

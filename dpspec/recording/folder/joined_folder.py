@@ -226,13 +226,11 @@ class JoinedFolder:
             excess = _worst([step.sum_norm - count for step, count in zip(internal_steps, rows, strict=True)], 0.0)
             yield InternalStep(
                 step=internal_steps[0].step,
-                least=min(step.least for step in internal_steps),
                 lower=largest,
                 middle=largest,
                 upper=largest,
                 largest=largest,
                 sum_norm=math.hypot(*(step.sum_norm for step in internal_steps)) if holders else sum(rows) + excess,
-                moved=min(step.moved for rank, step in enumerate(internal_steps) if not holders or rank in holders),
                 outside=_worst([step.outside for step in internal_steps], 0.0),
                 members=whole,
             )
@@ -346,10 +344,8 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
         drawn=_sum([step.drawn for step in steps]),
         batches=max(step.batches for step in steps),
         rows=rows,
-        virtual=_sum([step.virtual for step in steps]),
         updates=next((count for count in updates if count != 1), 1),
         told_steps=first.told_steps if len({step.told_steps for step in steps}) == 1 else UNSEEN,
-        time=max(step.time for step in steps),
         divisor=mean * common["divisor"],
         measured_divisor=mean * measured.measured_divisor,
         noise_squares=float(sum(step.noise_squares for step in noisy)),

@@ -355,7 +355,7 @@ class RunFolder:
 
 
 def _require_sane(step: PublicStep) -> None:
-    for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
+    for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
     for name in ("told_rate", "rate"):

@@ -27,9 +27,6 @@ DIGEST = 16
 #: A count that was not observed.
 UNSEEN = 2**32 - 1
 
-#: Largest difference of a sum by rounding, in clip norms.
-ROUNDING = 5e-3
-
 #: The largest number of bytes, of seven bits, of a record's number, and the largest number of records.
 _BYTES, MOST_RECORDS = 5, 2**34
 
@@ -134,9 +131,9 @@ def decode_members(data: bytes) -> Indices:
 class PublicStep:
     """A step without what depends on single records.
 
-    drawn: the number of drawn records; batches: of their batches; rows: of contributions; virtual: of virtual steps;
+    drawn: the number of drawn records; batches: of their batches; rows: of contributions;
     updates: of moves of the parameters by the optimizer, 1 in a correct step; told_steps: of steps in the accountant's
-    history, whose last entry is told_noise, told_rate. time: in seconds. deviation: the standard deviation of the noise
+    history, whose last entry is told_noise, told_rate. deviation: the standard deviation of the noise
     that follows from the options. divisor: from the options; measured_divisor: the actual one. noise_squares: the sum
     of squares of the noise; layers (L,): for each layer; directions (W,): along fixed unit directions, over
     ``deviation`` if that is above 0. options: those that changed before the step.
@@ -146,10 +143,8 @@ class PublicStep:
     drawn: int = UNSEEN
     batches: int = UNSEEN
     rows: int = UNSEEN
-    virtual: int = UNSEEN
     updates: int = UNSEEN
     told_steps: int = UNSEEN
-    time: float = math.nan
     noise_multiplier: float = math.nan
     clip_norm: float = math.nan
     deviation: float = math.nan
@@ -192,19 +187,17 @@ class PublicStep:
 class InternalStep:
     """The part of a step that depends on records and is not for publication.
 
-    least, lower, middle, upper, largest: quartiles of the norms after clipping, in clip norms. sum_norm: of the clipped
-    sum, in clip norms. moved: 1 if the optimizer moved a parameter, else 0; outside: the same of anything else
-    since the step before. members: the drawn records, None if unknown. rank: in a training of several processes.
+    lower, middle, upper, largest: quartiles of the norms after clipping, in clip norms. sum_norm: of the clipped
+    sum, in clip norms. outside: 1 if anything but the optimizer moved a parameter since the step before, else 0.
+    members: the drawn records, None if unknown. rank: in a training of several processes.
     """
 
     step: int
-    least: float = math.nan
     lower: float = math.nan
     middle: float = math.nan
     upper: float = math.nan
     largest: float = math.nan
     sum_norm: float = math.nan
-    moved: float = math.nan
     outside: float = math.nan
     members: Indices | None = None
     rank: RankStep | None = None

@@ -9,10 +9,7 @@ others learn of it from the store.
 import hashlib
 import itertools
 import secrets
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,12 +18,6 @@ from dpspec.errors import UsageError
 
 #: The number of this recording in the process; the same on all ranks of one training.
 _RECORDINGS = itertools.count()
-
-#: The time that ranks wait for each other before a computation that all must make at once.
-PATIENCE = timedelta(seconds=60)
-
-#: The time after which a waiting rank asks whether another rank no longer records.
-_GLANCE = timedelta(seconds=1)
 
 
 class Signal:
@@ -71,31 +62,6 @@ class Group:
         for chunk in content:
             whole.update(chunk)
         return whole.digest()
-
-    def end(self) -> None:
-        """Let no rank wait for this one, which no longer records."""
-        torch.distributed.distributed_c10d._get_default_store().set(f"dpspec/{self.run}/ended", "1")
-
-    def agree(self, topic: str, value: int) -> Sequence[int] | None:
-        """The values of all ranks if each gives one in time; otherwise None, on every rank.
-
-        The first rank to decide writes the decision, which the store keeps: no rank waits for another afterwards.
-        """
-        store = torch.distributed.distributed_c10d._get_default_store()
-        prefix = f"dpspec/{self.run}/{topic}"
-        keys = [f"{prefix}/{rank}" for rank in range(self.world)]
-        store.set(keys[self.rank], str(value))
-        decision, begun = "", time.monotonic()
-        while not decision:
-            try:
-                store.wait(keys, min(_GLANCE, PATIENCE))
-                decision = "yes"
-            except RuntimeError:
-                over = time.monotonic() - begun >= PATIENCE.total_seconds()
-                decision = "no" if over or store.check([f"dpspec/{self.run}/ended"]) else ""
-        if bytes(store.compare_set(f"{prefix}/decision", "", decision)).decode() != "yes":
-            return None
-        return [int(store.get(key)) for key in keys]
 
 
 def meet(part: int) -> Group:

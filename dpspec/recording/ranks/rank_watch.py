@@ -15,7 +15,7 @@ from dpspec.recording.fingerprints import Tally, fingerprint, key_of, readable_d
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.sums.sensitivity_probe import same_randomness
+from dpspec.recording.watching.generators import same_randomness
 from dpspec.recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
 
 #: The bytes of a digest that a step keeps, and the digest of nothing.

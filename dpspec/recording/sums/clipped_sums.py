@@ -1,28 +1,16 @@
 """The clipped sum of a step: its contributions, and whether it is changed between calls."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dpspec.recording.fingerprints import Tally, TensorSnapshot
-from dpspec.recording.pending_step import Scalar, together
 from dpspec.recording.ranks.shards import local
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-
-#: Medians that wait on the device before they are read.
-_WAITING = 64
-
-#: Standard error of the slope below which sums and means are distinguished.
-_DECIDED = 0.1
-
-#: The regression uses the first coordinates of the smallest parameters: a factor of the loss scales each coordinate.
-_PARAMETERS, _COORDINATES = 4, 256
 
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
@@ -77,7 +65,6 @@ class Contributions:
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
         self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
-        self._smallest = sorted(self._parameters, key=lambda p: p.numel() or math.inf)[:_PARAMETERS]
         self.norm_type = ""
         self.sum_type = next((HALVES[p.dtype] for p in self._parameters if p.dtype in HALVES), "")
 
@@ -88,17 +75,6 @@ class Contributions:
                 self.norm_type = HALVES[kind]
         self.sum_type = product_type() or self.sum_type
         return sum(map(len, rows_of(self._parameters[0])))
-
-    @torch.no_grad()
-    def sampled_lengths(self) -> Tensor:
-        """(b,) the norms before clipping, of some coordinates only."""
-        flat_rows = []
-        for p in self._smallest:
-            passes = [gradient.detach() for gradient in rows_of(p)]
-            flat_rows.append(torch.cat([g.flatten(1) if g.dim() > 1 else g[:, None] for g in passes]))
-        coordinates = [rows[:, :_COORDINATES].to(flat_rows[0].device, torch.float64) for rows in flat_rows]
-        lengths: Tensor = torch.linalg.vector_norm(torch.cat(coordinates, dim=1), dim=1)
-        return lengths
 
     @torch.no_grad()
     def clipped_norms(self) -> Tensor:
@@ -148,61 +124,3 @@ def product_type() -> str:
         host = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
         setting = "medium" if host == "bf16" else "high"
     return {"high": "TF32", "medium": "bfloat16"}.get(setting, "")
-
-
-class SizeScaling:
-    """Regression of the lengths of per-sample gradients on the size b of the physical batch.
-
-    If the loss is a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b.
-    The slope of log medians by log b is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a sum in place
-    of a mean. Two regressions use differences between consecutive steps, so that trends and the order of records
-    cancel: of first batches, and of last batches relative to the first of the same step, at the same parameters.
-    Weights are 1 / variance, also in the mean of both slopes; the variance of a median is proportional to 1/b.
-    Differences of independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the
-    variance of a slope is 3/2 of its value for ordinary least squares.
-
-    Attributes:
-        decided: Whether further steps would not change the conclusion.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[int, bool, Scalar]] = []
-        self._step: list[Any] = []  # [log b, log median, variance] of the first batch, and of the last relative to it
-        self._before: list[Any] = []
-        self._sums = np.zeros((2, 4))
-        self.decided = False
-
-    def add(self, lengths: Any, first: bool) -> None:
-        """(b,) the lengths of a batch's per-sample gradients before clipping, and whether it is its step's first."""
-        if len(lengths) > 1:
-            middle = np.sort(lengths)[(len(lengths) - 1) // 2] if isinstance(lengths, np.ndarray) else lengths.median()
-            self._waiting.append((len(lengths), first, middle))
-        if len(self._waiting) >= _WAITING:
-            self._read()
-
-    @property
-    def found(self) -> list[float] | None:
-        self._read()
-        return self._found()
-
-    def _found(self) -> list[float] | None:
-        pairs, xx, xy, yy = self._sums[(self._sums[:, 0] >= 8.0) & (self._sums[:, 1] > 0.0)].T
-        if not len(pairs):
-            return None
-        weights = 1.0 / np.maximum(1e-12, 1.5 * (yy - xy * xy / xx) / pairs / xx)
-        return [int(pairs.sum()), float((weights * xy / xx).sum() / weights.sum()), float(weights.sum() ** -0.5)]
-
-    def _read(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        medians = together([device_median for *_, device_median in waiting])
-        for (size, first, _), median in zip(waiting, medians, strict=True):
-            if first:
-                for sums, now, before in zip(self._sums, self._step, self._before, strict=False):
-                    (x, y, _), variance = now - before, now[2] + before[2]
-                    if math.isfinite(y):
-                        sums += np.array([variance, x * x, x * y, y * y]) / variance
-                self._before, self._step = self._step, []
-            batch = np.array([math.log(size), math.log(median) if 0.0 < median < math.inf else math.nan, 1.0 / size])
-            self._step = [self._step[0], batch - self._step[0] * (1, 1, -1)] if self._step else [batch]
-        regression = self._found()
-        self.decided = regression is not None and regression[2] < _DECIDED

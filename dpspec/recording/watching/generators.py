@@ -1,10 +1,15 @@
-"""Whether a generator of torch runs on from the end of an earlier recording in this process.
+"""Generators of random numbers: states that a later part continues, and the same numbers for two computations.
 
 A later part of a training must not repeat the random numbers of an earlier one. Federated rounds in one process share
 a generator, which draws further numbers between two recordings: initial weights, evaluations. Its state then follows
 from the earlier one by draws, and no number is used twice.
 """
 
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,3 +59,24 @@ def _follows_on_cuda(end: Tensor, state: Tensor) -> bool:
 
 def _number(content: Tensor) -> int:
     return int(content.clone().view(torch.int64))
+
+
+@contextlib.contextmanager
+def same_randomness(device: torch.device | None = None, seed: int | None = None) -> Iterator[None]:
+    """Restore the global generators of Python, NumPy and torch at the end; ``seed`` seeds them at the beginning.
+
+    device: the only one whose generator may be used; None for all.
+    """
+    python, numpy, devices = random.getstate(), np.random.get_state(), range(torch.cuda.device_count())
+    if device is not None:
+        devices = range(device.index or 0, (device.index or 0) + 1) if device.type == "cuda" else range(0)
+    try:
+        with torch.random.fork_rng(devices=devices):
+            if seed is not None:
+                torch.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -23,7 +23,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.step_replay.watch import ReplayedSteps
-from dpspec.recording.sums.clipped_sums import Contributions, SizeScaling, SummedGradients, summed_gradients
+from dpspec.recording.sums.clipped_sums import Contributions, SummedGradients, summed_gradients
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -47,10 +47,6 @@ Moment = Callable[[], None]
 
 #: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
 Entering = Callable[[float], Tensor]
-
-#: Gets the first row of a physical batch in its step, the number of its rows and its per-sample gradients, None for
-#: ghost clipping.
-Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class StepRows:
@@ -165,15 +161,13 @@ class OpacusWatch:
         noise: NoiseWatch,
         audits: AuditedSteps,
         entering: Entering | None = None,
-        probing: Probing | None = None,
         rank: RankWatch | None = None,
     ) -> None:
         self._rank, self._audits = rank, audits
         self.replays: ReplayedSteps | None = None
-        self._entering, self._noise, self._probing = entering, noise, probing
+        self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self._coefficients = 0
         self.gradients = SteppedGradients(optimizer)
         self.step = PendingStep()
         self._sharded = rank is not None and rank.sharded
@@ -182,7 +176,6 @@ class OpacusWatch:
             self.ghost = ShardedGhostSums(model, optimizer, audits, rank)
         self.sums = SummedGradients(optimizer)
         self._contributions = None if clipping == "ghost" else Contributions(optimizer, clipping)
-        self.scaling = SizeScaling()
         self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
@@ -206,7 +199,7 @@ class OpacusWatch:
             ghost.attach(guarded, undo)
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", lambda: None, partial(self._after_coefficients, ghost))
+                self._wrap(self._model, "get_clipping_coef", lambda: None, ghost.after_coefficients)
         elif (contributions := self._contributions) is not None:
             self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, contributions), self._after_sum)
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
@@ -239,10 +232,6 @@ class OpacusWatch:
         self._require_same_parameters()
         first, rows = self.step.rows == UNSEEN, contributions.count()
         self.sums.compare(first=self._audits.audited and first)
-        if not self.scaling.decided and (self.replays is None or self.replays.sizes is None):
-            self.scaling.add(contributions.sampled_lengths(), first)
-        if self._probing is not None:
-            self._probing(0 if first else self.step.rows, rows, self._optimizer.grad_samples)
         self.step.add_rows(rows)
         audited_before = int(self._audits.counts[1])
         if self._audits.audited and (audited_before < _NORMS or audited_before % _NORMS == 0):
@@ -254,24 +243,15 @@ class OpacusWatch:
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
         self.sums.compare(first=self._audits.audited and self.step.rows == UNSEEN)
-        size, self._coefficients = self._coefficients, 0
-        if self._probing is not None and size:
-            self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
         ghost.before_accumulate()
 
     def _after_ghost(self, ghost: GhostSums, _: Any) -> None:
         self.sums.keep(audited=self._audits.audited)
         clipped = ghost.after_accumulate()
-        self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
         if clipped is not None:
             rows, norms = clipped
-            self.scaling.add(self._model.per_sample_gradient_norms.detach(), self.step.virtual == 1)
             self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
             self.step.norms += [] if norms is None else [norms]
-
-    def _after_coefficients(self, ghost: GhostSums, coefficients: Any) -> None:
-        self._coefficients = len(coefficients)
-        ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
         self._require_same_parameters()

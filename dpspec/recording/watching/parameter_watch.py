@@ -30,9 +30,8 @@ class ParameterWatch:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
         return differ(self._last, self._read())
 
-    def advance(self) -> bool | Tensor:
-        before, self._last = self._last, self._read()
-        return differ(before, self._last)
+    def advance(self) -> None:
+        self._last = self._read()
 
     def _read(self) -> list[Any]:
         parameters = [local(p) for p in self._parameters]

@@ -114,10 +114,6 @@ class SamplerWatch:
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
 
-    def current(self) -> Indices:
-        """The batch of the pending step, before :meth:`take`; empty if it is not known."""
-        return self._waiting[0][1] if self._waiting and self._ahead else self.latest()
-
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The drawn records of a step with ``rows`` contributions, and the number of their batches; None of none.
 
