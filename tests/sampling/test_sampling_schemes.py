@@ -16,10 +16,9 @@ from support.phases import phase_of
 from dpspec.contract import FrozenMap
 from dpspec.sampling import sampler_of
 from dpspec.sampling.fixed import FixedSize
-from dpspec.sampling.poisson import Full, Poisson
+from dpspec.sampling.poisson import Full, Poisson, TruncatedPoisson
 from dpspec.sampling.random_allocation import RandomAllocation
 from dpspec.sampling.shuffled import Shuffled
-from dpspec.sampling.truncated_poisson import TruncatedPoisson
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
 from dpspec.training.loop.native import NativeTrainer, Schedule
