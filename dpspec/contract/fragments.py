@@ -100,50 +100,54 @@ SHARD_RUNS: dict[str, Json] = integer(
     most=1_000_000,
 )
 
-_SCHEME_OPTIONS: dict[str, Json] = {}
-for _name, _schema in OPTIONS.items():
-    _schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if _name in (*options.takes, *options.may))
-    _SCHEME_OPTIONS[_name] = {**_schema, "description": f"{_schema['description']} ({_schemes})."}
 
-#: Required and forbidden options of each scheme.
-_SCHEME_CONDITIONS: list[Json] = []
-for _scheme, _options in SCHEMES.items():
-    _refused = [name for name in OPTIONS if name not in (*_options.takes, *_options.may)]
-    _needs = {"required": list(_options.takes)} if _options.takes else {}
-    _if = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
-    _SCHEME_CONDITIONS.append({"if": _if, "then": {**_needs, "properties": dict.fromkeys(_refused, False)}})
+def sampling_schema() -> dict[str, Json]:
+    """Schema of the ``sampling`` block: the schemes of ``SCHEMES``, and their required and forbidden options."""
+    scheme_options: dict[str, Json] = {}
+    for name, schema in OPTIONS.items():
+        schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if name in (*options.takes, *options.may))
+        scheme_options[name] = {**schema, "description": f"{schema['description']} ({schemes})."}
+    conditions: list[Json] = []
+    for scheme, options in SCHEMES.items():
+        refused = [name for name in OPTIONS if name not in (*options.takes, *options.may)]
+        needs = {"required": list(options.takes)} if options.takes else {}
+        condition = {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}
+        conditions.append({"if": condition, "then": {**needs, "properties": dict.fromkeys(refused, False)}})
+    return {
+        "type": "object",
+        "description": "Sampling of batches, independent across steps unless shuffled or allocated at random.",
+        "properties": {
+            "scheme": {
+                "enum": list(SCHEMES),
+                "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
+            },
+            **scheme_options,
+            "unit": choice(
+                "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
+                "user): every user enters with probability rate and contributes one gradient, the mean over "
+                "records_per_user of the user's records.",
+                "record",
+                "user",
+            ),
+            "records_per_user": integer(
+                "Maximum number of averaged records of a drawn user, chosen uniformly at each step (unit: user).",
+                least=1,
+            ),
+        },
+        "required": ["scheme"],
+        "additionalProperties": False,
+        "allOf": [
+            *conditions,
+            {
+                "if": {"properties": {"unit": {"const": "user"}}, "required": ["unit"]},
+                "then": {"required": ["records_per_user"]},
+                "else": {"properties": {"records_per_user": False}},
+            },
+        ],
+    }
 
-SAMPLING: dict[str, Json] = {
-    "type": "object",
-    "description": "Sampling of batches, independent across steps unless shuffled or allocated at random.",
-    "properties": {
-        "scheme": {
-            "enum": list(SCHEMES),
-            "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
-        },
-        **_SCHEME_OPTIONS,
-        "unit": choice(
-            "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
-            "user): every user enters with probability rate and contributes one gradient, the mean over "
-            "records_per_user of the user's records.",
-            "record",
-            "user",
-        ),
-        "records_per_user": integer(
-            "Maximum number of averaged records of a drawn user, chosen uniformly at each step (unit: user).", least=1
-        ),
-    },
-    "required": ["scheme"],
-    "additionalProperties": False,
-    "allOf": [
-        *_SCHEME_CONDITIONS,
-        {
-            "if": {"properties": {"unit": {"const": "user"}}, "required": ["unit"]},
-            "then": {"required": ["records_per_user"]},
-            "else": {"properties": {"records_per_user": False}},
-        },
-    ],
-}
+
+SAMPLING: dict[str, Json] = sampling_schema()
 
 NOISE: dict[str, Json] = choice(
     "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "

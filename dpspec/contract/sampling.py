@@ -45,16 +45,10 @@ OPTIONS: dict[str, dict[str, Json]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A scheme: its class, its phrase, and its required and optional options.
+    """A scheme: module and name of its class, its phrase, and its required and optional options, of ``OPTIONS``.
 
-    Attributes:
-        code: Module and name of the scheme's class, for example ``dpspec.sampling.poisson:Poisson``.
-        says: Content of a batch.
-        takes: Required options, of ``OPTIONS``.
-        may: Optional ones.
-        independent: Whether each record enters each batch independently of all others and of all other steps, with the
-            same probability at every step. Mechanisms accept such a scheme by ``Sampling.INDEPENDENT``, without its own
-            theorem.
+    independent: whether each record enters each batch independently of all others and of all other steps, with the same
+    probability at every step. Mechanisms accept such a scheme by ``Sampling.INDEPENDENT``, without its own theorem.
     """
 
     code: str
@@ -73,7 +67,7 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         independent=True,
     ),
     "truncated-poisson": SchemeOptions(
-        code="dpspec.sampling.truncated_poisson:TruncatedPoisson",
+        code="dpspec.sampling.poisson:TruncatedPoisson",
         says="as poisson, and where more than max_batch records enter, a uniformly random subset of max_batch of them "
         "is kept",
         takes=("rate", "max_batch"),

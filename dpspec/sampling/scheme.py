@@ -96,7 +96,7 @@ class SamplingScheme:
             batches, each record has the declared probability. With ``dependent_steps`` above 1, only at the first step
             of each epoch.
         negatively_correlated: Whether an inclusion makes others less likely, so that ``inclusion`` bounds the variance.
-        other_gradients: Gradients of the other records in the worst case: ``zero``, ``opposite`` to the group, or ``any``.
+        other_gradients: Other records have these in the worst case: ``zero``, ``opposite`` to the group, or ``any``.
         theory: Bounds under add-remove and zero-out adjacency; None if no theorem is known.
         replaced: Bounds under replace-one adjacency; None if no theorem is known.
     """

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract import Phase, Sampling
 from dpspec.sampling import Theory, scheme_of
+from dpspec.sampling.poisson import REVEALING
 from dpspec.sampling.random_allocation import is_alike
-from dpspec.sampling.truncated_poisson import REVEALING
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction, Interval, PrivacyLoss

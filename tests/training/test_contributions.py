@@ -24,8 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.sampling.fixed import FixedSize
-from dpspec.sampling.poisson import Poisson
-from dpspec.sampling.truncated_poisson import TruncatedPoisson
+from dpspec.sampling.poisson import Poisson, TruncatedPoisson
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients

@@ -14,7 +14,7 @@ from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.contract.findings import Privacy
-from dpspec.sampling import scheme_of
+from dpspec.sampling import sampler_of, scheme_of
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import batch_checks, canary_contributions, epochs, run_checks
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, Drawn, SamplingSums
@@ -218,16 +218,15 @@ class _Part:
     @classmethod
     def of(cls, phase: Phase, records: int, measured_steps: npt.NDArray[np.bool_]) -> "_Part":
         """Compute from the mask ``measured_steps`` (steps,) of measured steps."""
-        rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
-        drawn = measured_steps.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
-        variance_factor = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
+        sampler = sampler_of(phase["sampling"], records)
+        _, variances = sampler.inclusion_moments(measured_steps)
         return cls(
             phase=phase,
             seen=int(measured_steps.sum()),
             sigma=phase.noise_multiplier,
-            rate=rate,
-            first=int(measured_steps[:: epoch or 1].sum()),
-            inclusion=max(0.0, variance_factor * float((drawn * (1.0 - drawn)).sum())),
+            rate=phase.rate(records),
+            first=int(measured_steps[:: sampler.dependent_steps].sum()),
+            inclusion=float(variances.sum()),
         )
 
     @property

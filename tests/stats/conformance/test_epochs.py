@@ -140,21 +140,6 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
     assert np.mean(np.array(found) <= 0.2) <= 105 / 400
 
 
-@pytest.mark.parametrize("looks", ["all", "some"])
-def test_how_often_a_record_is_drawn(looks: str) -> None:
-    """Mean and variance of the draws at the observed steps, from 800 runs, to five standard errors."""
-    looked = np.ones(13, dtype=bool) if looks == "all" else np.arange(13) % 3 == 0
-    counts = np.array(
-        [
-            sum(bool((members == 0).any()) for members, seen in zip(batches, looked, strict=True) if seen)
-            for batches in (drawn(Shuffled(10, 4), seed, 13) for seed in range(800))
-        ]
-    )
-    mean, variance = (each.sum() for each in Shuffled(10, 4).inclusion_moments(looked))
-    assert abs(counts.mean() - mean) <= 5.0 * np.sqrt(max(variance, 1e-12) / 800) + 1e-12
-    assert counts.var() == pytest.approx(variance, rel=0.25, abs=1e-9)
-
-
 @pytest.mark.parametrize("records", [2, 3, 7])
 def test_the_hypergeometric_tail_is_bounded_and_exact_at_its_ends(records: int) -> None:
     for one, other in product(range(1, records), repeat=2):

@@ -6,9 +6,8 @@ from functools import partial
 
 from dpspec.contract import TrainingJob
 from dpspec.sampling import SamplingScheme
-from dpspec.sampling.poisson import Poisson
+from dpspec.sampling.poisson import Poisson, TruncatedPoisson
 from dpspec.sampling.shuffled import Shuffled
-from dpspec.sampling.truncated_poisson import TruncatedPoisson
 from dpspec.training.loop.native import Parts, Schedule, ScheduledPhase, parts_of, train_with
 from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 

@@ -1,0 +1,128 @@
+"""A new scheme is a class and a descriptor: it is validated, bounded, trained, attacked and tested like any other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from support.attacks import audited, errors
+
+from dpspec import accounting
+from dpspec.contract import Phase
+from dpspec.contract import sampling as contract
+from dpspec.contract.fragments import SAMPLING, sampling_schema
+from dpspec.sampling import Composed, SamplingScheme, Theory
+
+
+class PeriodicTheory(Theory):
+    """One Gaussian release of sensitivity k per epoch; the other steps add only noise."""
+
+    source = "one Gaussian release per epoch"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        release = accounting.Mixture.full(group_size, phase.noise_multiplier)
+        return ((release, phase.steps // int(phase["sampling"]["epoch_steps"])),)
+
+
+@dataclass
+class Periodic(SamplingScheme):
+    """All records at the last step of each epoch of ``epoch_steps`` steps, and no record at the other steps."""
+
+    checks = ("exact_sizes", "batches_of_each_epoch")
+    directed = False
+    theory = PeriodicTheory()
+
+    epoch_steps: int
+    step: int = field(default=0, init=False, compare=False)
+
+    @classmethod
+    def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:
+        epochs = steps // int(phase["sampling"]["epoch_steps"])
+        return records * epochs, records**2 * epochs
+
+    @property
+    def inclusion(self) -> float:
+        return 1.0 / self.epoch_steps
+
+    @property
+    def dependent_steps(self) -> int:
+        return self.epoch_steps
+
+    def inclusion_moments(self, observed: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        last = observed.reshape(-1, self.epoch_steps)[:, -1].astype(float)
+        return last, np.zeros(len(last))
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        self.step += 1
+        return torch.arange(0 if self.step % self.epoch_steps else self.records)
+
+    def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        return {"step": np.array(self.step)}
+
+    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self.step = int(state["step"])
+
+
+TEXT = """\
+dpspec: 1
+name: periodic
+mechanism:
+  {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: periodic, epoch_steps: 4}, steps: 40}
+data: {kind: synthetic, records: 60, features: 20, classes: 4, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {group_size: 1}
+claims:
+  - {id: proved, kind: approx-dp, epsilon: 9.0, delta: 1e-5}
+  - {id: refuted, kind: approx-dp, epsilon: 5.0, delta: 1e-5}
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 16}, seed: 11}
+"""
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the descriptor, and the scheme to the schema of specs."""
+    descriptor = contract.SchemeOptions(
+        code=f"{__name__}:Periodic", says="every record at the last step of each epoch", takes=("epoch_steps",)
+    )
+    monkeypatch.setitem(contract.SCHEMES, "periodic", descriptor)
+    for key, value in sampling_schema().items():
+        monkeypatch.setitem(SAMPLING, key, value)
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    return float(norm.cdf(mu / 2 - epsilon / mu) - exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+
+def test_a_spec_of_the_scheme_is_bounded_trained_and_tested(tmp_path: Path) -> None:
+    audit = audited(tmp_path, text=TEXT)
+    assert [verdict.verdict for verdict in audit.verdicts] == ["proved", "refuted"]
+    assert audit.conformance.status == "no-deviation-found"
+    notes = [check.note for check in audit.checks if check.assumption == "sampling"]
+    assert notes == ["batch size, phase 1", "batches of each epoch, phase 1", "records drawn twice"]
+    bounds = [found for found in audit.findings if found.quantity == "epsilon" and found.value > 0.0]
+    assert {found.bound for found in bounds} == {"upper", "lower"}
+    for found in bounds:
+        assert gaussian_delta(found.value, sqrt(10) / 2.0) == pytest.approx(found.at["delta"], rel=1e-2)
+
+
+def test_another_sampler_deviates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Periodic, "draw", lambda self, generator: torch.arange(self.records // self.epoch_steps))
+    assert audited(tmp_path, text=TEXT).conformance.status == "deviates"
+
+
+def test_options_of_other_schemes_and_cut_epochs_are_errors(tmp_path: Path) -> None:
+    assert any("rate" in message for message in errors(tmp_path, "mechanism.sampling.rate=0.5", text=TEXT))
+    assert any(
+        "multiple of epoch_steps = 4" in message for message in errors(tmp_path, "mechanism.steps=41", text=TEXT)
+    )
+
+
+def test_mechanisms_without_a_theorem_reject_the_scheme(tmp_path: Path) -> None:
+    replaced = errors(tmp_path, "threat_model.adjacency=replace-one", "audit=null", text=TEXT)
+    assert "no theorem here covers replaced records in periodic batches" in replaced
