@@ -265,17 +265,17 @@ class Checked:
             wrong = problems({"required": [key], "properties": {key: {"type": "string"}}}, block, (name,))
             self.diagnostics += [replace(d, help=_installed_help(installed)) for d in wrong]
             return None
-        selection = _find_kind(block[key], installed, kind_of_provider, (name, key), self.catalog)
-        if isinstance(selection, Diagnostic):
-            self.diagnostics.append(selection)
-            return None
-        return selection
+        return self._selected(block[key], installed, kind_of_provider, (name, key))
 
     def loss(self, block: Json, path: Path) -> Any:
         """The loss that a block of ``training`` selects, whose kind is at ``path``; None without one or if unknown."""
         if not isinstance(block, dict) or not isinstance(block.get("kind"), str):
             return None  # absent, or reported by the schema
-        selection = _find_kind(block["kind"], self.catalog.losses, "loss", path, self.catalog)
+        return self._selected(block["kind"], self.catalog.losses, "loss", path)
+
+    def _selected(self, kind: str, offers: Mapping[str, Offered], kind_of_provider: str, path: Path) -> Any:
+        """The provider of a kind; None and a diagnostic if no plugin offers it."""
+        selection = _find_kind(kind, offers, kind_of_provider, path, self.catalog)
         if isinstance(selection, Diagnostic):
             self.diagnostics.append(selection)
             return None

@@ -72,8 +72,6 @@ def load(text: str) -> Result:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
-    if data.pop("parts", None):
-        raise ResultError("this version cannot read joined results: pass the single results")
     unused = _look_up(data)
     result: Result = _read(data)
     for path, wrong in (*_of_result(result), *unused):
@@ -89,18 +87,18 @@ def _look_up(data: dict[str, Json]) -> list[tuple[str, str]]:
     tables = {name: _read(data.pop(name), kind, f"result.{name}") for name, kind in _TABLES.items()}
     used: dict[str, set[int]] = defaultdict(set)
 
-    def value_at(name: str, index: Json, key_path: str) -> Any:
+    def value_at(name: str, index: Json, path: str) -> Any:
         if not _is_count(index) or index >= len(tables[name]):
-            raise ResultError(f"{key_path} must be an index in {name}, got {_quoted(index)}")
+            raise ResultError(f"{path} must be an index in {name}, got {_quoted(index)}")
         used[name].add(index)
         return tables[name][index]
 
-    for key_path, fields in _outcomes_of(data):
+    for path, fields in _outcomes_of(data):
         for field, name in _INDICES.items():
             if field in fields:
-                fields[field] = value_at(name, fields[field], f"{key_path}.{field}")
+                fields[field] = value_at(name, fields[field], f"{path}.{field}")
         if isinstance(indices := fields.get("assumptions"), list):
-            where = f"{key_path}.assumptions"
+            where = f"{path}.assumptions"
             fields["assumptions"] = [value_at("assumptions", j, f"{where}[{i}]") for i, j in enumerate(indices)]
     return [
         (f"{name}[{i}]", "belongs to no finding and no evidence")
@@ -122,8 +120,8 @@ def _outcomes_of(data: dict[str, Json]) -> Iterator[tuple[str, dict[str, Json]]]
 
 
 def reread(result: Result) -> Result:
-    again: Result = _read(write(result))
-    return again
+    copy: Result = _read(write(result))
+    return copy
 
 
 def _read(data: Json, kind: Any = Result, where: str = "result") -> Any:

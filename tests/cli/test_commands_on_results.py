@@ -111,15 +111,6 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     assert f"\n1 value of {stored} differs from the recomputation\n" in ended.out
 
 
-def test_a_joined_report_of_an_older_version_is_refused(dpspec, tmp_path):
-    part = {"source": "a.json", "names": ["a"], "confidence": 0.95, "created": "2026-01-01", "environment": {}}
-    held = {**json.loads(dump(result(audit("a")))), "parts": [part]}
-    (tmp_path / "both.json").write_text(json.dumps(held), encoding="utf-8")
-    ended = dpspec("report", "both.json")
-    assert ended.code == 2
-    assert "pass the single results" in ended.err
-
-
 SPEC = specs.BOUNDS
 
 

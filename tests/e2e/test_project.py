@@ -102,10 +102,7 @@ claims: [{id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}]
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        (None, 2, "pyproject.toml: tool.dpspec.plugins: {}/dp/parts.py: no such file or directory"),
-        ("def f(:\n", 2, "{}/dp/parts.py:1: SyntaxError: invalid syntax"),
         ("import dpspec\n1 / 0\n", 2, "{}/dp/parts.py:2: ZeroDivisionError: division by zero"),
-        (PARTS.replace("ReLU()", "BatchNorm1d(width)"), 3, "audit.yaml:10:8: error[model-mismatch]: the model has no"),
         (PARTS.replace("ReLU()", "BatchNorm1d(width)"), 3, "module = opacus.validators.ModuleValidator.fix(module)"),
         (
             PARTS.replace("facts.features, width", "facts.oops, width"),
@@ -115,16 +112,14 @@ claims: [{id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}]
         (PARTS.replace("width: int = 8", "width: str"), 3, "audit.yaml:10:29: error[wrong-type]: width must be"),
     ],
 )
-def test_mistakes_are_located(dpspec: Run, project: Path, text: str | None, code: int, message: str) -> None:
+def test_mistakes_are_located(dpspec: Run, project: Path, text: str, code: int, message: str) -> None:
     (project / "audit.yaml").write_text(SPEC)
-    file = project / "dp" / "parts.py"
-    if text is None:
-        file.unlink()
-    else:
-        file.write_text(text)
+    (project / "dp" / "parts.py").write_text(text)
     done = dpspec("validate", "audit.yaml")
     assert done.returncode == code, done.stdout + done.stderr
     assert message.format(project.resolve()) in done.stdout + done.stderr
+    if code == 3:
+        assert "audit.yaml:10:" in done.stdout
 
 
 #: Many independent trials, so that several processes train them.

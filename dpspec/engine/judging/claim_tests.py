@@ -203,6 +203,7 @@ class ClaimTests:
 
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
         """The extreme claimed value that perfect evidence refutes in Holm's first step; None without one."""
+        from dpspec.accounting import bisect
         from dpspec.stats.attacks import evidence_tests
 
         if not tested.hypotheses:
@@ -225,10 +226,7 @@ class ClaimTests:
         low, high = 0.0, 1.0
         while rejected(high) and high < 1e6:
             low, high = high, 2.0 * high
-        while high - low > 1e-4 * high:
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if rejected(middle) else (low, middle)
-        return low
+        return bisect(rejected, low, high, relative=1e-4)[0]
 
     def hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[TestedHypothesis]:
         """The hypotheses of a claim: its curve for each attack, and each part for each count in scope."""
