@@ -29,11 +29,8 @@ _REACH = 500.0
 #: Minus ln of an amplitude that no composition shows.
 _FADED = 50.0
 
-#: Fewer frequencies may be sums over the masses, over this number of masses at once.
-_FEW, _SUMMED = 512, 64
-
-#: More phases share a table of turns.
-_SHARED = 8
+#: The largest number of frequencies that are summed without an inverse transform.
+_FEW = 512
 
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
@@ -135,16 +132,14 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
 
     Higher ones count as 0, and as an error. Also bounds on the error of an output, and on the errors' l2 norm.
     """
-    band, circle = length // 2 + 1, None
-    product = np.ones(band, dtype=np.complex128)
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
     noise, growth, count = np.zeros(2), 0.0, 0
+    stage = _FFT * EPS * max(1.0, math.log2(length))
     for part in tilted:
-        if circle is None and band <= _FEW and len(tilted) > _SHARED:
-            circle = _turns(np.arange(length), length)
-        spectrum, error = _transform(part, length, band, circle)
-        error += part.rounding
+        folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
+        error = stage + part.rounding
         # no later factor exceeds 1, up to the charged rounding
-        spectrum = _visible(spectrum, math.exp(-_FADED / part.steps))
+        spectrum = _visible(rfft(folded)[: len(product)], math.exp(-_FADED / part.steps))
         power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
@@ -155,12 +150,11 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
         growth += part.steps * error
         count += part.steps
         product = _visible(product[: len(power)] * power, math.exp(-_FADED))
-        band = len(product)
     # the first value is the total of the tilted masses, 1 up to the charged rounding
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += 4.0 * EPS * count * _averages(np.abs(product), length)
-    noise += 2.0 * math.exp(-_FADED) if band <= length // 2 else 0.0
+    noise += 2.0 * math.exp(-_FADED) if len(product) <= length // 2 else 0.0
     return product, noise * math.exp(min(growth, 50.0))
 
 
@@ -174,40 +168,6 @@ def invert(product: npt.NDArray[np.complex128], noise: Floats, length: int) -> t
     """The composed tilted masses on ``length`` nodes, and the bounds on their errors; overwrites the ``product``."""
     noise = noise + _FFT * EPS * max(1.0, math.log2(length)) * _averages(np.abs(product), length)
     return irfft(product, length, overwrite_x=True), noise
-
-
-def _transform(
-    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128] | None
-) -> tuple[npt.NDArray[np.complex128], float]:
-    """The first ``band`` frequencies of the masses, by sums if these are few, and a bound of each error.
-
-    ``circle``: all turns e^(-2 pi i k / length), (length,), if they are used often.
-    """
-    if circle is not None and len(part.index) * band <= 4 * length:
-        return _few_frequencies(part, length, band, circle)
-    folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
-    return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
-
-
-def _few_frequencies(
-    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128]
-) -> tuple[npt.NDArray[np.complex128], float]:
-    """As ``_transform``: frequency k = m i + j by the turns of m i and of j, in sums of ``_SUMMED`` masses.
-
-    A turn is within 11 EPS, a product within 2, a sum within one per addend.
-    """
-    minor = math.ceil(math.sqrt(band))
-    rows, padding = divmod(-len(part.index), _SUMMED)
-    rows = -rows
-    index, masses = np.pad(part.index, (0, padding)), np.pad(part.masses, (0, padding))
-
-    def turns(frequencies: Index) -> npt.NDArray[np.complex128]:
-        steps = frequencies[:, None] * index % length
-        return np.asarray(circle[steps].reshape(len(frequencies), rows, _SUMMED))
-
-    majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, _SUMMED)
-    sums = majors.transpose(1, 0, 2) @ turns(np.arange(minor)).transpose(1, 2, 0)
-    return sums.sum(axis=0).ravel()[:band], EPS * (40.0 + _SUMMED + rows)
 
 
 def _turns(steps: Index, length: int) -> npt.NDArray[np.complex128]:
