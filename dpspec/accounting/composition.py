@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpspec.accounting.grid import SMALLEST, Atoms, TooLongError, require_finite
+from dpspec.accounting.grid import Atoms, TooLongError, require_finite
 from dpspec.accounting.numerics import EPS, ContradictionError, Floats, Index, bisect, log_or_minus_infinity
 
 #: The maximum mass of the tilted composition outside the window on either side.
@@ -29,11 +29,8 @@ _REACH = 500.0
 #: Minus ln of an amplitude that no composition shows.
 _FADED = 50.0
 
-#: Fewer frequencies may be sums over the masses, over this number of masses at once.
-_FEW, _SUMMED = 512, 64
-
-#: More phases share a table of turns, and a search for few frequencies.
-_SHARED = 8
+#: The largest number of frequencies that are summed without an inverse transform.
+_FEW = 512
 
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
@@ -135,19 +132,14 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
 
     Higher ones count as 0, and as an error. Also bounds on the error of an output, and on the errors' l2 norm.
     """
-    band, circle = length // 2 + 1, None
-    if len(tilted) > _SHARED:
-        band = bandwidth(tilted, length)
-        circle = _turns(np.arange(length), length) if band <= _FEW else None
-    product = np.ones(band, dtype=np.complex128)
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
     noise, growth, count = np.zeros(2), 0.0, 0
+    stage = _FFT * EPS * max(1.0, math.log2(length))
     for part in tilted:
-        spectrum, error = _transform(part, length, band, circle)
-        error += part.rounding
-        # the steps of this phase alone fade behind the last of these
-        visible = np.square(spectrum.real) + np.square(spectrum.imag) > math.exp(-2.0 * _FADED / part.steps)
-        band -= int(np.argmax(visible[::-1]))
-        spectrum, product = spectrum[:band], product[:band]
+        folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
+        error = stage + part.rounding
+        # no later factor exceeds 1, up to the charged rounding
+        spectrum = _visible(rfft(folded)[: len(product)], math.exp(-_FADED / part.steps))
         power = _powers(spectrum, part.steps)
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
@@ -157,95 +149,25 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
         noise += part.steps * error * slopes
         growth += part.steps * error
         count += part.steps
-        product *= power
+        product = _visible(product[: len(power)] * power, math.exp(-_FADED))
     # the first value is the total of the tilted masses, 1 up to the charged rounding
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += 4.0 * EPS * count * _averages(np.abs(product), length)
-    noise += 2.0 * math.exp(-_FADED) if band <= length // 2 else 0.0
+    noise += 2.0 * math.exp(-_FADED) if len(product) <= length // 2 else 0.0
     return product, noise * math.exp(min(growth, 50.0))
+
+
+def _visible(spectrum: npt.NDArray[np.complex128], amplitude: float) -> npt.NDArray[np.complex128]:
+    """The frequencies up to the last one whose modulus exceeds ``amplitude``; the first one's is about 1."""
+    is_visible = np.square(spectrum.real) + np.square(spectrum.imag) > amplitude * amplitude
+    return spectrum[: len(spectrum) - int(np.argmax(is_visible[::-1]))]
 
 
 def invert(product: npt.NDArray[np.complex128], noise: Floats, length: int) -> tuple[Floats, Floats]:
     """The composed tilted masses on ``length`` nodes, and the bounds on their errors; overwrites the ``product``."""
     noise = noise + _FFT * EPS * max(1.0, math.log2(length)) * _averages(np.abs(product), length)
     return irfft(product, length, overwrite_x=True), noise
-
-
-def bandwidth(tilted: Sequence[TiltedMeasure], length: int) -> int:
-    """The number of frequencies of a circle of ``length`` nodes that may have an amplitude above e^-``_FADED``.
-
-    Masses a and b on neighboring nodes have |a + b e^(iw)| <= a + b - (1 - cos w) a b / (a + b). So the spectrum of all
-    steps is at most exp(-(1 - cos w) c) in modulus, with c the sum over steps and over disjoint pairs of neighbors.
-    Pairs at longer distances bound lower frequencies of many phases.
-    """
-    curvature = 0.0
-    for part in tilted:
-        below, above = part.masses[:-1], part.masses[1:]
-        pairs = np.where(np.diff(part.index) == 1, below * (above / np.maximum(below + above, SMALLEST)), 0.0)
-        curvature += part.steps * max(float(pairs[::2].sum()), float(pairs[1::2].sum()))
-    curvature *= 0.99  # roundings
-    if 2.0 * curvature <= _FADED:
-        return length // 2 + 1
-    highest = math.acos(1.0 - _FADED / curvature)
-    distance = math.floor(math.pi / highest)
-    while _have_pairs(tilted, distance):
-        highest = math.pi / (2.0 * distance)
-        distance *= 2
-    return min(length // 2, math.ceil(length * highest / (2.0 * math.pi))) + 1
-
-
-def _have_pairs(tilted: Sequence[TiltedMeasure], distance: int) -> bool:
-    """Whether disjoint pairs of nodes, d = ``distance`` to 1.5 d apart, bound all amplitudes by e^-``_FADED``.
-
-    That is from w = pi / 2d to pi / d, where 1 - cos is at least one for all these pairs. The lower node of a pair is
-    in the first 2/5 of a range of 2.5 d nodes, the upper one behind.
-    """
-    curvature = 0.0
-    for part in tilted:
-        lower = np.flatnonzero(2 * part.index % (5 * distance) < 2 * distance)
-        upper = np.minimum(np.searchsorted(part.index, part.index[lower] + distance), len(part.index) - 1)
-        gaps = part.index[upper] - part.index[lower]
-        is_pair = (gaps >= distance) & (2 * gaps <= 3 * distance) & (np.diff(upper, prepend=-1) > 0)
-        a, b = part.masses[lower[is_pair]], part.masses[upper[is_pair]]
-        curvature += part.steps * float((a * (b / np.maximum(a + b, SMALLEST))).sum())
-        if 0.99 * curvature >= _FADED:
-            return True
-    return False
-
-
-def _transform(
-    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128] | None
-) -> tuple[npt.NDArray[np.complex128], float]:
-    """The first ``band`` frequencies of the masses, by sums if these are few, and a bound of each error.
-
-    ``circle``: all turns e^(-2 pi i k / length), (length,), if they are used often.
-    """
-    if circle is not None and len(part.index) * band <= 4 * length:
-        return _few_frequencies(part, length, band, circle)
-    folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
-    return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
-
-
-def _few_frequencies(
-    part: TiltedMeasure, length: int, band: int, circle: npt.NDArray[np.complex128]
-) -> tuple[npt.NDArray[np.complex128], float]:
-    """As ``_transform``: frequency k = m i + j by the turns of m i and of j, in sums of ``_SUMMED`` masses.
-
-    A turn is within 11 EPS, a product within 2, a sum within one per addend.
-    """
-    minor = math.ceil(math.sqrt(band))
-    rows, padding = divmod(-len(part.index), _SUMMED)
-    rows = -rows
-    index, masses = np.pad(part.index, (0, padding)), np.pad(part.masses, (0, padding))
-
-    def turns(frequencies: Index) -> npt.NDArray[np.complex128]:
-        steps = frequencies[:, None] * index % length
-        return np.asarray(circle[steps].reshape(len(frequencies), rows, _SUMMED))
-
-    majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, _SUMMED)
-    sums = majors.transpose(1, 0, 2) @ turns(np.arange(minor)).transpose(1, 2, 0)
-    return sums.sum(axis=0).ravel()[:band], EPS * (40.0 + _SUMMED + rows)
 
 
 def _turns(steps: Index, length: int) -> npt.NDArray[np.complex128]:

@@ -516,6 +516,12 @@ class Pair(ABC):
     dominating_effect: float = math.inf
     has_estimated_upper_end: bool = False
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pair) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     @abstractmethod
     def largest_loss(self, direction: Direction) -> float:
         """An upper bound of the finite losses of one step; may be infinite."""

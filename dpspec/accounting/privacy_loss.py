@@ -21,6 +21,7 @@ from dpspec.accounting.grid import Pair
 from dpspec.accounting.merging import MergedPhases
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import (
+    DIRECTIONS,
     EPS,
     OPPOSITE,
     Direction,
@@ -390,11 +391,18 @@ def solve(
     for width in sorted(set(widths_by_item.values()), reverse=True):
         for group in groups:
             for neighbors in _neighbours([item for item in group.items if widths_by_item[id(item)] <= width]):
-                part = group if len(neighbors) == len(group.items) else group.part(neighbors)
-                part.refine(width)
+                if not all(item.is_within(width) for item in neighbors):
+                    part = group if len(neighbors) == len(group.items) else group.part(neighbors)
+                    part.refine(width)
     for item, i in zip(items, open_indices, strict=True):
         answers[i] = item.answer.by(GRID)
     return answers
+
+
+@functools.lru_cache(maxsize=16)
+def _delta_at_zero(phases: tuple[tuple[Pair, int], ...]) -> Interval:
+    """The total variation distance, the same in both directions."""
+    return solve(phases, DIRECTIONS[:1], [Question("delta", 0.0)], [1e-3])[0]
 
 
 def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
@@ -456,7 +464,7 @@ def _open(
                 item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
             elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
                 # A large delta, where epsilon is 0 or little more: delta at 0 decides.
-                at_zero = at_zero or solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0]
+                at_zero = at_zero or _delta_at_zero(tuple(phases))
                 item.saddle = cumulants.find(epsilon=0.0)
                 if log_or_minus_infinity(at_zero.upper) <= value:
                     item.answer = Interval(0.0, 0.0)

@@ -213,6 +213,9 @@ class GridRefinement:
         while not (self._last or self.is_within(width)):
             if stage <= _FINEST or idle >= self._patience():
                 break
+            if self.is_within(stage):
+                stage *= 0.1
+                continue
             narrower = self._stage(stage)
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
@@ -282,7 +285,7 @@ class GridRefinement:
             if spacing < finest:
                 period, spacing = 0.0, widest_spacing
             try:
-                self._grid(truncated, spacing, _READ * width)
+                self._grid(truncated, spacing, width)
                 break
             except TooLongError as error:
                 if spacing < 0.5 * widest_spacing:  # a period that no grid can have: its outcomes are between nodes
@@ -297,9 +300,9 @@ class GridRefinement:
         return narrower
 
     def _grid(
-        self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, within: float
+        self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
     ) -> None:
-        """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``.
+        """Intersect each interval with its bounds from a grid for a relative ``width``.
 
         ``truncated``: steps per direction, or such above and such below the composition's.
         """
@@ -329,7 +332,7 @@ class GridRefinement:
             lower_at = functools.cache(functools.partial(lower.bound, "log_lower"))
             answer_epsilons, is_poor = [], False
             for item in self.items:
-                reading = _read(item, upper_at, lower_at, grid, scan, within)
+                reading = _read(item, upper_at, lower_at, grid, scan, _READ * width)
                 if self._is_estimated:  # estimates of two stages may contradict each other
                     reading = replace(reading, upper=max(reading.upper, item.answer.lower))
                     item.answer = replace(item.answer, upper=max(item.answer.upper, reading.lower))
@@ -345,7 +348,7 @@ class GridRefinement:
                 if item.question.kind == "epsilon" or reading.lower == 0.0:
                     is_poor |= reading.lower == 0.0 < reading.upper or reading.width > _POOR * reach
             # Move the tilt to the answers, if it was chosen badly.
-            if not answer_epsilons:
+            if not answer_epsilons or self.is_within(width):
                 return
             middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
             if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
