@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.stats import binomial, utility
@@ -60,7 +59,7 @@ def test_a_whole_curve_is_one_test_of_each_kind() -> None:
 
 @pytest.mark.parametrize("e", [ONE, LADDER, MANY, RANKED], ids=lambda e: e.kind)
 def test_every_kind_is_monotone_in_epsilon_and_inverts(e: Evidence) -> None:
-    p = [evidence_tests.p_value(e, epsilon, 1e-4) for epsilon in np.linspace(0, 6, 40)]
+    p = [evidence_tests.p_value(e, epsilon, 1e-4) for epsilon in np.linspace(0, 6, 15)]
     assert all(b >= a for a, b in pairwise(p))
     low = evidence_tests.epsilon_lower(e, 1e-4, 0.95)
     assert 0.0 < low < evidence_tests.largest(e, 1e-4, 0.95)
@@ -146,15 +145,6 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(values: list[float], 
     assert {i for i, p in enumerate(evidence_tests.holm(values)) if p <= level} == (
         rejected if level < 1 else set(range(len(values)))
     )
-
-
-def test_holm_holds_the_family_wise_error_if_some_nulls_are_false() -> None:
-    errors = 0
-    for seed in range(1000):
-        rng = np.random.default_rng(seed)
-        values = [*rng.uniform(size=5), *rng.uniform(0, 1e-4, size=5)]  # the first five nulls are true
-        errors += min(evidence_tests.holm(values)[:5]) <= 0.05
-    assert errors <= stats.binom.ppf(0.999, 1000, 0.05)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.forger.leaves import put
 from support.phases import phase_of
 
 from dpspec.contract import FrozenMap, TrainingJob, thaw
@@ -83,15 +84,6 @@ def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
             yield from leaves(inner, (*place, i))
 
 
-def replaced(evidence: dict[str, Any], place: Place, value: Any) -> FrozenMap:
-    copy = thaw(evidence)
-    inner = copy
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    return FrozenMap(copy)
-
-
 def outcomes(
     evidence: dict[str, Any], others: list[dict[str, Any]], few: int = len(OTHERS)
 ) -> Iterator[tuple[Place, Any, str]]:
@@ -101,7 +93,7 @@ def outcomes(
         for value in islice(values, few):
             began, message = time.process_time(), ""
             try:
-                made = list(table.checks(PHASES, [replaced(evidence, place, value), *beside]))
+                made = list(table.checks(PHASES, [FrozenMap(put(evidence, place, value)), *beside]))
                 assert all(0.0 <= check.p_value <= 1.0 for check in made), (place, value)
             except ValueError as error:
                 message = str(error)
@@ -160,7 +152,7 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
 )
 def test_what_contradicts_itself_is_refused(runs: list[dict[str, Any]], place: Place, value: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=r"^evidence of trial 2") as caught:
-        list(table.checks(PHASES, [FrozenMap(runs[0]), replaced(runs[1], place, value)]))
+        list(table.checks(PHASES, [FrozenMap(runs[0]), FrozenMap(put(runs[1], place, value))]))
     assert rule in str(caught.value)
 
 

@@ -1,5 +1,6 @@
-"""Scores of inserted records: by all models against a slow likelihood, by the last one against densities; accuracy."""
+"""Scores of inserted records: all models against a slow likelihood, the last against densities, shadows by hand."""
 
+import copy
 from dataclasses import replace
 from itertools import product
 from math import comb, log
@@ -11,12 +12,13 @@ from scipy.special import logsumexp
 from torch import nn
 
 from dpspec.contract import FrozenMap, LoadedData
+from dpspec.contract.attacks import Observed
 from dpspec.training.canaries import Records, plant
+from dpspec.training.device import derive
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure import scores
-from dpspec.training.measure import scores as path_scores
+from dpspec.training.loop.native import NativeTrainer, run_batched
+from dpspec.training.measure import scores as final_scores
 from dpspec.training.measure.scores import PathScores, RecordScores, margins, right_answers
 
 
@@ -127,9 +129,9 @@ def test_margins_are_log_odds(make_job):
     assert np.allclose(found, torch.logit(own).detach().numpy(), atol=1e-5)
 
 
-def some(count: int, features: int = 6) -> Records:
+def some(count: int) -> Records:
     source = np.random.default_rng(3)
-    x = source.normal(size=(count, features)).astype(np.float32)
+    x = source.normal(size=(count, 6)).astype(np.float32)
     return Records(3 * x, source.integers(0, 3, size=count).astype(np.int64))
 
 
@@ -146,8 +148,8 @@ def test_one_full_batch_by_enumerating_all_coins(make_job, monkeypatch: pytest.M
     Of one canary the score is the log ratio of two densities. Of five the marginal ratio over 32 coins is met as far as
     sums of four other canaries are normal.
     """
-    monkeypatch.setattr(path_scores, "_UNSURE", 0.0)
-    monkeypatch.setattr(path_scores, "_ROUNDS", 1)
+    monkeypatch.setattr(final_scores, "_UNSURE", 0.0)
+    monkeypatch.setattr(final_scores, "_ROUNDS", 1)
     job = make_job(steps=1, noise_multiplier=4.0, clip_norm=1.0, sampling={"scheme": "full"})
     job = replace(job, options=FrozenMap({**job.options, "learning_rate": 1e-3}))
     canaries, copies = some(count), np.full(count, 2)
@@ -208,9 +210,78 @@ def identity():
 
 @pytest.mark.parametrize("chunk", [1, 2, 1024])
 def test_right_answers_of_each_split(identity, monkeypatch, chunk):
-    monkeypatch.setattr(scores, "_CHUNK", chunk)
+    monkeypatch.setattr(final_scores, "_CHUNK", chunk)
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
     y = np.array([0, 1, 0])
     data = LoadedData(train_x=x, train_y=y, test_x=x[:1], test_y=y[:1])
     assert right_answers(identity, data) == {"train": {"right": 2, "records": 3}, "test": {"right": 1, "records": 1}}
     assert set(right_answers(identity, LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0]))) == {"train"}
+
+
+def observed(job, canaries: Records, copies: np.ndarray, last: torch.Tensor) -> Observed:
+    """Return the observation of a model at ``last`` (P,) that ``job`` trained on the real records alone."""
+    first = flat_model.flatten(job.model)
+    before, after = (margins(job.model, state, canaries, device="cpu") for state in (first, last))
+    return Observed(
+        canaries=canaries,
+        copies=copies,
+        before=before,
+        after=after,
+        ask=lambda records: (before, after),
+        first=first.numpy().copy(),
+        last=last.numpy().copy(),
+        coins=np.full(len(copies), -1, dtype=np.int8),
+        unit=1.0,
+        many=False,
+        planted=int(copies.sum()) // 2,
+        job=replace(job, model=copy.deepcopy(job.model)),
+    )
+
+
+def test_what_they_are_by_hand(make_job) -> None:
+    job, canaries, copies = make_job(steps=6), some(10), np.repeat([1, 3], 5)
+    seen = observed(job, canaries, copies, flat_model.flatten(job.model) + 0.1)
+    odds, coins = final_scores.shadow_log_odds(seen, 8)
+    assert (coins.sum(0) == 4).all()
+    assert (coins[:4] + coins[4:] == 1).all()
+    runs = []
+    for place, tossed in enumerate(coins):
+        rows = plant(job.x, job.y, canaries, copies, tossed)
+        runs.append(replace(job, x=rows.x, y=rows.y, seed=derive(place, "shadow run")))
+    wanted = np.stack([margins(job.model, state, canaries, device="cpu") for state in run_batched(runs)])
+    assert odds == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_score_is_the_distance_in_common_deviations(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(final_scores, "SHADOWS", 8)
+    job, canaries, copies = make_job(steps=6), some(10), np.ones(10, dtype=np.int64)
+    seen = observed(job, canaries, copies, flat_model.flatten(job.model) + 0.1)
+    odds, _ = final_scores.shadow_log_odds(seen, 8)
+    deviation = np.sqrt(odds.var(axis=0, ddof=1).mean())
+    assert final_scores.shadow(seen) == pytest.approx((seen.after - odds.mean(0)) / deviation)
+
+
+def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any coins, any seed and any trained model in the job."""
+    monkeypatch.setattr(final_scores, "SHADOWS", 4)
+    job, canaries, copies = make_job(steps=4), some(8), np.ones(8, dtype=np.int64)
+    seen = observed(job, canaries, copies, flat_model.flatten(job.model) + 0.1)
+    before = flat_model.flatten(seen.job.model).clone()
+    scores = final_scores.shadow(seen)
+    assert torch.equal(before, flat_model.flatten(seen.job.model))
+    other = copy.deepcopy(seen.job.model)
+    flat_model.load(other, before + 1.0)
+    for changed in (
+        replace(seen, coins=np.arange(8, dtype=np.int8) % 2),
+        replace(seen, job=replace(seen.job, seed=77)),
+        replace(seen, job=replace(seen.job, model=other)),
+    ):
+        assert np.array_equal(final_scores.shadow(changed), scores)
+
+
+def test_models_that_diverge_leave_finite_scores(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(final_scores, "SHADOWS", 2)
+    job = make_job(steps=3)
+    job = replace(job, options=FrozenMap({**job.options, "learning_rate": 1e38}))
+    seen = observed(job, some(4), np.ones(4, dtype=np.int64), flat_model.flatten(job.model))
+    assert np.isfinite(final_scores.shadow(seen)).all()

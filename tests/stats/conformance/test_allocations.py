@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,17 @@ import pytest
 import torch
 from support.phases import phase_of
 
-from dpspec.contract import Check, FrozenMap
+from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.sampling import SamplingScheme
 from dpspec.sampling.poisson import Poisson
 from dpspec.sampling.random_allocation import RandomAllocation
 from dpspec.sampling.shuffled import Shuffled
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.epochs import evenness
-from dpspec.stats.conformance.evidence import looked, write_run
+from dpspec.stats.conformance.evidence import RunEvidence, looked, write_run
 from dpspec.stats.conformance.table import Run, as_declared, foresee
-from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
-from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
+from dpspec.training.measure.logs import SamplingLog
 
 Array = np.ndarray[Any, Any]
 
@@ -72,17 +70,16 @@ def test_sizes_as_declared_pass_and_even_ones_do_not(records: int, epoch_steps: 
 # --- a run's batches, logged as a run logs them
 
 
-def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> dict[str, Any]:
-    job = small_job(options=FrozenMap({"learning_rate": 0.1, "reduction": "sum"}), steps=1)
-    logs = RunLogs(replace(job, x=np.zeros((RECORDS, 5)), y=np.zeros(RECORDS, dtype=np.int64), phases=phases))
+def evidence_of(batches: Iterator[Array], phases: tuple[Phase, ...] = (PHASE,)) -> RunEvidence:
+    log = SamplingLog(phases, RECORDS)
     for step, batch in enumerate(batches, start=1):
-        logs.sampling.sampled(step, torch.from_numpy(np.asarray(batch, dtype=np.int64)))
-    return write_run(reported_evidence(logs))
+        log.sampled(step, torch.from_numpy(np.asarray(batch, dtype=np.int64)))
+    return RunEvidence(sampling_log=log.evidence())
 
 
-def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> list[Check]:
-    evidence = [FrozenMap(evidence_of(batches, phases))]
-    return [c for c in table.checks(phases, evidence) if c.assumption == "sampling"]
+def checks_of(batches: Iterator[Array], phases: tuple[Phase, ...] = (PHASE,)) -> list[Check]:
+    found = table.of_runs(phases, [evidence_of(batches, phases)])
+    return [check for check in found if check.assumption == "sampling"]
 
 
 def drawn(sampler: SamplingScheme, seed: int, steps: int = EPOCH * EPOCHS) -> Iterator[Array]:
@@ -200,7 +197,7 @@ def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None
 
 @pytest.mark.parametrize("epochs", [None, {"whole": 3, "astray": 0, "spread": 1.0}])
 def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
-    evidence = evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))
+    evidence = write_run(evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1)))
     (batch,) = evidence["sampling_log"]["batches"]
     other = {key: value for key, value in {**batch, "epochs": epochs}.items() if value is not None}
     log = {**evidence["sampling_log"], "batches": [other]}
