@@ -385,10 +385,10 @@ def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bo
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])
 @pytest.mark.parametrize("canary", ["{space: gradient}", "{space: input, kind: blank}"])
 def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
-    audit = f"audit={{method: many-run, canary: {canary}, runs: 12}}"
+    audit = f"audit={{method: many-run, canary: {canary}, runs: 16}}"
     spec = attacked(tmp_path, audit, f"threat_model.access={access}", "mechanism.steps=4", "data.records=30")
-    trials = trials_of(spec, *range(12))
-    assert [len(t.evidence["outcomes"]) for t in trials] == [2] * 12
+    trials = trials_of(spec, *range(16))
+    assert [len(t.evidence["outcomes"]) for t in trials] == [2] * 16
     assert {coin for t in trials for _, coin, _ in t.evidence["outcomes"]} == {0, 1}
     assert max(len(canonical_json(t.evidence)) for t in trials[2:]) < 200
     outcomes = outcomes_of(spec, trials)
@@ -402,7 +402,7 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     alone = trials_of(spec, 5)[0].evidence["outcomes"][0]
     assert alone[:2] == trials[5].evidence["outcomes"][0][:2]
     assert abs(alone[2] - trials[5].evidence["outcomes"][0][2]) <= 1
-    assert [t.evidence for t in trials_of(spec, *range(12))] == [t.evidence for t in trials]
+    assert [t.evidence for t in trials_of(spec, *range(16))] == [t.evidence for t in trials]
 
 
 def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:

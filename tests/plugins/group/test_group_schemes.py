@@ -64,10 +64,10 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
     [
         (
             ALLOCATED,
-            [1, 3],
+            [1, 2],
             [
                 proof("one", 5.0),
-                proof("three", 25.0, ", group_size: 3"),
+                proof("two", 25.0, ", group_size: 2"),
                 proof("low", 3.0),
                 "id: rate, kind: membership, fpr: 0.001, tpr: 0.9",
                 "id: mu, kind: gdp, mu: 2.0",
@@ -78,19 +78,19 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
             "RandomAllocation",
         ),
         (
-            TRUNCATED,
-            [1, 3],
+            (*TRUNCATED, "mechanism.steps=30"),
+            [1, 2],
             [
                 proof("one", 60.0, ", over: this"),
-                proof("three", 400.0, ", group_size: 3, over: this"),
-                proof("low", 5.0, ", min_records: 199"),
+                proof("two", 400.0, ", group_size: 2, over: this"),
+                proof("low", 2.0, ", min_records: 199"),
                 proof("all", 60.0),
                 "id: rate, kind: membership, fpr: 0.001, tpr: 0.9, over: this",
                 "id: mu, kind: gdp, mu: 30, over: this",
             ],
             "proved proved refuted supported proved proved",
             {("this", 0)},
-            {("all", 199), ("all", 197)},
+            {("all", 199), ("all", 198)},
             "TruncatedPoisson",
         ),
         (
