@@ -1,15 +1,14 @@
 """A strategy of Flower that records the rounds of its private strategy, with a client as a record.
 
-Flower draws a fixed number of clients, and this draw does not amplify privacy here: each round costs each drawn client
-one Gaussian release. Guide: ``docs/how-to/audit-federated-rounds.md``.
+A round costs each drawn client one Gaussian release, without amplification: ``docs/how-to/audit-federated-rounds.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from os import PathLike
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ def _delegated(method: str) -> Any:
     return lambda self, *arguments: getattr(self._strategy, method)(*arguments)
 
 
-class RecordedStrategy(Strategy):
+class RecordedStrategy(Strategy, AbstractContextManager["RecordedStrategy"]):
     """Delegates to a private strategy, and records its clipped updates, its noise and its steps."""
 
     configure_evaluate = _delegated("configure_evaluate")
@@ -53,9 +52,6 @@ class RecordedStrategy(Strategy):
         self._numbers: dict[int, int] = {}
         self._average: list[Tensor] = []
         self._aggregate, strategy.strategy.aggregate_train = strategy.strategy.aggregate_train, self._observe_average
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         """End the recording."""

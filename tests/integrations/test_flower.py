@@ -1,5 +1,8 @@
 """A strategy of Flower in its own round loop, with clients in this process: a sound server, and faults."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,6 +136,15 @@ def test_a_fault_of_the_strategy_is_found(fault: str, message: str, tmp_path: Pa
     checked = served(tmp_path / "rounds", fault)
     assert not checked.run.proved
     assert message in " ".join(str(checked).split())
+
+
+def test_the_rounds_of_flowers_simulation_are_proved(tmp_path: Path) -> None:
+    pytest.importorskip("ray", exc_type=ImportError)
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-W", "ignore", str(tests / "support" / "flower_simulation.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path]), "FLWR_TELEMETRY_ENABLED": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+    assert "One client of 12, with all its records: proved, epsilon <= " in done.stdout, done.stderr
 
 
 def test_other_strategies_and_more_clients_are_refused(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ pytest.importorskip("lightning", exc_type=ImportError)
 import lightning
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from support.opacus_training import Training
+from support.opacus_training import SECRET, Training
 
+import dpspec
 from dpspec.errors import UsageError
 from dpspec.integrations.lightning import DPSpecCallback
 
@@ -36,17 +37,28 @@ def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str
                 training.private.noise_multiplier = 0.0
             if fault == "error" and number == 7:
                 raise ValueError("of the training")
-            loss = training.criterion(self.model(batch[0]), batch[1])
+            if fault == "reseeded":
+                torch.manual_seed(SECRET)
+            x, labels = batch
+            outputs = self.model(x.lerp(x.roll(1, 0), 0.3) if fault == "mixup" else x)
+            loss = training.criterion(outputs - outputs.mean(0) if fault == "mixed" else outputs, labels)
             if not manual:
+                if fault == "plateau":
+                    self.log("loss", loss, on_epoch=True)
                 return loss
             optimizer = self.optimizers()
             optimizer.zero_grad()
             self.manual_backward(loss)
+            if fault == "clipped sum":
+                self.clip_gradients(optimizer, gradient_clip_val=0.01)
             (optimizer.optimizer.original_optimizer if fault == "inner" else optimizer).step()
             return None
 
         def configure_optimizers(self) -> Any:
             torch_optimizer = training.private.original_optimizer
+            if fault == "plateau":
+                scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(training.private)
+                return {"optimizer": training.private, "lr_scheduler": scheduler, "monitor": "loss"}
             return {"torch": torch_optimizer, "two": [training.private, torch_optimizer]}.get(fault, training.private)
 
     callback = DPSpecCallback(folder, **{"epsilon": 50.0, "engine": training.engine, **options})
@@ -58,6 +70,7 @@ def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str
         logger=CSVLogger(str(folder.parent), name="logs", version=0),
         callbacks=[callback],
         log_every_n_steps=1,
+        accumulate_grad_batches=2 if fault == "accumulated" else 1,
         **quiet,  # type: ignore[arg-type]
     )
     loader = training.loader
@@ -81,19 +94,30 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
     training = Training(epochs=50).build()
     callback, trainer = fitted(tmp_path / "run", training, stop_at_epsilon=4.0, epsilon=None, report=False)
     assert callback.checked.proved
-    assert 3.8 < callback.checked.epsilon <= 4.0
-    assert trainer.global_step < 100
+    next_step = dpspec.epsilon(noise=1.1, rate=0.1, steps=trainer.global_step + 1, delta=1e-5)
+    assert callback.checked.epsilon <= 4.0 < next_step.lower
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("loader", "sampling"), ("silent", "updates got no noise"), ("inner", "without noise")]
+    ("fault", "words", "clipping", "manual"),
+    [
+        ("loader", "the loader's batches are shuffled", "flat", False),
+        ("mixup", "changed-inputs", "flat", False),
+        ("mixed", "A record changes the results of other records", "flat", False),
+        ("plateau", "metric-scheduler", "flat", False),
+        ("reseeded", "records in common with the batch 1 step before", "flat", False),
+        ("silent", "13 of 20 updates got no noise", "flat", True),
+        ("inner", "without noise", "flat", True),
+        ("clipped sum", "other gradients than the second backward pass left", "ghost", True),
+    ],
 )
-def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
-    callback, _ = fitted(tmp_path / "run", Training().build(), manual=True, fault=fault, report=False)
-    assert not callback.checked.proved
-    (audit,) = callback.checked.result.audits
+def test_faults_do_not_pass(fault: str, words: str, clipping: str, manual: bool, tmp_path: Path) -> None:
+    training = Training(clipping=clipping).build()
+    checked = fitted(tmp_path / "run", training, manual=manual, fault=fault, report=False)[0].checked
+    assert not checked.passed
+    (audit,) = checked.result.audits
     reasons = [verdict.reason for verdict in audit.verdicts]
-    assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons])
+    assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
 
 
 @pytest.mark.parametrize(
@@ -101,11 +125,13 @@ def test_faults_are_not_proved(fault: str, words: str, tmp_path: Path) -> None:
     [
         ("torch", "the trainer steps SGD, not Opacus' optimizer"),
         ("two", "the callback records one optimizer, and the module has 2"),
+        ("accumulated", "Poisson sampling is not compatible with grad accumulation"),
     ],
 )
-def test_other_optimizers_are_refused(fault: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=words):
-        fitted(tmp_path / "run", Training().build(), manual=True, fault=fault)
+def test_faults_that_end_the_training(fault: str, words: str, tmp_path: Path) -> None:
+    error = ValueError if fault == "accumulated" else UsageError
+    with pytest.raises(error, match=words):
+        fitted(tmp_path / "run", Training().build(), manual=fault == "two", fault=fault)
 
 
 def test_an_error_of_the_training_ends_the_recording(tmp_path: Path) -> None:
