@@ -292,23 +292,23 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points e^(low + width * k) for the k in ``places``, ascending from 0, and the ``cell`` (.,) of each k."""
+    """Points e^(low + width * k) for the k in ``node_numbers``, ascending from 0, and the ``cell`` (.,) of each k."""
 
     low: float
     width: float
-    places: npt.NDArray[np.int64]
+    node_numbers: npt.NDArray[np.int64]
     cell: npt.NDArray[np.int64]
 
     @property
     def values(self) -> Floats:
         """The points, ascending."""
-        return np.asarray(np.exp(self.low + self.width * self.places), dtype=np.float64)
+        return np.asarray(np.exp(self.low + self.width * self.node_numbers), dtype=np.float64)
 
     def cells(self, values: Floats, edges: Floats) -> npt.NDArray[np.int64]:
         """For each value the number of ``edges`` at or below it, (m,)."""
         with np.errstate(divide="ignore"):
             logs = np.log(values)
-        position = np.clip((logs - self.low) / self.width, -1.0, float(self.places[-1]) + 1.0)
+        position = np.clip((logs - self.low) / self.width, -1.0, float(self.node_numbers[-1]) + 1.0)
         guess = self.cell[np.floor(position).astype(np.int64) + 1]
         guess -= values < edges[np.maximum(guess - 1, 0)]
         guess = np.maximum(guess, 0)
