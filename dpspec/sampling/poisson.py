@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 class PoissonTheory(Theory):
-    """The dominating pair is attained."""
+    """Steps are independent, with one pair each, which some data attains."""
 
     source = "Ganesh 2024, Theorem 3.1"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        return ((self.step(phase, group_size, records), phase.steps),)
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
         return accounting.Mixture.poisson(group_size, phase.rate(), phase.noise_multiplier)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from dpspec.accounting import Mixture, Pair
+    from dpspec.accounting import Pair
 
 #: Pairs with the number of compositions of each.
 Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
@@ -47,13 +47,9 @@ class Theory:
     alone: ClassVar[bool] = False
     attained_in: ClassVar[str] = ""
 
-    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        """The pair of a step."""
-        raise NotImplementedError
-
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
-        return ((self.step(phase, group_size, records), phase.steps),)
+        raise NotImplementedError
 
     def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
         """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
@@ -69,7 +65,7 @@ class Theory:
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
         """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives."""
-        return ((self.step(phase, group_size, records), phase.steps),)
+        return self.composed(phase, group_size, records)
 
     def attains(self, phase: Phase, group_size: int) -> bool:
         """Whether some data attains the dominating pairs of this phase."""

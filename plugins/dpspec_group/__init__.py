@@ -21,17 +21,16 @@ class RecordsAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_group import bounds
 
-        curves, records = bounds.epsilon_curves(spec, context), context.facts.records
-        epsilons = list(bounds.upper_bounds(spec, curves, records))
-        findings = [*epsilons, *bounds.lower_bounds(spec, curves, records)]
-        findings += bounds.whole_curve_bounds(spec, curves, records)
+        curves = bounds.epsilon_curves(spec, context)
+        epsilons = list(bounds.upper_bounds(curves))
+        findings = [*epsilons, *bounds.lower_bounds(curves), *bounds.whole_curve_bounds(curves)]
         if _external_scores(spec):
             from dpspec.kit.scores_elsewhere import as_executed
 
             findings = [as_executed(finding) if finding.bound == "upper" else finding for finding in findings]
         yield from findings
-        yield bounds.profile_series(spec, curves)
-        yield bounds.size_series(spec, curves.whole, records, epsilons)
+        yield bounds.profile_series(curves)
+        yield bounds.size_series(curves, epsilons)
 
     def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
         from dpspec_group.bounds import dominating

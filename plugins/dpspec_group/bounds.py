@@ -29,29 +29,54 @@ _LAST = "sizes of the epochs' last batches"
 
 
 @dataclass(frozen=True)
+class Accounted:
+    """A spec with its phases as theorems need them, and the number of records.
+
+    Attributes:
+        adjacencies: Adjacencies of the threat model and the claims. Bounds are equal for all covered adjacencies.
+        uncovered: Reason why no theorem bounds the phases; empty if a theorem does.
+        source: Source of the bounds.
+    """
+
+    spec: dps.Spec
+    phases: tuple[dps.Phase, ...]
+    records: int
+    adjacencies: tuple[str, ...]
+    uncovered: str
+    source: str
+
+    @classmethod
+    def of(cls, spec: dps.Spec, records: int) -> "Accounted":
+        phases = theory.accounted(spec)
+        adjacencies = tuple(sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}))
+        return cls(spec, phases, records, adjacencies, theory.uncovered(phases, adjacencies), theory.source_of(phases))
+
+
+@dataclass(frozen=True)
 class Curves:
     """Intervals of epsilon by group size, direction and delta; ``whole`` is the direction with all deltas."""
 
+    accounted: Accounted
     whole: str
     intervals: Mapping[int, Mapping[str, Mapping[float, Interval]]]
 
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon by group size and direction; claimed values have the width ``theory.WIDTH``, others ``CURVE_WIDTH``."""
-    phases, records = theory.accounted(spec), context.facts.records
+    accounted = Accounted.of(spec, context.facts.records)
+    phases, records = accounted.phases, accounted.records
     asked_directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     directions = ("remove", "add") if "both" in asked_directions else tuple(sorted(asked_directions))
     whole = "both" if len(directions) == 2 else directions[0]
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
     sizes = sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
-    nothing = theory.uncovered(phases, adjacencies(spec))
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
         named = kit.claimed_deltas(spec, size, default=None)
         deltas = sorted({*named, *CURVE_DELTAS, *PROFILE_DELTAS})
-        if nothing:
+        if accounted.uncovered:
             question = functools.partial(PrivacyLoss.epsilons, deltas=deltas)
-            curve = dict(zip(deltas, _without_theorem(spec, size, records, nothing, question), strict=True))
+            curve = dict(zip(deltas, _without_theorem(accounted, size, question), strict=True))
             intervals[size] = dict.fromkeys((*directions, whole), curve)
             continue
         # The lower bound on mu uses the whole curve of a direction.
@@ -74,7 +99,7 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         worse = (epsilon.worse(opposite) for epsilon, opposite in zip(first, second, strict=True))
         intervals[size][whole] = dict(zip(deltas, worse, strict=True))
     context.progress(len(sizes), len(sizes), "accounting")
-    return Curves(whole, intervals)
+    return Curves(accounted, whole, intervals)
 
 
 def _advantages(loss: PrivacyLoss) -> list[Interval]:
@@ -82,55 +107,46 @@ def _advantages(loss: PrivacyLoss) -> list[Interval]:
 
 
 def _without_theorem(
-    spec: dps.Spec, size: int, records: int, reason: str, question: Callable[[PrivacyLoss], list[Interval]]
+    accounted: Accounted, size: int, question: Callable[[PrivacyLoss], list[Interval]]
 ) -> list[Interval]:
-    """Infinite upper ends, because of ``reason``. Lower ends are by last batches, or 0 if adjacencies are mixed."""
-    mu, _ = theory.last_batches(theory.accounted(spec), size, records)
-    has_lower_end = adjacencies(spec) == {"add-remove"} and mu > 0.0
+    """Infinite upper ends. Lower ends are by last batches, or 0 if adjacencies are mixed."""
+    mu, _ = theory.last_batches(accounted.phases, size, accounted.records)
+    has_lower_end = accounted.adjacencies == ("add-remove",) and mu > 0.0
     values = question(PrivacyLoss.gaussian(1.0 / mu if has_lower_end else 1.0))
-    return [Interval(value.lower if has_lower_end else 0.0, math.inf, reason, _LAST) for value in values]
+    return [Interval(value.lower if has_lower_end else 0.0, math.inf, accounted.uncovered, _LAST) for value in values]
 
 
-def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    source = theory.source_of(theory.accounted(spec))
+def upper_bounds(curves: Curves) -> Iterator[dps.Finding]:
     for size, by_direction in curves.intervals.items():
-        claimed = kit.claimed_deltas(spec, size, default=None)
+        claimed = kit.claimed_deltas(curves.accounted.spec, size, default=None)
         for direction, curve in by_direction.items():
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
                     arguments: dict[str, dps.Json] = {"delta": delta, "group_size": size}
-                    for adjacency in adjacencies(spec):
-                        yield from _upper(spec, records, "epsilon", epsilon, arguments, direction, adjacency, source)
+                    for adjacency in curves.accounted.adjacencies:
+                        yield from _upper(curves.accounted, "epsilon", epsilon, arguments, direction, adjacency)
 
 
-def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
+def lower_bounds(curves: Curves) -> Iterator[dps.Finding]:
     """Lower bounds on epsilon for claims about all iterates, if the worst case is attained."""
-    approximate_claims = [c for c in spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
+    accounted = curves.accounted
+    approximate_claims = [c for c in accounted.spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
     points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in approximate_claims}
     for size, direction, delta, adjacency, access in sorted(points):
         interval, arguments = curves.intervals[size][direction][delta], {"delta": delta, "group_size": size}
-        upper, *_ = _upper(
-            spec,
-            records,
-            "epsilon",
-            interval,
-            arguments,
-            direction,
-            adjacency,
-            theory.source_of(theory.accounted(spec)),
-        )
-        yield from _lower(spec, records, replace(upper, scope=replace(upper.scope, access=access)), interval)
+        upper, *_ = _upper(accounted, "epsilon", interval, arguments, direction, adjacency)
+        yield from _lower(accounted, replace(upper, scope=replace(upper.scope, access=access)), interval)
 
 
-def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
+def whole_curve_bounds(curves: Curves) -> Iterator[dps.Finding]:
     """Bounds on the claimed mu, rho, divergences, rates and advantages.
 
     None without noise, and infinite ones if no theorem applies.
     """
-    phases = theory.accounted(spec)
+    accounted = curves.accounted
+    spec, phases, records, uncovered = accounted.spec, accounted.phases, accounted.records, accounted.uncovered
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
-    nothing = theory.uncovered(phases, adjacencies(spec))
     queries: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
         about, rates = (claim.group_size, claim.direction, claim.adjacency), kit.claimed_fprs([claim])
@@ -144,20 +160,20 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         if "advantage" in claim.options and not rates:
             queries.add(("advantage", *about, 0.0))
     for quantity, size, direction, adjacency, argument in sorted(queries):
-        method, source = "", theory.MU_SOURCE if quantity in ("mu", "rho") else theory.source_of(phases)
+        method, source = "", theory.MU_SOURCE if quantity in ("mu", "rho") else ""
         condition = {"tpr": "fpr", "epsilon": "alpha"}.get(quantity)
         arguments: dict[str, dps.Json] = (
             {condition: argument, "group_size": size} if condition else {"group_size": size}
         )
-        if nothing and quantity == "mu":
+        if uncovered and quantity == "mu":
             mu, _ = theory.last_batches(phases, size, records)
-            interval = Interval(mu if adjacencies(spec) == {"add-remove"} else 0.0, math.inf, nothing, _LAST)
-        elif nothing and quantity in ("rho", "epsilon"):
-            interval = Interval(0.0, math.inf).by(nothing)
-        elif nothing:
+            interval = Interval(mu if accounted.adjacencies == ("add-remove",) else 0.0, math.inf, uncovered, _LAST)
+        elif uncovered and quantity in ("rho", "epsilon"):
+            interval = Interval(0.0, math.inf).by(uncovered)
+        elif uncovered:
             powers = functools.partial(PrivacyLoss.reros, kappas=[argument], direction="both")
             of_tests = powers if quantity == "tpr" else _advantages
-            (interval,) = _without_theorem(spec, size, records, nothing, of_tests)
+            (interval,) = _without_theorem(accounted, size, of_tests)
         elif quantity == "mu":
             curve = curves.intervals[size][direction]
             interval = theory.mu_interval(phases, size, records, curve)
@@ -176,25 +192,24 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss, *_: [loss.advantage()])
         else:
             interval = theory.tpr_interval(phases, size, records, argument, direction)
-        uppers = list(_upper(spec, records, quantity, interval, arguments, direction, adjacency, source, method))
+        uppers = list(_upper(accounted, quantity, interval, arguments, direction, adjacency, source, method))
         yield from uppers
-        yield from _lower(spec, records, uppers[0], interval)
+        yield from _lower(accounted, uppers[0], interval)
 
 
 def _upper(
-    spec: dps.Spec,
-    records: int,
+    accounted: Accounted,
     quantity: str,
     interval: Interval,
     arguments: Mapping[str, dps.Json],
     direction: str,
     adjacency: str,
-    source: str,
+    source: str = "",
     method: str = "",
 ) -> Iterator[dps.Finding]:
     """An upper bound for each scope, or an infinite one for all datasets if no theorem applies."""
-    scopes = _scopes(spec, int(arguments["group_size"]), records, direction)
-    if theory.uncovered(theory.accounted(spec), adjacencies(spec)):
+    scopes, source = _scopes(accounted, int(arguments["group_size"]), direction), source or accounted.source
+    if accounted.uncovered:
         scopes = [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
         source = "no theorem"
     for scope in scopes:
@@ -209,9 +224,9 @@ def _upper(
         )
 
 
-def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
+def _lower(accounted: Accounted, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
     """The lower bound if the worst case is attained, for datasets of the claimed size or of the scope's minimum."""
-    phases, scope = theory.accounted(spec), upper.scope
+    spec, phases, records, scope = accounted.spec, accounted.phases, accounted.records, upper.scope
     samplings = [phase.sampling for phase in phases]
     schemes = [scheme_of(phase) for phase in spec.phases]
     truncated = any(sampling.max_batch is not None for sampling in samplings)
@@ -242,7 +257,7 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
     lower = certified_lower(
         replace(upper, scope=scope),
         interval,
-        source=f"{theory.source_of(phases)}; attained: {where}",
+        source=f"{accounted.source}; attained: {where}",
         min_records=least,
     )
     if lower is not None:
@@ -250,40 +265,35 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
-    phases, size = theory.accounted(spec), claim.group_size
+    accounted, size = Accounted.of(spec, records), claim.group_size
+    phases = accounted.phases
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
-    scopes = _scopes(spec, size, records, claim.direction)
+    scopes = _scopes(accounted, size, claim.direction)
     return dps.audit.Dominating(
         phases=theory.composed(phases, size, records),
         scopes=tuple(replace(scope, adjacency=claim.adjacency) for scope in scopes),
-        source=theory.source_of(phases),
+        source=accounted.source,
         assumptions=kit.ASSUMPTIONS,
     )
 
 
-def adjacencies(spec: dps.Spec) -> set[str]:
-    """Adjacencies of the threat model and the claims. Bounds are equal for all covered adjacencies."""
-    return {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
-
-
-def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps.Scope]:
+def _scopes(accounted: Accounted, size: int, direction: str) -> list[dps.Scope]:
     """All datasets, or datasets of a minimum size and separately the declared one.
 
     If the other drawn records are independent of the group, the bound also covers transcripts. Truncated batches need a
     maximum size, which scopes lack: only the declared dataset.
     """
-    phases = theory.accounted(spec)
-    least = max(theory.theory_of(phase).min_records(records, size) for phase in phases)
-    access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
+    least = max(theory.theory_of(phase).min_records(accounted.records, size) for phase in accounted.phases)
+    access = "transcript" if accounted.spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
     this = replace(scope, data="this", min_records=0)
-    if any(phase.sampling.max_batch is not None for phase in phases):
+    if any(phase.sampling.max_batch is not None for phase in accounted.phases):
         return [this]
     return [scope, this] if least > 0 else [scope]
 
 
-def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
+def profile_series(curves: Curves) -> dps.Series:
     """Delta against epsilon for every group size: upper bounds on the privacy profile."""
     rows = [
         (size, epsilon.upper, epsilon.lower, delta)
@@ -297,7 +307,7 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
         kit.columns_of(("group_size", "epsilon", "lower", "delta"), rows),
         units={"group_size": "records"},
         rigor="certified",
-        source=theory.source_of(theory.accounted(spec)),
+        source=curves.accounted.source,
         x="epsilon",
         y=["delta"],
         by="group_size",
@@ -307,20 +317,20 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
     )
 
 
-def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
+def size_series(curves: Curves, findings: Sequence[dps.Finding]) -> dps.Series:
     """Epsilon against the group size at the largest claimed delta, with the baselines, in the direction ``whole``."""
+    accounted, whole = curves.accounted, curves.whole
+    spec, phases, records = accounted.spec, accounted.phases, accounted.records
     delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
     epsilon_by_size = {
         f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole
     }
     sizes, epsilon_of_one = sorted(epsilon_by_size), epsilon_by_size.get(1)
-    if not epsilon_of_one and theory.uncovered(theory.accounted(spec), [spec.threat_model.adjacency]):
+    if not epsilon_of_one and theory.uncovered(phases, [spec.threat_model.adjacency]):
         epsilon_of_one = math.inf
-    epsilon_of_one = (
-        epsilon_of_one or theory.group_epsilons(theory.accounted(spec), 1, records, [delta], whole)[0].upper
-    )
+    epsilon_of_one = epsilon_of_one or theory.group_epsilons(phases, 1, records, [delta], whole)[0].upper
     columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [epsilon_by_size[size] for size in sizes]}
-    source = [theory.source_of(theory.accounted(spec))]
+    source = [accounted.source]
     for name in spec.mechanism.get("baselines", ()):
         if not math.isfinite(epsilon_of_one):
             columns[name] = [math.inf] * len(sizes)
@@ -330,7 +340,7 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
         else:
             from dpspec_group.black_box import converted_epsilons
 
-            columns[name] = converted_epsilons(theory.composed(theory.accounted(spec), 1, records), sizes, delta, name)
+            columns[name] = converted_epsilons(theory.composed(phases, 1, records), sizes, delta, name)
     if any(name.startswith("vadhan") for name in columns):
         source.append("Vadhan 2017, Lemma 2.2")
     shown = [name for name in columns if name != "group_size"]

@@ -59,7 +59,7 @@ def with_assumptions(
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     providers = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
     code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(providers)})")
-    chosen = chosen_weights(spec)
+    chosen, has_initial_weights = chosen_weights(spec), weights_path(spec) is not None
     outcomes = list(outcomes)
     tests = [*_foreign_tests(outcomes)]
     for outcome in outcomes:
@@ -76,7 +76,7 @@ def with_assumptions(
                     added += [CHOSEN] if chosen else []
                 case "upper", "declared" if chosen:
                     added.append(SAME)
-                case "upper", "declared" if weights_path(spec) is not None:
+                case "upper", "declared" if has_initial_weights:
                     added.append(PUBLIC)
         if added and isinstance(outcome, Evidence | Finding):
             outcome = replace(outcome, assumptions=(*outcome.assumptions, *added))

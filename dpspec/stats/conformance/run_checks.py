@@ -31,7 +31,7 @@ _AS_RANDOM = 10.0
 _BEARABLE = 1e-2
 
 _ROUNDING = Abstention("the rounding of the parameters hides what a step adds")
-_SHUFFLED = Abstention("a shuffled batch depends on the epoch's other batches, so that residuals are not a martingale")
+_DEPENDENT = Abstention("a batch depends on the epoch's other batches, so that residuals are not a martingale")
 
 _released = partial(Row, observed="measured", rows=True)
 _reported = partial(Row, observed="reported")
@@ -219,7 +219,7 @@ def _without_directions(runs: Runs) -> Outcome:
     residuals = runs.of(lambda run: run.measured)
     if any(run.hidden for run in residuals):
         return _ROUNDING
-    return _SHUFFLED if residuals and _depend(runs) else None
+    return _DEPENDENT if residuals and _depend(runs) else None
 
 
 def _less(total: float, rounding: float) -> float:

@@ -62,6 +62,21 @@ def test_replacing_costs_at_least_as_much_as_a_null_record_and_at_most_two_remov
         assert found.lower <= twice.upper
 
 
+@pytest.mark.parametrize("scheme", ["poisson", "full"])
+def test_a_phase_that_reveals_nothing_leaves_the_attained_lower_end_of_fixed_batches(scheme: str) -> None:
+    """No data is known to attain the pair that dominates fixed batches, alone or with another phase."""
+    fixed = {"scheme": "fixed", "batch_size": 20}
+    other = {"scheme": scheme, **({"rate": 0.2} if scheme == "poisson" else {})}
+    first, quiet = (
+        Phase({"steps": 20, "noise_multiplier": noise, "clip_norm": 1.0, "sampling": block, "replaced": True})
+        for noise, block in ((1.5, fixed), (1e5, other))
+    )
+    (alone,) = theory.group_epsilons([first], 2, 100, [1e-5], "remove")
+    (mixed,) = theory.group_epsilons([first, quiet], 2, 100, [1e-5], "remove")
+    assert mixed.lower <= 1.001 * alone.lower < 0.99 * alone.upper
+    assert mixed.upper == pytest.approx(alone.upper, rel=1e-3)
+
+
 def test_mu_rho_and_renyi_divergence_are_those_of_two_clip_norms() -> None:
     block = {"scheme": "poisson", "rate": 0.1}
     phases = [Phase({"steps": 9, "noise_multiplier": 2.0, "clip_norm": 1.0, "sampling": block, "replaced": True})]
