@@ -16,6 +16,7 @@ numpy and the accountant are imported on use. Batches are secret; names and opti
 """
 
 from dpspec.sampling.scheme import Composed as Composed
+from dpspec.sampling.scheme import EpochSampling as EpochSampling
 from dpspec.sampling.scheme import SamplingScheme as SamplingScheme
 from dpspec.sampling.scheme import Theory as Theory
 from dpspec.sampling.scheme import sampler_of as sampler_of

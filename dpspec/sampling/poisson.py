@@ -21,6 +21,8 @@ class PoissonTheory(Theory):
     """Steps are independent, with one pair each, which some data attains."""
 
     source = "Ganesh 2024, Theorem 3.1"
+    tight = True
+    zero_out = True
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         return ((self.step(phase, group_size, records), phase.steps),)

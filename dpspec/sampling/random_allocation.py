@@ -23,7 +23,7 @@ class _AllocationTheory(Theory):
 
     source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
     no_profile = "no mixture of Gaussians has their profile"
-    tight = False
+    zero_out = True
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         epochs, steps = self.epochs(phase)

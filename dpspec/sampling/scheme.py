@@ -41,8 +41,8 @@ class Theory:
 
     source: ClassVar[str]
     no_profile: ClassVar[str] = ""
-    tight: ClassVar[bool] = True
-    zero_out: ClassVar[bool] = True
+    tight: ClassVar[bool] = False
+    zero_out: ClassVar[bool] = False
     uncovered: ClassVar[str] = ""
     alone: ClassVar[bool] = False
     attained_in: ClassVar[str] = ""
@@ -64,8 +64,11 @@ class Theory:
         return self.composed(phase, 1, smaller)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
-        """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives."""
-        return self.composed(phase, group_size, records)
+        """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives.
+
+        No pairs if none are known; then intervals have the lower end 0.
+        """
+        return self.composed(phase, group_size, records) if self.tight else ()
 
     def attains(self, phase: Phase, group_size: int) -> bool:
         """Whether some data attains the dominating pairs of this phase."""

@@ -116,10 +116,11 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
-    return [
+    alternatives = (
         tuple(pair for phase in phases for pair in theory_of(phase).attained(phase, group_size, records, choice))
         for choice in _choices(phases, group_size, direction)
-    ]
+    )
+    return [pairs for pairs in alternatives if pairs]
 
 
 def _choices(phases: Sequence[Phase], group_size: int, direction: str) -> Sequence[int]:

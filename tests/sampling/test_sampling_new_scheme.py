@@ -1,7 +1,6 @@
 """A new scheme is a class and a descriptor: it is validated, bounded, trained, attacked and tested like any other."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,21 @@ import pytest
 import torch
 from scipy.stats import norm
 from support.attacks import audited, errors
+from support.phases import phase_of
 
 from dpspec import accounting
 from dpspec.contract import Phase
 from dpspec.contract import sampling as contract
 from dpspec.contract.fragments import SAMPLING, sampling_schema
-from dpspec.sampling import Composed, SamplingScheme, Theory
+from dpspec.sampling import Composed, EpochSampling, Theory
+from dpspec_group.theory import group_epsilons
 
 
 class PeriodicTheory(Theory):
-    """One Gaussian release of sensitivity k per epoch; the other steps add only noise."""
+    """One Gaussian release of sensitivity k per epoch, which is attained; the other steps add only noise."""
 
     source = "one Gaussian release per epoch"
+    tight = True
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         release = accounting.Mixture.full(group_size, phase.noise_multiplier)
@@ -30,7 +32,7 @@ class PeriodicTheory(Theory):
 
 
 @dataclass
-class Periodic(SamplingScheme):
+class Periodic(EpochSampling):
     """All records at the last step of each epoch of ``epoch_steps`` steps, and no record at the other steps."""
 
     checks = ("exact_sizes", "batches_of_each_epoch")
@@ -38,7 +40,6 @@ class Periodic(SamplingScheme):
     theory = PeriodicTheory()
 
     epoch_steps: int
-    step: int = field(default=0, init=False, compare=False)
 
     @classmethod
     def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:
@@ -58,14 +59,8 @@ class Periodic(SamplingScheme):
         return last, np.zeros(len(last))
 
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        self.step += 1
-        return torch.arange(0 if self.step % self.epoch_steps else self.records)
-
-    def state(self) -> Mapping[str, np.ndarray[Any, Any]]:
-        return {"step": np.array(self.step)}
-
-    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        self.step = int(state["step"])
+        self.done += 1
+        return torch.arange(0 if self.done % self.epoch_steps else self.records)
 
 
 TEXT = """\
@@ -121,6 +116,14 @@ def test_options_of_other_schemes_and_cut_epochs_are_errors(tmp_path: Path) -> N
     assert any(
         "multiple of epoch_steps = 4" in message for message in errors(tmp_path, "mechanism.steps=41", text=TEXT)
     )
+
+
+def test_a_scheme_that_states_no_attained_pairs_has_no_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    phase = phase_of("periodic", 8, epoch_steps=4)
+    (tight,) = group_epsilons([phase], 1, 60, [1e-5], "both")
+    monkeypatch.setattr(PeriodicTheory, "tight", False)
+    (loose,) = group_epsilons([phase.replace(clip_norm=2.0)], 1, 60, [1e-5], "both")
+    assert 0.0 == loose.lower < tight.lower <= tight.upper == loose.upper
 
 
 def test_mechanisms_without_a_theorem_reject_the_scheme(tmp_path: Path) -> None:
