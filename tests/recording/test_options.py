@@ -184,8 +184,9 @@ def two_groups(optimizer: Any) -> None:
 SCHEDULERS = {**SCHEDULES, "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5)}
 
 
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize(
+    ("name", "inside"), [*((name, False) for name in SCHEDULERS), ("LambdaLR", True), ("SequentialLR", True)]
+)
 def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Path) -> None:
     """Made before the block or within it, for two parameter groups."""
     made = []
