@@ -29,7 +29,7 @@ def recorded(folder: Path, script: Script = Training.train, **made: Any) -> Chec
     return opacus_training.recorded(folder, script, clipping="ghost", **{"clip": 0.1, **made})
 
 
-@pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}, {"workers": 1}, {"clip": 9}])
+@pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}])
 def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)

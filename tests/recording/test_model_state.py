@@ -108,10 +108,7 @@ def switched(training: Training, layer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping"),
-    [
-        *((script, clipping) for script in (sound, evaluated, hooked, switched) for clipping in ("flat", "per_layer")),
-        (sound, "ghost"),
-    ],
+    [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
 )
 def test_an_honest_training_changes_nothing_else(
     script: Script, clipping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -262,17 +262,17 @@ def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     assert len(made({})) == 1
 
 
-@pytest.mark.parametrize(
-    "value", [None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3]
-)
+IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3)
+
+
 @pytest.mark.parametrize("name", GOOD)
-def test_impossible_statistics_raise_nothing(name: str, value: Any) -> None:
-    for noise in ({**GOOD, name: value}, {name: value}):
-        assert all(0.0 <= one.p_value <= 1.0 for one in made(noise))
-    if isinstance(GOOD[name], list):
-        for place in range(len(GOOD[name])):
-            changed = list(GOOD[name])
-            changed[place] = value
+def test_impossible_statistics_raise_nothing(name: str) -> None:
+    for value in IMPOSSIBLE:
+        assert all(0.0 <= one.p_value <= 1.0 for one in made({name: value}))
+        changes: list[Any] = [value]
+        if isinstance(GOOD[name], list):
+            changes += [[*GOOD[name][:place], value, *GOOD[name][place + 1 :]] for place in range(len(GOOD[name]))]
+        for changed in changes:
             assert all(0.0 <= one.p_value <= 1.0 for one in made({**GOOD, name: changed}))
 
 

@@ -61,12 +61,7 @@ def frozen(optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "between"),
     [
-        (torch.optim.SGD, {}, nothing),
-        (torch.optim.SGD, {"momentum": 0.9}, nothing),
         (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "foreach": True}, nothing),  # adds to gradients in place
-        (torch.optim.Adam, {}, nothing),
-        (torch.optim.AdamW, {}, nothing),
-        (torch.optim.Adagrad, {}, nothing),
         (torch.optim.Adagrad, {"initial_accumulator_value": 0.1}, nothing),
         (torch.optim.SGD, {"momentum": 0.9}, reloaded),
     ],

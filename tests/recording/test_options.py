@@ -184,10 +184,11 @@ def two_groups(optimizer: Any) -> None:
 SCHEDULERS = {**SCHEDULES, "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5)}
 
 
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize(
+    ("name", "inside"), [("SWALR", False), ("CyclicLR", False), ("LambdaLR", True), ("SequentialLR", True)]
+)
 def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Path) -> None:
-    """Made before the block or within it, for two parameter groups."""
+    """Made before the block or within it, for two parameter groups; the honest campaign has the others."""
     made = []
 
     def prepare(training: Training) -> None:
@@ -217,7 +218,7 @@ def test_a_scheduler_of_fractions_of_an_epoch_is_accepted(tmp_path: Path) -> Non
     assert recorded(tmp_path / "run", fractions_of_an_epoch).verdict == "proved"
 
 
-@pytest.mark.parametrize("name", PRIVATE_SCHEDULES)
+@pytest.mark.parametrize("name", list(PRIVATE_SCHEDULES)[:2])
 def test_schedulers_of_opacus_are_accepted(name: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", scheduled(PRIVATE_SCHEDULES[name]))
     assert (found.verdict, found.channel("constants").status) == ("proved", "assumed"), found.reason

@@ -6,7 +6,7 @@ untrusted: statistics with impossible values give no check.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dpspec.contract import Check
@@ -120,33 +120,17 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1e18 else 0
 
 
-@dataclass(frozen=True)
-class ComparedGradients:
-    """A recorder's comparison of gradients with reported sums and noise, over ``steps`` steps.
-
-    summed: the number of steps with a reported sum; apart: of steps whose gradient is not sum and noise. hidden: the
-    largest length of noise that rounding can hide, in standard deviations.
-    """
-
-    steps: float
-    summed: float
-    apart: float
-    hidden: float
-
-
-def compared(run: RecordedRun) -> ComparedGradients | None:
-    if run.end is None or run.end.gradients is None:
-        return None
-    steps, summed, apart, hidden = run.end.gradients
-    fits = 1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps
-    return ComparedGradients(steps, summed, apart, hidden) if fits else None
-
-
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
-    comparison = compared(run)
-    if comparison is not None and comparison.summed:
-        note = f"sum and noise over a divisor, at {comparison.summed:.0f} steps"
-        yield none_found("update", OTHERS, "measured", comparison.apart, note)
+    _, summed, apart, _ = _compared_gradients(run)
+    if summed:
+        yield none_found("update", OTHERS, "measured", apart, f"sum and noise over a divisor, at {summed} steps")
+
+
+def _compared_gradients(run: RecordedRun) -> tuple[int, int, int, float]:
+    """[compared steps, those with a reported sum, those whose gradient is not sum and noise, length of noise that
+    rounding can hide in standard deviations]."""
+    gradients = None if run.end is None else run.end.gradients
+    return gradients or (0, 0, 0, 0.0)
 
 
 def why_noise_unconfirmed(run: RecordedRun) -> str:
@@ -157,23 +141,23 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     """
     if not run.header.optimizer:
         return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
-    comparison = compared(run)
+    compared_steps, summed, apart, hidden = _compared_gradients(run)
     zero = run["noise_squares"] == 0.0
     if zero.any():
         return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
-    if comparison is None:
+    if not compared_steps:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
             "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
-    if comparison.summed < comparison.steps:
+    if summed < compared_steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if comparison.steps < steps:
-        return f"only {comparison.steps:.0f} of {steps} steps could be compared with their gradients"
-    if comparison.apart:
-        return f"gradients of {comparison.apart:.0f} steps are not the reported sum and noise"
+    if compared_steps < steps:
+        return f"only {compared_steps} of {steps} steps could be compared with their gradients"
+    if apart:
+        return f"gradients of {apart} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
-    coarse = comparison.hidden > _HIDDEN * math.sqrt(smallest)
+    coarse = hidden > _HIDDEN * math.sqrt(smallest)
     return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpspec.contract.results import FiredRule
 from dpspec.contract.rules import Rule, RuleRun
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.rules.observed import code_of
 from dpspec.registry.loader import Failed, foreign_code, load_catalog
@@ -74,7 +74,8 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
     drawn, rows = run["drawn"], run["rows"]
     both = np.isfinite(drawn) & np.isfinite(rows)
     unused_known = end is not None and end.drawn_batches is not None and bool(np.isfinite(run["batches"]).any())
-    zero, norm_steps = (0, 0) if internal is None else _zero_steps(internal.lower, rows)
+    lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
+    compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
     return RuleRun(
         own_loop=run.header.source == "own-loop",
         steps=run.steps,
@@ -88,11 +89,6 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
         empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
         drawn_records=int(drawn[both].sum()) if both.any() else None,
         gradient_rows=int(rows[both].sum()) if both.any() else None,
-        zero_quarter_steps=zero,
-        norm_steps=norm_steps,
+        zero_quarter_steps=int((lower_quartiles[compared] == 0.0).sum()),
+        norm_steps=int(compared.sum()),
     )
-
-
-def _zero_steps(lower_quartiles: Array, rows: Array) -> tuple[int, int]:
-    compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
-    return int((lower_quartiles[compared] == 0.0).sum()), int(compared.sum())

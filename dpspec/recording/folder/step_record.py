@@ -2,7 +2,7 @@
 
 Numbers that were not observed are NaN, counts ``UNSEEN``. Both parts of a step are fixed numbers in little-endian
 order, then arrays. The public part ends with the changed options, as JSON; the internal part with the drawn records:
-sorted numbers as differences, seven bits of each in a byte (LEB128).
+the differences of their sorted numbers, after the number of bytes of each.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DIGEST = 16
 #: A count that was not observed.
 UNSEEN = 2**32 - 1
 
-#: The largest number of bytes, of seven bits, of a record's number, and the largest number of records.
-_BYTES, MOST_RECORDS = 5, 2**34
+#: The numbers of bytes of a difference of record numbers, and the largest number of records.
+_WIDTHS, MOST_RECORDS = (1, 2, 4, 8), 2**34
 
 #: Limits on the options of one step: bytes, options, parameter groups, and the length of a name or word.
 MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
@@ -98,32 +98,21 @@ def encode_members(indices: Indices) -> bytes:
         return b""
     if ordered[0] < 0 or ordered[-1] >= MOST_RECORDS:
         raise ValueError(f"record numbers must lie in [0, {MOST_RECORDS}), got {ordered[0]} to {ordered[-1]}")
-    gaps = ordered.copy()
-    gaps[1:] -= ordered[:-1]
-    width = max(1, -(-int(gaps.max()).bit_length() // 7))
-    digits, is_used = np.empty((len(gaps), width), dtype=np.uint8), np.ones((len(gaps), width), dtype=bool)
-    for column in range(width):
-        digits[:, column] = gaps & 0x7F
-        gaps >>= 7
-        if column + 1 < width:  # the first bit of a byte says that another one follows
-            is_used[:, column + 1] = gaps > 0
-            digits[:, column] |= is_used[:, column + 1].view(np.uint8) << 7
-    return digits[is_used].tobytes()
+    gaps = np.diff(ordered, prepend=0)
+    width = next(width for width in _WIDTHS if int(gaps.max()) < 256**width)
+    return bytes([width]) + gaps.astype(f"<u{width}").tobytes()
 
 
 def decode_members(data: bytes) -> Indices:
-    read = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
-    if len(read) == 0:
+    if not data:
         return np.zeros(0, dtype=np.int64)
-    ends = np.flatnonzero((read & 0x80) == 0)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    if not len(ends) or ends[-1] != len(read) - 1 or int((ends - starts).max()) >= _BYTES:
+    width = data[0]
+    if width not in _WIDTHS or (len(data) - 1) % width:
         raise ValueError("a record number is cut short or too long")
-    digit_index = np.arange(len(read)) - np.repeat(starts, ends - starts + 1)
-    gaps = np.add.reduceat((read & 0x7F) << (7 * digit_index), starts)
+    gaps = np.frombuffer(data, f"<u{width}", offset=1)
     if float(gaps.astype(np.float64).sum()) >= MOST_RECORDS:
         raise ValueError(f"record numbers must be below {MOST_RECORDS}")
-    indices: Indices = np.cumsum(gaps)
+    indices: Indices = np.cumsum(gaps.astype(np.int64))
     return indices
 
 

@@ -9,9 +9,8 @@ because the same operations run on the same rows (``docs/explanation/replay.md``
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,23 +30,17 @@ class StepReplay:
     """The result of the replays of one step.
 
     Attributes:
-        records: The number of rows of the batch.
         replacements: The number of replays with another record.
         sum_moved: The largest move of the clipped sum, in clip norms.
         outputs_moved: The largest relative change of the model's outputs at other records.
         gradients_moved: The same for the gradients at these outputs; 0 if none was observed.
-        operations: The number of operations of the step.
-        seconds: The duration of all replays.
         abstained: The reason why the step could not be replayed; empty if it was.
     """
 
-    records: int
     replacements: int = 0
     sum_moved: float = 0.0
     outputs_moved: float = 0.0
     gradients_moved: float = 0.0
-    operations: int = 0
-    seconds: float = 0.0
     abstained: str = ""
 
     @property
@@ -85,26 +78,20 @@ def measure(
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
     """
-    start, size = time.perf_counter(), len(batch[0]) if batch else 0
-    result = StepReplay(records=size, operations=len(trace.operations))
     try:
-        moved = _moves(trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom())
-    except AbstainError as error:
-        result = replace(result, abstained=str(error))
-    except Exception as error:
-        result = replace(result, abstained=f"{type(error).__name__}: {error}"[:200])
-    else:
-        replacements, of_sum, of_outputs, of_gradients = moved
-        result = replace(
-            result,
-            replacements=replacements,
-            sum_moved=of_sum,
-            outputs_moved=of_outputs,
-            gradients_moved=of_gradients,
+        replacements, of_sum, of_outputs, of_gradients = _moves(
+            trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom()
         )
-        if trace.reads and not (result.is_large or result.mixes_records):  # the number may carry the record
-            result = replace(result, abstained=trace.reads)
-    return replace(result, seconds=time.perf_counter() - start)
+    except AbstainError as error:
+        return StepReplay(abstained=str(error))
+    except Exception as error:
+        return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
+    result = StepReplay(
+        replacements=replacements, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients
+    )
+    if trace.reads and not (result.is_large or result.mixes_records):  # the number may carry the record
+        return StepReplay(abstained=trace.reads)
+    return result
 
 
 def _moves(

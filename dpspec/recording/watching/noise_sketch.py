@@ -78,13 +78,6 @@ class NoiseSketch:
         self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
         self._noise = torch.empty(0)  # memory of the last noise, since new memory takes longer than its numbers
 
-    def of(self, noise: Iterable[Tensor]) -> Tensor:
-        """(layers + width,) float64: sums of squares of each layer, then the noise along the directions.
-
-        noise: one tensor for each layer, of any shape.
-        """
-        return self.measure([part.detach().reshape(1, -1) for part in noise]).sketches[0]
-
     @torch.no_grad()
     def measure(
         self,
