@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.forger.bench import Bench
-from support.forger.forge import allowed, edits_of, forge, forge_pages
-from support.forger.leaves import pattern, put, walk
+from support.forger.forge import edits_of, forge, forge_pages
+from support.forger.leaves import pattern, walk
 
 #: Edits of each subject in the sample.
 EDITS = 40
@@ -53,14 +53,6 @@ def test_the_forger_reaches_every_field(bench: Bench) -> None:
             if not isinstance(value, dict | list) and "document" not in path
         } - reached
         assert missing == set()
-
-
-def test_what_may_pass_is_no_verdict(bench: Bench) -> None:
-    subject = next(bench.subjects("group"))
-    for place in ("audits.*.verdicts.*.verdict", "audits.*.findings.*.value", "audits.*.left_out", "confidence"):
-        assert not allowed(place, subject)
-    assert allowed("created", subject)
-    assert put({"a": [1, {"b": 2}]}, ("a", 1, "b"), 3) == {"a": [1, {"b": 3}]}
 
 
 def test_it_would_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

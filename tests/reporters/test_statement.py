@@ -161,11 +161,3 @@ def test_nothing_of_the_data_and_no_folded_text() -> None:
     assert "0.987654" not in text
     styles = {token.style for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)}
     assert styles <= {None, "'", '"', "|"}  # the registry's own check refuses others
-
-
-def test_the_pinned_schema_sees_what_is_wrong() -> None:
-    record = yaml.safe_load(statement.render_registry(factory.result(deployed())))
-    record["deployment"]["surprise"] = 1
-    record["deployment"]["basic"]["data_product_type"] = "Surprise"
-    del record["deployment"]["administrative"]["tier"]
-    assert len(registry_errors(record)) == 3
