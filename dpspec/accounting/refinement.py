@@ -330,7 +330,7 @@ class GridRefinement:
                 if item.question.kind == "epsilon" or reading.lower == 0.0:
                     is_poor |= reading.lower == 0.0 < reading.upper or reading.width > _POOR * reach
             # Move the tilt to the answers, if it was chosen badly.
-            if not answer_epsilons or self.is_within(width):
+            if not answer_epsilons or (not self._period and self.is_within(width)):
                 return
             middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
             if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
