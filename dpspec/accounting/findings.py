@@ -49,6 +49,7 @@ def find_inaccurate_functions() -> tuple[str, ...]:
     tails = np.concatenate((np.linspace(-38.0, 9.0, 60), _signed(1e-3, 1.0, 9), [-300.0, -1e4]))
     ratios = np.concatenate((np.linspace(-18.0, 6.0, 49), np.geomspace(6.0, 1e6, 13)))
     shares = np.geomspace(1e-3, 0.99, 9)
+    spiral = (1j * np.linspace(-math.pi, math.pi, 13) - np.geomspace(1e-9, 30.0, 7)[:, None]).ravel()
     checks: list[tuple[str, list[float], list[Any], Floats]] = []  # name, values, exact values, allowed errors
     names = []
     with mpmath.workdps(_DIGITS):
@@ -62,6 +63,13 @@ def find_inaccurate_functions() -> tuple[str, ...]:
             values = [*map(getattr(math, name), x.tolist()), *getattr(np, name)(x).tolist()]
             exact = [*map(getattr(mpmath, name), x.tolist())] * 2
             checks.append((name, values, exact, units * EPS * np.abs(np.array(exact, dtype=np.float64))))
+        for name in ("exp", "expm1"):
+            complex_values = getattr(np, name)(spiral)
+            exact_spiral = [getattr(mpmath, name)(mpmath.mpc(z)) for z in spiral.tolist()]
+            values = [*complex_values.real.tolist(), *complex_values.imag.tolist()]
+            exact = [*(value.real for value in exact_spiral), *(value.imag for value in exact_spiral)]
+            allowed = 16.0 * EPS * np.tile(np.abs(np.array(exact_spiral, dtype=np.complex128)), 2)
+            checks.append((f"complex {name}", values, exact, allowed))
         exact = [mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2) for x in tails.tolist()]
         allowed = 2.0 * EPS * (8.0 + np.square(np.minimum(tails, 0.0)))
         checks.append(("log_ndtr", special.log_ndtr(tails).tolist(), exact, allowed))

@@ -234,22 +234,35 @@ def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) 
         interval, _ = bound_test(question, lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
         return interval.intersect(question.trivial)
 
-    def cross(end: int, log_delta: float) -> float:
-        """The last epsilon whose lower bound (0) exceeds ``log_delta``, or the first whose upper bound (1) does not."""
-        if bounds(0.0)[end] <= log_delta:
-            return 0.0
-        low, high = 0.0, 1.0
-        while bounds(high)[end] > log_delta:
-            low, high = high, 2.0 * high
-            if high == math.inf:  # outcomes that the second distribution never produces
-                return math.inf
-        within = 2.0 * EPS * high
-        if end == 0:
-            return crossing(lambda epsilon: bounds(epsilon)[0] - log_delta, low, high, within=within)[0]
-        return crossing(lambda epsilon: log_delta - bounds(epsilon)[1], high, low, within=within)[0]
-
     rounding = 4.0 * EPS * abs(question.value)
-    return Interval(cross(0, question.value + rounding), cross(1, question.value - rounding))
+    lower = last_above(lambda epsilon: bounds(epsilon)[0], question.value + rounding, 2.0 * EPS)
+    return Interval(lower, first_below(lambda epsilon: bounds(epsilon)[1], question.value - rounding, 2.0 * EPS))
+
+
+def last_above(bound: LogProfile, log_delta: float, relative: float, limit: float = math.inf) -> float:
+    """The last epsilon, up to about ``limit``, at which a decreasing ``bound`` exceeds ``log_delta``; else 0."""
+    if bound(0.0) <= log_delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while bound(high) > log_delta:
+        low, high = high, 2.0 * high
+        if high == math.inf:  # outcomes that the second distribution never produces
+            return math.inf
+        if low >= limit:
+            return low
+    return crossing(lambda epsilon: bound(epsilon) - log_delta, low, high, within=relative * high)[0]
+
+
+def first_below(bound: LogProfile, log_delta: float, relative: float, limit: float = math.inf) -> float:
+    """The first epsilon at which a decreasing ``bound`` is at most ``log_delta``; infinite if it is above ``limit``."""
+    if bound(0.0) <= log_delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while bound(high) > log_delta:
+        low, high = high, 2.0 * high
+        if low >= limit or high == math.inf:
+            return math.inf
+    return crossing(lambda epsilon: log_delta - bound(epsilon), high, low, within=relative * high)[0]
 
 
 def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:

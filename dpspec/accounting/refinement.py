@@ -91,6 +91,12 @@ class PendingAnswer:
     def is_needless(self) -> bool:
         return self.answer.upper <= self.enough
 
+    @property
+    def lacks_bound(self) -> bool:
+        """Whether a delta has no lower bound yet: its stage is repeated."""
+        is_open = self.question.kind == "delta" and self.answer.lower == 0.0 and not self.is_needless
+        return is_open and self.log_delta > _DEEPEST
+
     def is_within(self, width: float) -> bool:
         """Whether the interval has at most this relative ``width``, or is needless."""
         return self.is_needless or self.answer.width <= width * max(self.answer.upper, self.question.least)
@@ -137,21 +143,16 @@ class GridRefinement:
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
         self._merged = MergedPhases.of(phases)
-        self._is_estimated = False
-        for pair, _ in phases:
-            self._is_estimated |= pair.has_estimated_upper_end
-        self._steps, most, self._period = 0, 0, 0.0
+        self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
+        self._steps = sum(steps for _, steps in phases)
+        most, self._period = 0, 0.0
         for side in self._truncated(_FIRST_SHARE, self._merged.similar if self._merged else phases):
-            self._steps = 0
             for part, steps in side:
-                self._steps += steps
                 period = part.period or 0.0
                 if period > 0.0 and (steps, period) > (most, self._period):  # of the phase with most steps
                     most, self._period, self._aligned = steps, period, part.aligned
-        first = last = items[0].saddle.epsilon
-        for item in items:
-            first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
-        self._centre(0.5 * (first + last))
+        epsilons = [item.saddle.epsilon for item in items]
+        self._centre(0.5 * (min(epsilons) + max(epsilons)))
         # rounding limits the width of the answer about many steps, and long grids take seconds
         self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
@@ -165,10 +166,7 @@ class GridRefinement:
         return part
 
     def is_within(self, width: float) -> bool:
-        within = True
-        for item in self.items:
-            within = within and item.is_within(width)
-        return within
+        return all(item.is_within(width) for item in self.items)
 
     def begin(self) -> None:
         """The first stage, and a coarse one if that missed, for any width requested."""
@@ -181,20 +179,13 @@ class GridRefinement:
                 return
         # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
         # grid is short.
-        finer, is_free = 0.1 * _COARSEST, False
-        for item in self.items:
-            is_free |= item.enough == -math.inf
+        finer, is_free = 0.1 * _COARSEST, any(item.enough == -math.inf for item in self.items)
         if self._merged is None and is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
             stage = finer
-        done, lacks_bound = False, True
-        while lacks_bound and not self._last:  # repeat the stage until each delta has a lower bound
-            lacks_bound = False
-            for item in self.items:
-                is_open = item.question.kind == "delta" and item.answer.lower == 0.0 and not item.is_needless
-                lacks_bound |= is_open and item.log_delta > _DEEPEST
-            if lacks_bound:
-                self._stage(stage)
-                done = True
+        done = False
+        while not self._last and any(item.lacks_bound for item in self.items):
+            self._stage(stage)
+            done = True
         if not self._last:
             if not (done and self.is_within(stage)):
                 self._stage(stage)
@@ -222,9 +213,7 @@ class GridRefinement:
 
     def _patience(self) -> int:
         """The number of stages in a row that may narrow nothing."""
-        is_certain = True
-        for item in self.items:
-            is_certain = is_certain and item.question.kind == "power" and item.answer.lower > _CERTAIN
+        is_certain = all(item.question.kind == "power" and item.answer.lower > _CERTAIN for item in self.items)
         return 1 if is_certain else _IDLE_PERIODIC if self._period else _IDLE
 
     def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
@@ -232,9 +221,7 @@ class GridRefinement:
 
         Estimates of merged phases are from ``similar`` ones.
         """
-        smallest = math.inf
-        for item in self.items:
-            smallest = min(smallest, item.log_delta)
+        smallest = min(item.log_delta for item in self.items)
         truncated, self._cumulants = [], []
         for side in self._sides:
             truncated.append(truncate_phases(phases, side, smallest, log_share))
@@ -294,10 +281,7 @@ class GridRefinement:
                 widest_spacing, self._last = 1.02 * max(error.factor * spacing, widest_spacing), True
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
-        narrower = False
-        for item, earlier in zip(self.items, before, strict=True):
-            narrower |= item.answer.width < 0.9 * earlier
-        return narrower
+        return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
 
     def _grid(
         self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
@@ -306,9 +290,7 @@ class GridRefinement:
 
         ``truncated``: steps per direction, or such above and such below the composition's.
         """
-        tilts = {self._saddle.tilt}
-        for item in self.items:
-            tilts.add(item.saddle.tilt)
+        tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         uppers: list[list[tuple[Atoms, int]]] = []
@@ -348,7 +330,7 @@ class GridRefinement:
                 if item.question.kind == "epsilon" or reading.lower == 0.0:
                     is_poor |= reading.lower == 0.0 < reading.upper or reading.width > _POOR * reach
             # Move the tilt to the answers, if it was chosen badly.
-            if not answer_epsilons or self.is_within(width):
+            if not answer_epsilons or (not self._period and self.is_within(width)):
                 return
             middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
             if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:

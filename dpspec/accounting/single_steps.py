@@ -28,11 +28,18 @@ from dpspec.accounting.numerics import (
     Floats,
     Index,
     Interval,
-    crossing,
     log_difference,
     log_or_minus_infinity,
 )
-from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, loss_extremes, smallest_level
+from dpspec.accounting.profiles import (
+    Question,
+    bound_without_grid,
+    first_below,
+    largest_power,
+    last_above,
+    loss_extremes,
+    smallest_level,
+)
 from dpspec.accounting.truncated_poisson import Revealed
 
 #: Before any answer about an epsilon.
@@ -210,33 +217,14 @@ class SingleSteps:
         else:
             lower, upper, rounding = 0.0, trivial.upper, 4.0 * EPS * abs(log)
             if composed.upper == math.inf or self.log_upper(composed.upper) <= log - rounding:
-                upper = self._smallest_epsilon(log - rounding, trivial.upper)
+                limit = min(trivial.upper, _LARGEST)
+                upper = min(trivial.upper, first_below(self.log_upper, log - rounding, _ROUNDING, limit))
             if composed.lower == 0.0 or self.log_lower(composed.lower) > log + rounding:
-                lower = self._largest_epsilon(log + rounding, upper)
+                lower = last_above(self.log_lower, log + rounding, _ROUNDING, min(upper, _LARGEST))
             interval = _ordered(lower, upper)
         low = interval if interval.lower >= trivial.lower else trivial
         high = interval if interval.upper <= trivial.upper else trivial
         return Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
-
-    def _largest_epsilon(self, log_delta: float, limit: float) -> float:
-        """An epsilon up to ``limit`` whose delta is larger, as large as the lower bound allows; else 0."""
-        low, high = 0.0, 1.0
-        if self.log_lower(0.0) <= log_delta:
-            return 0.0
-        while high < min(limit, _LARGEST) and self.log_lower(high) > log_delta:
-            low, high = high, 2.0 * high
-        return crossing(lambda epsilon: self.log_lower(epsilon) - log_delta, low, high, within=_ROUNDING * high)[0]
-
-    def _smallest_epsilon(self, log_delta: float, limit: float) -> float:
-        """An epsilon whose delta is at most this one, as small as the upper bound allows; else ``limit``."""
-        low, high = 0.0, 1.0
-        if self.log_upper(0.0) <= log_delta:
-            return 0.0
-        while self.log_upper(high) > log_delta:
-            low, high = high, 2.0 * high
-            if low >= min(limit, _LARGEST):
-                return limit
-        return crossing(lambda epsilon: log_delta - self.log_upper(epsilon), high, low, within=_ROUNDING * high)[0]
 
     def early_answer(self, question: Question, width: float) -> Interval | None:
         """An answer that needs no grid, within the relative ``width``; else None.

@@ -44,6 +44,12 @@ def test_numbers_flushed_to_zero_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert "subnormals" in findings.find_inaccurate_functions()
 
 
+def test_inaccurate_complex_numbers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = np.expm1
+    monkeypatch.setattr(np, "expm1", lambda x: right(x) * (1.0 + 1e-14 * np.iscomplexobj(x)))
+    assert findings.find_inaccurate_functions() == ("complex expm1",)
+
+
 def test_not_a_number_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(special, "erfcx", lambda x: np.full(np.shape(x), np.nan))
     assert findings.find_inaccurate_functions() == ("erfcx",)

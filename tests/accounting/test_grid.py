@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import curve, gaussian_delta, holds
 
-from dpspec.accounting import DIRECTIONS, Direction, Discrete, Interval, Laplace, Pair, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Direction, Discrete, Interval, Laplace, Mixture, Pair, PrivacyLoss
 from dpspec.accounting.grid import discretize_from_above, discretize_from_below, remove_kinks
 
 
@@ -49,23 +49,30 @@ def _normalised(one: list[float], two: list[float]) -> Discrete:
     return Discrete(p / p.sum(), q / q.sum())
 
 
+mixtures = st.builds(
+    Mixture.poisson,
+    st.sampled_from([1, 2, 4, 9, 30]),
+    st.floats(math.log(1e-6), math.log(0.999)).map(math.exp),
+    st.floats(math.log(0.25), math.log(50.0)).map(math.exp),
+)
 discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
-    st.one_of(laplaces, discretes),
+    st.one_of(laplaces, discretes, mixtures),
     st.sampled_from(DIRECTIONS),
     st.floats(math.log(1e-4), math.log(0.5)).map(math.exp),
+    st.floats(0.05, 300.0),
     st.lists(st.floats(-0.2, 1.2), min_size=6, max_size=6),
 )
 def test_discretised_curves_enclose_the_exact_one(
-    pair: Pair, direction: Direction, share: float, places: list[float]
+    pair: Pair, direction: Direction, share: float, tilt: float, places: list[float]
 ) -> None:
     part = pair.truncate(direction, -50.0, -40.0)
     losses, _ = part.table()
     reach = float(np.ptp(losses)) or 1e-3
-    upper, lower = part.cells(share * reach, [2.0], 6.0, 1 << 19)
+    upper, lower = part.cells(share * reach, [tilt], 6.0, 1 << 19)
     above, below = discretize_from_above(upper), discretize_from_below(lower)
     assert above.masses.sum() + above.infinity >= 1.0 - 1e-9
     assert below.masses.sum() + below.infinity <= 1.0 + 1e-12

@@ -191,10 +191,9 @@ def test_twenty_noise_scales() -> None:
 
 
 @pytest.mark.parametrize("delta", [1e-20, 1e-30])
-@pytest.mark.parametrize("way", ["sampled", "closed form"])
-def test_the_gaussian_a_thousand_times_through_the_grid(way: str, delta: float) -> None:
+def test_the_gaussian_a_thousand_times_through_the_grid(delta: float) -> None:
     effect = 1.0 / 32.0
-    pair = {"sampled": Mixture([0.0, effect], [1e-18, 1.0], 1.0), "closed form": Mixture.full(1, 32.0)}[way]
+    pair = Mixture([0.0, effect], [1e-18, 1.0], 1.0)
     for direction in DIRECTIONS:
         interval = PrivacyLoss.of(pair, direction).compose(1000).epsilon(delta)
         with mpmath.workdps(50):
@@ -263,16 +262,6 @@ def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
         interval = PrivacyLoss(((pair, 2000),), direction).epsilon(1e-6)
         assert interval.lower - 5.1e-9 <= exact <= interval.upper + 5.1e-9
         assert interval.upper - interval.lower <= 1e-4 * exact
-
-
-@settings(max_examples=8, deadline=None)
-@given(pairs, st.integers(1, 3000), st.floats(0.05, 4.0))
-def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, epsilon: float) -> None:
-    absent = composed(pair, steps, ABSENT).delta(epsilon)
-    present = composed(pair, steps, PRESENT).delta(-epsilon, width=1e-6)
-    swapped = [1.0 - math.exp(epsilon) + math.exp(epsilon) * end for end in (present.lower, present.upper)]
-    assert swapped[0] <= absent.upper + 1e-9
-    assert swapped[1] >= absent.lower - 1e-9
 
 
 # dp-accounting: its upper estimate is in our interval, widened by its discretization error

