@@ -106,7 +106,7 @@ def write_case(name: str, folder: Path, *, steps: int = 4) -> Path:
 
 
 #: Image shapes of models that need them, and options for small models.
-SHAPES = {"cnn-small": (1, 28, 28), "lenet5": (1, 28, 28), "resnet20": (3, 8, 8), "wide-resnet-16-4": (3, 8, 8)}
+SHAPES = {"cnn-small": (1, 8, 8), "lenet5": (1, 28, 28), "resnet20": (3, 8, 8), "wide-resnet-16-4": (3, 8, 8)}
 OPTIONS = {"mlp": {"hidden": [5]}, "transformer": {"width": 8, "heads": 2, "hidden": 8}}
 
 
