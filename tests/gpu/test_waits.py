@@ -19,7 +19,7 @@ from dpspec.training.measure.scores import ProjectionObserver, RecordScores
 from dpspec_per_instance.trials import RecordAttack, Target
 
 #: Of the runs that are compared, both shorter than a block that is fetched at once.
-FEW, MANY = 4, 12
+FEW, MANY = 2, 6
 
 Watch = Callable[[TrainingJob], Sequence[Observer]]
 

@@ -8,13 +8,13 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 
-def one_by_one(model, x, y):
+def one_by_one(model, x, y, loss=functional.cross_entropy):
     """Return the gradients (b, P) from one backward pass per record; zeros for unused parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     found = []
     for i in range(len(x)):
-        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        value = loss(model(x[i : i + 1]), y[i : i + 1]).sum()
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
         flat = (torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True))
         found.append(torch.cat([g.flatten() for g in flat]))
     return torch.stack(found)

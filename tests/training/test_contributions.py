@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.layers import one_by_one
 from support.phases import phase_of
 from support.seen_run import SeenRun
 from torch import Tensor
@@ -134,13 +135,8 @@ def laid_out(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any
 
 def gradients(job: TrainingJob, user: int) -> Tensor:
     """(n, P) float64 of one user's records, by autograd, one after the other."""
-    model, rows = job.model, []
-    for x, y in zip(job.x[user], job.y[user], strict=True):
-        if y >= 0:
-            model.zero_grad()
-            torch.nn.functional.cross_entropy(model(torch.tensor(x)[None]), torch.tensor([y])).backward()
-            rows.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
-    return torch.stack(rows)
+    existing = job.y[user] >= 0
+    return one_by_one(job.model, torch.tensor(job.x[user][existing]), torch.tensor(job.y[user][existing])).double()
 
 
 def clipped(vector: Tensor, clip_norm: float) -> Tensor:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import mpmath
 import pytest
 import torch
+from support.layers import one_by_one
 from support.seen_run import SeenRun
 from torch import nn
 
@@ -72,11 +73,7 @@ LOSSES = {"squared": squared_error, "smooth": partial(cross_entropy, label_smoot
 def test_gradients_of_a_record_equal_autograd_by_every_path(name, make_model, rows):
     model, (x, y), loss = make_model("mlp"), rows("mlp", 7), {**LOSSES, **REAL}[name]
     y = 0.3 * y.float() if name in REAL else y
-    expected = []
-    for index in range(len(x)):
-        value = loss(model(x[index : index + 1]), y[index : index + 1]).sum()
-        expected.append(torch.cat([g.flatten() for g in torch.autograd.grad(value, list(model.parameters()))]))
-    expected = torch.stack(expected)
+    expected = one_by_one(model, x, y, loss)
     for wrapped in (model, nn.Sequential(model, type("Own", (nn.Module,), {"forward": lambda self, x: x})())):
         flat = FlatModel(wrapped, loss=loss)
         torch.testing.assert_close(per_example_gradients(flat, x, y), expected, rtol=1e-4, atol=1e-6)

@@ -1,17 +1,17 @@
 """Per-example gradients, norms and clipped sums compared with one backward pass per record."""
 
-from importlib import import_module
-from math import inf, prod, sqrt, ulp
+from math import inf, sqrt, ulp
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.gpu_cases import job_of
 from support.layers import Net, one_by_one
 from torch import nn
 from torch.nn import functional
 
-from dpspec.contract import Facts, FrozenMap
+from dpspec.contract import FrozenMap
 from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
 from dpspec.training.gradients.ghost_calls import squares_of
@@ -94,40 +94,11 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
     assert max(asked) == 4  # what has run out once is not tried again
 
 
-#: Texts have ids below this.
-VOCABULARY = 7
-
-#: Tried in this order, until the model kind accepts the data.
-_FACTS = [(shape, classes) for shape in ((3, 8, 9), (1, 28, 28), (12,)) for classes in (3, 2)]
-
-
-def built(kind):
-    module, name = next(model.factory for model in MODELS if model.kind == kind).split(":")
-    for shape, classes in _FACTS:
-        vocabulary = VOCABULARY if kind == "transformer" else None
-        facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape, vocabulary=vocabulary)
-        try:
-            return getattr(import_module(module), name)(FrozenMap({}), facts).build(1), shape, classes
-        except ValueError:
-            continue
-    raise AssertionError(f"no data for {kind}")
-
-
-def records(kind, shape, classes, dtype):
-    source = torch.Generator().manual_seed(2)
-    if kind == "transformer":
-        x = torch.randint(0, VOCABULARY, (4, *shape), generator=source).to(dtype)
-        return x, torch.randint(0, classes, (4,), generator=source)
-    x = torch.randn(4, *shape, generator=source, dtype=torch.float64).to(dtype)
-    return x, torch.randint(0, classes, (4,), generator=source)
-
-
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_exactly_the_gradients_of_each_record(kind, monkeypatch):
     """In float64, where they agree to ten digits, in chunks of any size. All layers have a rule and need no vmap."""
-    model, shape, classes = built(kind)
-    model = model.double()
-    x, y = records(kind, shape, classes, torch.float64)
+    job = job_of(kind, records=4)
+    model, x, y = job.model.double(), torch.tensor(job.x, dtype=torch.float64), torch.tensor(job.y)
     expected = one_by_one(model, x, y)
     flat = FlatModel(model)
     assert torch.allclose(flat.rows(flat.initial(), x, y), expected, rtol=1e-9, atol=1e-10)

@@ -46,16 +46,10 @@ def slow(job, canaries, copies, saw):
     phase = job.phases[0]
     clip, sigma = phase["clip_norm"], phase["noise_multiplier"]
     q = phase["sampling"].get("rate", 1.0)
-    model = FlatModel(job.model)
-
-    def clipped(state, x, y):
-        rows = torch.cat(list(model.gradients(state, x, y))).double()
-        return rows * (clip / rows.norm(dim=1).clamp_min(clip)).unsqueeze(1) / clip
-
     scores = np.zeros(len(copies))
     for previous, residual, before in saw:
-        real = clipped(previous, torch.tensor(job.x), torch.tensor(job.y))
-        planted = clipped(previous, torch.tensor(canaries.x), torch.tensor(canaries.y))
+        real = clipped(job, previous, torch.tensor(job.x), torch.tensor(job.y), clip) / clip
+        planted = clipped(job, previous, torch.tensor(canaries.x), torch.tensor(canaries.y), clip) / clip
         believed = torch.sigmoid(before).numpy()
         mean = believed * q * copies
         variance = believed * q * copies * (1 - q + q * copies) - mean**2
@@ -138,7 +132,7 @@ def some(count: int) -> Records:
 def clipped(job, state, x, y, clip=1.0):
     model = FlatModel(job.model)
     rows = torch.cat(list(model.gradients(state, x, y))).double()
-    return (rows * (clip / rows.norm(dim=1).clamp_min(clip)).unsqueeze(1)).numpy()
+    return rows * (clip / rows.norm(dim=1).clamp_min(clip)).unsqueeze(1)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -155,8 +149,8 @@ def test_one_full_batch_by_enumerating_all_coins(make_job, monkeypatch: pytest.M
     canaries, copies = some(count), np.full(count, 2)
     first = flat_model.flatten(job.model)
     rng = np.random.default_rng(5)
-    real = clipped(job, first, torch.tensor(job.x), torch.tensor(job.y)).sum(0)
-    effects = 2 * clipped(job, first, torch.tensor(canaries.x), torch.tensor(canaries.y))
+    real = clipped(job, first, torch.tensor(job.x), torch.tensor(job.y)).sum(0).numpy()
+    effects = 2 * clipped(job, first, torch.tensor(canaries.x), torch.tensor(canaries.y)).numpy()
     total = real + rng.integers(0, 2, count) @ effects + 4.0 * rng.normal(size=len(real))
     scorer = PathScores(job, canaries, copies, count)
     found = scorer(first, first - (1e-3 / job.expected_batch_size * torch.from_numpy(total)).float()).numpy()
