@@ -300,8 +300,7 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
             for fraction in sorted(fractions):
                 yield from _epsilon_findings(records, epsilons, fraction=fraction)
             if direction == records.audited.widest_direction:
-                yield from _renyi_comparison(records, epsilons)
-                yield from _capped(records, epsilons)
+                yield from _comparisons(records, epsilons)
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
@@ -333,15 +332,27 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
     return tail_probabilities[:drawn]
 
 
-def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    below, audited = np.sort(np.minimum(epsilons.estimate, epsilons.renyi)), records.audited
-    share = float(np.mean(epsilons.estimate < epsilons.renyi))
-    values: list[tuple[str, dict[str, dps.Json], float]] = [("share_below_data_independent", {}, share)]
+def _comparisons(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    """Estimates against rdp, and the share of estimates above the data-independent epsilon."""
+    estimates, tight, audited = epsilons.estimate, epsilons.tight, records.audited
+    below = np.sort(np.minimum(estimates, epsilons.renyi))
+    by_rdp = f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}"
+    share_below = float(np.mean(estimates < epsilons.renyi))
+    values: list[tuple[str, dict[str, dps.Json], float, str]] = [
+        ("share_below_data_independent", {}, share_below, by_rdp)
+    ]
     for fraction in FRACTIONS:
         quantile_index = quantile_place(fraction, len(below), audited.quantile_size, None)
         position: dict[str, dps.Json] = {"fraction": fraction, "population": audited.quantiles_of}
-        values.append(("epsilon_by_rdp", position, float(below[quantile_index or 0])))
-    for quantity, position, value in values:
+        values.append(("epsilon_by_rdp", position, float(below[quantile_index or 0]), by_rdp))
+    share_above, ratio = float(np.mean(estimates > tight)), float(np.quantile(estimates, 0.9)) / tight
+    capped = (
+        f"plug-in over {records.runs} runs, by rdp: {100.0 * share_above:.3g}% of the estimates exceed the certified "
+        f"{tight:.4g} of any record (by a factor of {ratio:.3g} at the 90th percentile), are reported as this value, "
+        "and tie; ranks use the uncapped estimates"
+    )
+    values.append(("share_above_data_independent", {}, share_above, capped))
+    for quantity, position, value, method in values:
         yield dps.Finding(
             quantity=quantity,
             value=value,
@@ -349,27 +360,10 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
             rigor="approximate",
             at=dps.FrozenMap({"delta": epsilons.delta, **position}),
             scope=dps.Scope(direction=epsilons.direction, data="this"),
-            method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
+            method=method,
             source=_SOURCE,
             privacy=records.privacy,
         )
-
-
-def _capped(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """The share of estimates above the data-independent epsilon."""
-    estimates, tight = epsilons.estimate, epsilons.tight
-    share, ratio = float(np.mean(estimates > tight)), float(np.quantile(estimates, 0.9)) / tight
-    finding = partial(dps.Finding, bound="estimate", rigor="approximate", source=_SOURCE)
-    yield finding(
-        quantity="share_above_data_independent",
-        value=share,
-        at=dps.FrozenMap({"delta": epsilons.delta}),
-        scope=dps.Scope(direction=epsilons.direction, data="this"),
-        method=f"plug-in over {records.runs} runs, by rdp: {100.0 * share:.3g}% of the estimates exceed the certified "
-        f"{tight:.4g} of any record (by a factor of {ratio:.3g} at the 90th percentile), are reported as this value, "
-        "and tie; ranks use the uncapped estimates",
-        privacy=records.privacy,
-    )
 
 
 def _epsilon_findings(

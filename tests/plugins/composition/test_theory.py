@@ -182,8 +182,8 @@ def test_random_settings(check: Callable[[np.random.Generator], None]) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("check", KINDS, ids=lambda check: check.__name__)
-def test_a_hundred_random_settings(check: Callable[[np.random.Generator], None]) -> None:
-    for seed in range(100, 200):
+def test_thirty_random_settings(check: Callable[[np.random.Generator], None]) -> None:
+    for seed in range(100, 130):
         check(np.random.default_rng(seed))
 
 
@@ -200,7 +200,7 @@ EXTREMES = {
     "integers far": Release(kind="discrete-gaussian", sigma=1.0, sensitivity=1e6),
     "answer 1e-12": Release(kind="randomized-response", epsilon=1e-12, times=10**6),
     "answer 1e4": Release(kind="randomized-response", epsilon=1e4),
-    "answers 1e9": Release(kind="randomized-response", epsilon=1.0, answers=10**9, times=10**6),
+    "answers 1e9": Release(kind="randomized-response", epsilon=1.0, answers=10**9, times=10**4),
     "choice 1e-12": Release(kind="exponential", epsilon=1e-12, times=10**6),
     "choice 1e4": Release(kind="exponential", epsilon=1e4, times=10),
     "pure 1e-12": Release(kind="approx-dp", epsilon=1e-12, times=10**6),
@@ -245,7 +245,7 @@ def test_extremes_have_ordered_intervals(name: str) -> None:
         assert rho.lower * 2.0 <= max(order.upper, pure.upper) * 2.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in EXTREMES if name not in LONG])
 def test_more_runs_and_larger_groups_cost_more(name: str) -> None:
     release = EXTREMES[name]
     few, more = Composition([release]), Composition([release, release])

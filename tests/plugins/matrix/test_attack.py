@@ -149,3 +149,18 @@ def test_another_rate_deviates() -> None:
     outcome = checks(block("cyclic-poisson"), WrongRate())
     assert outcome["sampling places"] == 1.0
     assert outcome["sampling binomial,"] < 1e-6
+
+
+class HalfNoise(Correlated):
+    """Adds half of the declared noise."""
+
+    def train(self, job: dps.TrainingJob) -> None:
+        (options,) = job.phases
+        super().train(replace(job, phases=[options.replace(noise_multiplier=0.5 * options.noise_multiplier)]))
+
+
+@pytest.mark.parametrize(("trainer", "std"), [(Correlated(), 1.0), (HalfNoise(), 0.5)])
+def test_released_noise_has_the_standard_deviation_that_was_added(trainer: dps.Trainer, std: float) -> None:
+    """Relative to the declared one; of n normal numbers it is off by 5 / sqrt(2 n) once in 10^6 runs."""
+    releases = Matrix().release(inputs(block()), World(trainer), 0, 1, np.array([0, 1] * 10))  # type: ignore[arg-type]
+    assert abs(releases.noise.std() / std - 1.0) < 5.0 / math.sqrt(2.0 * len(releases.noise))

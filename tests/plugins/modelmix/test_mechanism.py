@@ -48,6 +48,7 @@ def test_the_figure(figure: tuple[AuditResult, ...]) -> None:
     assert baselines == pytest.approx([198.766, 200.0], abs=0.01)
 
 
+@pytest.mark.ci
 def test_the_printed_value_is_beside_the_repaired_one(figure: tuple[AuditResult, ...]) -> None:
     """The paper's 4.8 is 4.82 by its formula and 4.28 by a better conversion; panels d to f print no number."""
     tables = [{series.name: series.columns for series in audit.series}["figure-3"] for audit in figure]
@@ -57,6 +58,7 @@ def test_the_printed_value_is_beside_the_repaired_one(figure: tuple[AuditResult,
     assert tables[17]["printed"] == (None,)
 
 
+@pytest.mark.ci
 def test_what_stands_beside_the_bound(figure: tuple[AuditResult, ...]) -> None:
     audit = figure[7]  # threshold 0.3, 25 coordinates
     bound = next(f for f in audit.findings if f.method == "rdp/integer-orders")

@@ -178,15 +178,14 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "override", "finite"),
+    ("form", "override"),
     [
-        ("isotropic-floor", "mechanism.embedding.clip_norm=1e30", True),
-        ("isotropic-floor", "mechanism.noise_multiplier=1e-6", True),
-        ("residual-only", "mechanism.embedding.noise_multiplier=1e-90", True),
+        ("isotropic-floor", "mechanism.embedding.clip_norm=1e30"),
+        ("residual-only", "mechanism.embedding.noise_multiplier=1e-90"),
     ],
 )
-def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, override: str, finite: bool) -> None:
+def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, override: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form), override, "audit=null")
     found = [f for f in bounds_of(spec) if f.bound == "upper"]
     assert found
-    assert all(f.value > 1e9 and math.isfinite(f.value) == finite for f in found)
+    assert all(1e9 < f.value < math.inf for f in found)

@@ -43,6 +43,7 @@ def test_the_reference_run_is_met(shipped: AuditResult) -> None:
     assert float(np.quantile(records["estimate_add"], 0.1)) == pytest.approx(5.520, rel=0.15)
 
 
+@pytest.mark.ci
 def test_what_counts_as_reproduced_for_sums(shipped: AuditResult) -> None:
     """All records saturated at first, ratios falling, right records below half of wrong ones."""
     tables = {series.name: series.columns for series in shipped.series}

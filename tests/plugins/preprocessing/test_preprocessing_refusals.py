@@ -1,8 +1,6 @@
 """Unsupported specs are refused at their place before anything is computed, with a way out."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,15 +128,9 @@ def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str],
     [
         ([step("{impute: knn}")], f"{AT}.impute", "regression"),
         ([step("{impute: mean, fit: all}")], f"{AT}.fit", "mask"),
-        ([step("{deduplicate: 0.1, similarity: minhash}")], f"{AT}.similarity", "deduplicate"),
-        ([step("{pca: 2, output: reduced}")], f"{AT}.output", "affine"),
-        (["P.norm=frobenius"], "P.norm", "lipschitz"),
         (["P.eps_noise=0"], "P.eps_noise", ""),
-        (["claims.one.delta=1.0"], "claims.0.delta", ""),
         (["M.ptr={epsilon: 0, delta: 0.1}"], "M.ptr.epsilon", ""),
         ([step("{mask: any}")], AT, ""),
-        (["claims.one={id: one, kind: renyi-dp, alpha: 1.0, epsilon: 1.0}"], "claims.0.alpha", ""),
-        (["C.min_eigengap=0"], "C.min_eigengap", ""),
         ([GD, "P.kind=sgd-sampled", "P.batch_size=5"], "P.batch_size", "steps"),
     ],
 )
@@ -150,9 +142,3 @@ def test_the_schema_refuses_keys_and_values(tmp_path: Path, overrides: list[str]
     assert (error.code in ("unknown-key", "bad-choice")) == bool(valid)
     assert error.span is not None
     assert valid in str(error.help)
-
-
-def test_what_is_said_before_anything_runs_loads_no_numerics() -> None:
-    heavy = "{'torch', 'scipy', 'numpy', 'sklearn'} & set(sys.modules)"
-    code = f"import sys, dpspec_preprocessing; sys.exit(str({heavy} or ''))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stderr.strip() == b""
