@@ -81,7 +81,12 @@ def _rejected(audit: AuditResult) -> list[Check]:
 def _fact(check: Check) -> str:
     subject, _ = _ASSUMPTIONS.get(check.assumption, (check.assumption.replace("-", " "), ""))
     named = f"{subject} ({check.assumption})"
+    return f"{named}{sizes(check) or f', {check.observed}: {check.test}'}"
+
+
+def sizes(check: Check) -> str:
+    """``, 0.1 measured, 1 declared``; empty without values."""
     if check.declared is None or check.measured is None:
-        return f"{named}, {check.observed}: {check.test}"
+        return ""
     measured, declared = (decimals.nearest(value, digits=2) for value in (check.measured, check.declared))
-    return f"{named}, {measured} {check.observed}, {declared} declared"
+    return f", {measured} {check.observed}, {declared} declared"
