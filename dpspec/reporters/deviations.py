@@ -49,7 +49,9 @@ _INTACT = (
 
 
 def worst_deviation(audit: AuditResult) -> str:
-    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; empty for recordings and hidden checks."""
+    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; the first fact of a recording."""
+    if audit.recording is not None:
+        return next(iter(audit.recording.facts), "").partition(". ")[0].rstrip(".")
     checks = _rejected(audit)
     return _fact(checks[0]) if checks else ""
 
