@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
+from fractions import Fraction
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,16 +29,10 @@ _LEGEND = (
 )
 
 
-class SamplingName(StrEnum):
-    POISSON = "poisson"
-    FIXED = "fixed"
-
-
 def _fraction(text: str) -> float:
-    """A number, or the quotient of two."""
-    numerator, slash, denominator = text.partition("/")
+    """A number, or the quotient of two integers."""
     try:
-        return float(numerator) / float(denominator) if slash else float(numerator)
+        return float(Fraction(text))
     except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"{text!r} is neither a number nor a quotient such as 256/60000") from None
 
@@ -59,7 +53,9 @@ def epsilon(
     ] = None,
     delta: Annotated[float, typer.Option(metavar="D", help="The delta, above 0 and below 1.")] = 1e-5,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
-    sampling: Annotated[SamplingName, typer.Option(help="Batches of random or of fixed size.")] = SamplingName.POISSON,
+    sampling: Annotated[
+        Literal["poisson", "fixed"], typer.Option(help="Batches of random or of fixed size.")
+    ] = "poisson",
     batch_size: Annotated[
         int | None, typer.Option(metavar="B", help="Batch size, of Poisson batches on average, in place of --rate.")
     ] = None,
@@ -96,7 +92,7 @@ def epsilon(
             steps=steps,
             noise=std,
             rate=rate,
-            sampling=sampling.value,
+            sampling=sampling,
             batch_size=batch_size,
             records=records,
             laplace=laplace,

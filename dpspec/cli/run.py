@@ -7,9 +7,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -195,12 +194,6 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
     return ExitCode.UNEXPECTED if worse else ExitCode.OK
 
 
-class Adjacency(StrEnum):
-    ZERO_OUT = "zero-out"
-    ADD_REMOVE = "add-remove"
-    REPLACE_ONE = "replace-one"
-
-
 def check(
     run: Annotated[
         Path | None, typer.Argument(metavar="[RUN]", help="The folder that dpspec.record wrote.", show_default=False)
@@ -220,7 +213,7 @@ def check(
     ] = None,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     adjacency: Annotated[
-        Adjacency | None,
+        Literal["zero-out", "add-remove", "replace-one"] | None,
         typer.Option(
             "--adjacency",
             help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
@@ -280,7 +273,7 @@ def check(
         surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
-        relation = (adjacency or Adjacency.ADD_REMOVE).value
+        relation = adjacency or "add-remove"
         return _check_history(history, epsilon, delta, sizes, relation, reports, internal=internal, verbose=verbose)
     if run is None:
         raise UsageError("RUN is missing: give the folder that dpspec.record wrote, or --history FILE")
@@ -288,7 +281,7 @@ def check(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
-        adjacency=(adjacency or Adjacency.ZERO_OUT).value,
+        adjacency=adjacency or "zero-out",
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
         accept=tuple(dict.fromkeys(accept)),

@@ -49,7 +49,9 @@ _INTACT = (
 
 
 def worst_deviation(audit: AuditResult) -> str:
-    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; empty for recordings and hidden checks."""
+    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; the first fact of a recording."""
+    if audit.recording is not None:
+        return next(iter(audit.recording.facts), "").partition(". ")[0].rstrip(".")
     checks = _rejected(audit)
     return _fact(checks[0]) if checks else ""
 
@@ -81,7 +83,12 @@ def _rejected(audit: AuditResult) -> list[Check]:
 def _fact(check: Check) -> str:
     subject, _ = _ASSUMPTIONS.get(check.assumption, (check.assumption.replace("-", " "), ""))
     named = f"{subject} ({check.assumption})"
+    return f"{named}{sizes(check) or f', {check.observed}: {check.test}'}"
+
+
+def sizes(check: Check) -> str:
+    """``, 0.1 measured, 1 declared``; empty without values."""
     if check.declared is None or check.measured is None:
-        return f"{named}, {check.observed}: {check.test}"
+        return ""
     measured, declared = (decimals.nearest(value, digits=2) for value in (check.measured, check.declared))
-    return f"{named}, {measured} {check.observed}, {declared} declared"
+    return f", {measured} {check.observed}, {declared} declared"

@@ -14,7 +14,7 @@ from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
-from dpspec.reporters.deviations import worst_deviation
+from dpspec.reporters.deviations import sizes, worst_deviation
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -431,10 +431,5 @@ def _deviation(audit: AuditResult) -> str:
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
         return f"{audit.name} deviates"
-    if audit.recording is not None:  # the values may describe a record
-        return f"{audit.name} {status} ({worst.assumption})"
-    size = ""
-    if worst.declared is not None and worst.measured is not None:
-        measured, declared = (decimals.nearest(value, digits=2) for value in (worst.measured, worst.declared))
-        size = f", {measured} {worst.observed}, {declared} declared"
+    size = "" if audit.recording is not None else sizes(worst)  # the values of a recording may describe a record
     return f"{audit.name} {status} ({worst.assumption}{size})"

@@ -27,6 +27,9 @@ def test_the_answer_names_the_worst_check_in_words() -> None:
     cause = "deviates from its declaration: the scale of the noise (noise-scale), 0.1 measured, 1 declared"
     assert answer(factory.result(audit)).headline == f"The executed run {cause}"
     assert answer(factory.result(factory.audit("fine"), audit)).headline == f"The executed run of app {cause}"
+    recording = Recording(steps=1, ended=True, setup=(), facts=("Adam moved the model. Remove it.", "Another fact."))
+    recorded = factory.result(deviating(check("noise-scale"), recording=recording))
+    assert answer(recorded).headline == "The executed run deviates from its declaration: Adam moved the model"
     both = factory.result(audit, deviating(check("update"), name="b"))
     assert answer(both).headline == "The executed run deviates from its declaration: app and b"
 
