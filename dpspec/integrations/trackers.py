@@ -14,7 +14,7 @@ from typing import Any
 
 from dpspec.contract.results import Result
 from dpspec.engine.recorded.check import CheckedRun
-from dpspec.errors import MissingLibraryError
+from dpspec.errors import MissingLibraryError, UsageError
 from dpspec.reporters import page, words
 from dpspec.results.redact import redact
 from dpspec.results.void_bounds import has_void_bounds
@@ -32,12 +32,13 @@ def log_to_mlflow(audited: CheckedRun | Result, *, run_id: str | None = None) ->
 
     Raises:
         MissingLibraryError: mlflow is not installed.
+        UsageError: ``audited`` is something else.
     """
     try:
         import mlflow
     except ImportError as error:
         raise MissingLibraryError("log_to_mlflow needs mlflow: pip install 'dpspec[mlflow]'") from error
-    result = redact(audited if isinstance(audited, Result) else audited.result)
+    result = _redacted(audited)
     verdict, claims, metrics = _summary(result)
     run_id = run_id or (mlflow.active_run() or mlflow.start_run()).info.run_id
     client = mlflow.MlflowClient()
@@ -57,12 +58,15 @@ def log_to_wandb(audited: CheckedRun | Result, run: Any) -> None:
 
     Raises:
         MissingLibraryError: wandb is not installed.
+        UsageError: ``audited`` or ``run`` is something else.
     """
     try:
         import wandb
     except ImportError as error:
         raise MissingLibraryError("log_to_wandb needs wandb: pip install 'dpspec[wandb]'") from error
-    result = redact(audited if isinstance(audited, Result) else audited.result)
+    if not isinstance(run, wandb.Run):
+        raise UsageError(f"run is a {type(run).__name__}: give the run that wandb.init returned")
+    result = _redacted(audited)
     verdict, claims, metrics = _summary(result)
     run.tags = (*(run.tags or ()), f"dpspec: {verdict}")
     run.summary.update({"dp/verdict": verdict, **{f"dp/{name}": text for name, text in claims.items()}, **metrics})
@@ -72,8 +76,16 @@ def log_to_wandb(audited: CheckedRun | Result, run: Any) -> None:
     run.log_artifact(artifact)
 
 
+def _redacted(audited: Any) -> Result:
+    result = audited.result if isinstance(audited, CheckedRun) else audited
+    if not isinstance(result, Result):
+        name = type(audited).__name__
+        raise UsageError(f"got a {name}: give the result of dpspec.check or dpspec.run, or the run of a CheckedRounds")
+    return redact(result)
+
+
 def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
-    """``passed`` or the first failure, the verdict of each claim by id, and metrics.
+    """``passed`` or the first failure (``deviates`` comes first), the verdict of each claim by id, and metrics.
 
     The metric ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a
     claim of a spec. Names begin with the audit if there are several.
@@ -84,8 +96,8 @@ def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
     for audit in result.audits:
         prefix = f"{audit.name}." if len(result.audits) > 1 else ""
         claims |= {f"{prefix}{verdict.claim}": words.verdict_line(audit, verdict) for verdict in audit.verdicts}
-        failures += [verdict.verdict for verdict in audit.verdicts if not verdict.expected]
         failures += [audit.conformance.status] if words.wrong_conformance(audit) else []
+        failures += [verdict.verdict for verdict in audit.verdicts if not verdict.expected]
         failures += ["incomplete"] if not audit.complete else []
         if audit.recording is not None:
             checked = CheckedRun(result=replace(result, audits=(audit,)))

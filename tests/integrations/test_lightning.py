@@ -1,5 +1,6 @@
 """The callback in Lightning's Trainer: sound trainings, budgets and faults."""
 
+import contextlib
 import logging
 import re
 import subprocess
@@ -13,6 +14,7 @@ pytest.importorskip("lightning", exc_type=ImportError)
 
 import lightning
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.loggers import CSVLogger
 from support.opacus_training import SECRET, Training
 
@@ -23,8 +25,13 @@ from dpspec.integrations.lightning import DPSpecCallback
 pytestmark = pytest.mark.ci
 
 
-def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str = "", **options: Any) -> Any:
-    """The callback and the trainer after a training."""
+def fitted(
+    folder: Path, training: Training, *, manual: bool = False, fault: str = "", around: Any = None, **options: Any
+) -> Any:
+    """The callback and the trainer after a training.
+
+    around: parts of a recorder around ``fit`` in the place of the callback; options are then of the trainer.
+    """
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
     class Task(lightning.LightningModule):  # type: ignore[misc, name-defined]
@@ -61,6 +68,15 @@ def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str
                 return {"optimizer": training.private, "lr_scheduler": scheduler, "monitor": "loss"}
             return {"torch": torch_optimizer, "two": [training.private, torch_optimizer]}.get(fault, training.private)
 
+    if fault == "changed":
+
+        def change(*_: Any) -> None:
+            for p in training.private.params:
+                p.grad.mul_(1.001)
+
+        training.private.original_optimizer.register_step_pre_hook(change)
+    trainer_options = {} if around is None else options
+    options = options if around is None else {}
     callback = DPSpecCallback(folder, **{"epsilon": 50.0, "engine": training.engine, **options})
     quiet = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(
@@ -68,15 +84,16 @@ def fitted(folder: Path, training: Training, *, manual: bool = False, fault: str
         min_epochs=training.epochs,
         accelerator="cpu",
         logger=CSVLogger(str(folder.parent), name="logs", version=0),
-        callbacks=[callback],
+        callbacks=[callback] if around is None else [],
         log_every_n_steps=1,
         accumulate_grad_batches=2 if fault == "accumulated" else 1,
-        **quiet,  # type: ignore[arg-type]
+        **{**quiet, **trainer_options},
     )
     loader = training.loader
     if fault == "loader":
         loader = torch.utils.data.DataLoader(loader.dataset, batch_size=30, shuffle=True)
-    trainer.fit(Task(), loader)
+    with contextlib.nullcontext() if around is None else training.recorder(folder, **around):
+        trainer.fit(Task(), loader)
     return callback, trainer
 
 
@@ -88,6 +105,14 @@ def test_a_sound_training_is_proved_and_logged(clipping: str, manual: bool, tmp_
     assert {"dp/epsilon", "dp/cautions", "dp/proved"} <= set(header.split(","))
     assert len(rows) >= 3
     assert (tmp_path / "run.html").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_clip_val": 0.1}, {"precision": "bf16-mixed"}])
+def test_a_recorder_around_fit_proves_a_sound_training(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training().build()
+    optimizer = LightningOptimizer(training.private)  # its class derives from the class of the optimizer inside
+    fitted(tmp_path / "run", training, around={} if options else {"optimizer": optimizer}, **options)
+    assert dpspec.check(tmp_path / "run", epsilon=50).passed
 
 
 def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
@@ -108,6 +133,7 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
         ("reseeded", "records in common with the batch 1 step before", "flat", False),
         ("silent", "13 of 20 updates got no noise", "flat", True),
         ("inner", "without noise", "flat", True),
+        ("changed", "The optimizer's gradient is not the noisy sum", "flat", True),
         ("clipped sum", "other gradients than the second backward pass left", "ghost", True),
     ],
 )

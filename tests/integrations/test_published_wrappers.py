@@ -18,6 +18,7 @@ import dpspec
 from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
+from dpspec.reporters.terminal import render_brief
 
 pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore")]
 
@@ -70,17 +71,23 @@ class Classifier(nn.Module):
             {"max_steps": 8, "per_device_train_batch_size": 40, "dataloader_drop_last": True},
             "sampling rate of the accountant",
         ),
+        (
+            400,
+            {"max_steps": 8, "per_device_train_batch_size": 40, "poisson": False},
+            "the distribution of the batches is unknown",
+        ),
     ],
-    ids=["sound", "noise for a quarter of the steps", "random record for an empty batch", "other rate"],
+    ids=["sound", "noise for a quarter of the steps", "random record for an empty batch", "other rate", "shuffled"],
 )
 def test_dptrainer(records: int, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     dptrainer = pytest.importorskip("dptrainer", exc_type=ImportError)
     x = torch.randn(records, 20)
+    privacy = {"target_epsilon": 4.0, "target_delta": 1e-5, "poisson_sampling": options.pop("poisson", True)}
     trainer = dptrainer.DPTrainer(
         model=Classifier(),
         args=arguments(tmp_path, restore_callback_states_from_checkpoint=True, **options),
         train_dataset=[{"x": row, "labels": (row[0] > 0).long()} for row in x],
-        privacy_args=dptrainer.PrivacyArguments(target_epsilon=4.0, target_delta=1e-5, per_sample_max_grad_norm=1.0),
+        privacy_args=dptrainer.PrivacyArguments(per_sample_max_grad_norm=1.0, **privacy),
     )
     callback = DPSpecCallback(tmp_path / "run", engine=trainer.dp_callback.accountant, epsilon=4.0, report=False)
     trainer.add_callback(callback)
@@ -91,7 +98,7 @@ def test_dptrainer(records: int, options: dict[str, Any], message: str, tmp_path
     assert message in words_of(callback.checked)
 
 
-def dp_lora_trainer(folder: Path, *, ghost: bool, callbacks: list[Any]) -> Any:
+def dp_lora_trainer(folder: Path, *, callbacks: list[Any], **options: Any) -> Any:
     peft = pytest.importorskip("peft", exc_type=ImportError)
     pytest.importorskip("dp_lora", exc_type=ImportError)
     from dp_lora.config import DPLoRAConfig
@@ -110,13 +117,13 @@ def dp_lora_trainer(folder: Path, *, ghost: bool, callbacks: list[Any]) -> Any:
         train_dataset=[{"input_ids": row, "labels": row} for row in ids],
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)),
         callbacks=callbacks,
-        dp_config=DPLoRAConfig(noise_multiplier=1.0, max_grad_norm=1.0, ghost_clipping=ghost),
+        dp_config=DPLoRAConfig(noise_multiplier=1.0, max_grad_norm=1.0, **options),
     )
 
 
 @pytest.mark.parametrize("ghost", [False, True])
 def test_the_callback_refuses_the_optimizer_of_dp_lora(ghost: bool, tmp_path: Path) -> None:
-    trainer = dp_lora_trainer(tmp_path, ghost=ghost, callbacks=[DPSpecCallback(tmp_path / "run")])
+    trainer = dp_lora_trainer(tmp_path, ghost_clipping=ghost, callbacks=[DPSpecCallback(tmp_path / "run")])
     with pytest.raises(UsageError, match="the trainer steps DPOptimizer, not Opacus' optimizer"):
         trainer.train()
 
@@ -183,16 +190,22 @@ class Reported(transformers.TrainerCallback):  # type: ignore[misc, name-defined
 
 
 @pytest.mark.parametrize(
-    ("ghost", "cleared", "message"),
+    ("options", "cleared", "messages"),
     [
-        (False, True, ""),
-        (False, False, "gradients other than the reported sum and noise"),
-        (True, False, "the noise was not observed at 40 of 40 steps"),
+        ({}, True, ()),
+        ({}, False, ("gradients other than the reported sum and noise",)),
+        (
+            {"ghost_clipping": True},
+            False,
+            ("the noise was not observed at 40 of 40 steps", "single contributions were not observed"),
+        ),
     ],
     ids=["sums cleared by the test", "sums never cleared", "ghost clipping without clipping and noise"],
 )
-def test_dp_lora(ghost: bool, cleared: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = dp_lora_trainer(tmp_path, ghost=ghost, callbacks=[])
+def test_dp_lora(
+    options: dict[str, Any], cleared: bool, messages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = dp_lora_trainer(tmp_path, callbacks=[], **options)
     declared: Any = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 200}
     run = dpspec.record(tmp_path / "run", model=trainer.model, optimizer=trainer.optimizer, **declared)
     trainer._dp_setup()
@@ -200,6 +213,8 @@ def test_dp_lora(ghost: bool, cleared: bool, message: str, tmp_path: Path, monke
     torch.seed()
     trainer.train()
     assert trainer.log_privacy()["steps"] == 40  # its accountant counts all steps
+    assert trainer.log_privacy()["epsilon"] == pytest.approx(5.43, abs=0.01)
     checked = dpspec.check(tmp_path / "run", epsilon=8)
-    assert checked.proved == (not message), str(words_of(checked))
-    assert message in words_of(checked)
+    assert checked.proved == (not messages), words_of(checked)
+    report = " ".join(render_brief(checked.result).split())
+    assert [message for message in messages if message not in f"{words_of(checked)} {report}"] == [], report

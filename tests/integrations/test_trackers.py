@@ -1,6 +1,7 @@
 """Audits in the local stores of MLflow and Weights & Biases."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from support.opacus_training import Training
 
 import dpspec
 from dpspec.contract.results import Result
-from dpspec.errors import MissingLibraryError
+from dpspec.errors import MissingLibraryError, UsageError
 from dpspec.integrations.trackers import _summary, log_to_mlflow, log_to_wandb
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,56 @@ def test_metrics_of_a_recorded_training_have_epsilon_and_cautions(tmp_path: Path
     verdict, claims, metrics = _summary(checked.result)
     assert (verdict, list(claims)) == ("passed", ["claim"])
     assert metrics == {"dp/epsilon": checked.epsilon, "dp/cautions": 0}
+
+
+def no_noise(training: Training) -> None:
+    training.train(each=lambda _: setattr(training.private, "noise_multiplier", 0.0))
+
+
+def centered_outputs(training: Training) -> None:
+    for x, y in training.loader:
+        training.private.zero_grad()
+        outputs = training.model(x)
+        training.criterion(outputs - outputs.mean(0), y).backward()
+        training.private.step()
+
+
+def mixup(training: Training) -> None:
+    for x, y in training.loader:
+        training.step(x.lerp(x.roll(1, 0), 0.3), y)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("script", "options", "claimed", "tag"),
+    [
+        (Training.train, {}, 0.1, "refuted"),
+        (Training.train, {"poisson": False}, 8.0, "deviates"),
+        (no_noise, {}, 8.0, "deviates"),
+        (centered_outputs, {}, 8.0, "deviates"),
+        (mixup, {}, 8.0, "cautions"),
+    ],
+)
+def test_the_tag_of_a_training_that_does_not_pass(
+    script: Any, options: dict[str, Any], claimed: float, tag: str, tmp_path: Path
+) -> None:
+    training = Training(**options).build()
+    with warnings.catch_warnings(), training.recorder(tmp_path / "run"):
+        warnings.simplefilter("ignore")
+        script(training)
+    verdict, _, metrics = _summary(dpspec.check(tmp_path / "run", epsilon=claimed).result)
+    assert verdict == tag
+    assert ("dp/epsilon" in metrics) == (tag != "deviates")
+
+
+@pytest.mark.ci
+def test_other_arguments_are_refused() -> None:
+    for library, log in (("mlflow", log_to_mlflow), ("wandb", lambda text: log_to_wandb(text, None))):
+        pytest.importorskip(library, exc_type=ImportError)
+        with pytest.raises(
+            UsageError, match=r"got a str: give the result of dpspec\.check|run is a NoneType: give the"
+        ):
+            log("run")  # type: ignore[arg-type]
 
 
 @pytest.mark.ci

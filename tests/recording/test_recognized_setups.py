@@ -1,7 +1,5 @@
 """Set-ups around a training with Opacus: compiled models, recomputed activations, half precision, wrappers."""
 
-import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 #: The test of each row of the table of set-ups in the documentation, in this file if it names no other.
 ROWS = {
-    "Lightning": "trainings_by_lightning_are_proved",
+    "Lightning": "../integrations/test_lightning.py: a_recorder_around_fit_proves_a_sound_training",
     "`accelerate`": "what_accelerate_prepares_is_proved",
     "`torch.compile`": "compiled_models_are_proved",
     "`torch.utils.checkpoint`": "sound_set_ups_are_proved",
@@ -340,75 +338,3 @@ def test_faults_inside_accelerates_wrappers_are_found(given: dict[str, Any], wor
 def test_accelerates_accumulated_gradients_are_refused_by_opacus(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="consider using BatchMemoryManager"):
         accelerated(tmp_path / "run", gradient_accumulation_steps=2)
-
-
-def fitted(training: Training, *, fault: str = "", manual: bool = False, **options: Any) -> None:
-    lightning = pytest.importorskip("lightning")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-    class Task(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model, self.automatic_optimization = training.model, not manual
-
-        def training_step(self, batch: Any, number: int) -> Any:
-            loss = training.criterion(self.model(batch[0]), batch[1])
-            if not manual:
-                return loss
-            optimizer = self.optimizers()
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            if fault == "unwrapped":
-                optimizer.optimizer.original_optimizer.step()
-            else:
-                optimizer.step()
-            return None
-
-        def configure_optimizers(self) -> Any:
-            return training.private
-
-    if fault == "changed":
-
-        def change(optimizer: Any, *_: Any) -> None:
-            for p in training.private.params:
-                p.grad.mul_(1.001)
-
-        training.private.original_optimizer.register_step_pre_hook(change)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(max_epochs=training.epochs, accelerator="cpu", **quiet, **options)
-    trainer.fit(Task(), training.loader)
-
-
-@pytest.mark.parametrize(
-    ("clipping", "options"),
-    [
-        ("flat", {}),
-        ("flat", {"manual": True}),
-        ("ghost", {"manual": True}),
-        ("flat", {"gradient_clip_val": 0.1}),
-        ("flat", {"precision": "bf16-mixed"}),
-    ],
-)
-def test_trainings_by_lightning_are_proved(clipping: str, options: dict[str, Any], tmp_path: Path) -> None:
-    training = Training(clipping=clipping).build()
-    found = recorded(tmp_path / "run", training, lambda: fitted(training, **options))
-    assert found.status == ("proved", "no-deviation-found")
-
-
-def test_lightnings_real_wrapper_is_unwrapped(tmp_path: Path) -> None:
-    """Its class derives from the class of the optimizer inside."""
-    pytest.importorskip("lightning")
-    wrapper = sys.modules["lightning.pytorch.core.optimizer"].LightningOptimizer
-    training = Training().build()
-    found = recorded(tmp_path / "run", training, lambda: fitted(training), optimizer=wrapper(training.private))
-    assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("unwrapped", "parameter updates without noise"), ("changed", "updates with gradients other than the noisy sum")],
-)
-def test_faults_inside_lightning_are_found(fault: str, words: str, tmp_path: Path) -> None:
-    training = Training().build()
-    found = recorded(tmp_path / "run", training, lambda: fitted(training, fault=fault, manual=True))
-    assert rejects(found, words)
