@@ -332,8 +332,12 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
     return tail_probabilities[:drawn]
 
 
+#: Number of named records with the largest estimates.
+_TOP = 5
+
+
 def _comparisons(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """Estimates against rdp, and the share of estimates above the data-independent epsilon."""
+    """Estimates against rdp, the share above the data-independent epsilon, and the records with the largest ones."""
     estimates, tight, audited = epsilons.estimate, epsilons.tight, records.audited
     below = np.sort(np.minimum(estimates, epsilons.renyi))
     by_rdp = f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}"
@@ -363,6 +367,18 @@ def _comparisons(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]
             method=method,
             source=_SOURCE,
             privacy=records.privacy,
+        )
+    for rank, record in enumerate(np.argsort(-estimates, kind="stable")[:_TOP].tolist(), start=1):
+        yield dps.Finding(
+            quantity="epsilon_uncapped",
+            value=float(estimates[record]),
+            bound="estimate",
+            rigor="approximate",
+            at=dps.FrozenMap({"delta": epsilons.delta, "rank": rank}),
+            scope=dps.Scope(direction=epsilons.direction, data="this", record=audited.points[record]),
+            method=f"plug-in over {records.runs} runs, among {len(estimates)} audited records",
+            source=_SOURCE,
+            privacy="per-record",
         )
 
 

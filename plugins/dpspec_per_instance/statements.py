@@ -162,6 +162,7 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, DIRECTIONS[side])
     order = composer.best(delta).order
     yield from _step_statements(spec, delta)
+    yield _divergences(spec)
     if spec.audit is not None:
         failure, fact = 1.0 - spec.audit.confidence, "Thudi et al. 2024, Fact 3.5"
         as_printed, count = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
@@ -178,6 +179,25 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
                 printed=printed,
             )
     yield from _unlearning_statements(spec, order)
+
+
+def _divergences(spec: dps.Spec) -> dps.Series:
+    rows: list[tuple[float, str, float, float]] = []
+    for side in dict.fromkeys(itertools.chain.from_iterable(map(one_sided, spoken_directions(spec)))):
+        composer = Composer(spec.mechanism.options, DIRECTIONS[side])
+        rows += [(order, side, composer.saturated(order, 1), composer.baseline(order)) for order in composer.orders]
+    return kit.series(
+        "divergence-by-order",
+        "Renyi divergence that no record exceeds, of the first step and of the run",
+        kit.columns_of(("order", "direction", "first_step", "run"), rows),
+        rigor="theorem",
+        source="Mironov, Talwar & Zhang 2019; composition",
+        x="order",
+        y=["first_step", "run"],
+        by="direction",
+        log=["x", "y"],
+        upper=("first_step", "run"),
+    )
 
 
 def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps.Series]:

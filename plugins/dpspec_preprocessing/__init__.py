@@ -53,6 +53,7 @@ class PreprocessingAudit(dps.Audit):
         yield from bounds.lower_bounds(spec, pipeline)
         yield tables.constants_series(declared, pipeline)
         yield tables.accounting_series(spec, pipeline)
+        yield tables.divergence_series(spec, pipeline)
         if declared.table is not None:
             yield from tables.paper_tables(declared.table, pipeline.private.records, pipeline.private.noise)
         if context.facts.digest is not None and pipeline.step is not None:

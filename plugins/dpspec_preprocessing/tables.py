@@ -12,7 +12,7 @@ from typing import Final
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.bounds import PAPER, convert_curve, repaired_epsilon, tested_epsilon
-from dpspec_preprocessing.options import Declaration, Pipeline, distance_of
+from dpspec_preprocessing.options import Declaration, Pipeline, claimed_orders, distance_of
 from dpspec_preprocessing.private import (
     GRADIENT,
     QUERIES,
@@ -280,6 +280,41 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         kit.columns_of(("accounting", "delta", "epsilon", "standing"), rows),
         source=PAPER if refuted is None else f"{PAPER}; Theorem 2 and Table 2 refuted: {refuted}",
         upper=["epsilon"],
+    )
+
+
+#: Orders of the table of divergences, in addition to the claimed ones.
+_SHOWN_ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 16.0, 32.0, 64.0)
+
+
+def divergence_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
+    """By order and accounting method; a published method has rows only if it applies."""
+    tested, m = Declaration.of(spec.mechanism.options).ptr is not None, pipeline.private
+    rows: list[tuple[dps.Json, ...]] = []
+    for method, title in METHOD_TITLES.items():
+        published = method in _PUBLISHED
+        if (published and published_sensitivity(pipeline, method) is None) or (method == "repaired" and tested):
+            continue
+        for order in sorted({*_SHOWN_ORDERS, *claimed_orders(spec)}):
+            if method == "printed" and order < PRINTED_ORDER:
+                continue
+            if published:
+                value = published_divergence(pipeline, method, order)
+            else:
+                changed = 0.0 if method == "ignored" else pipeline.changed
+                value = repaired_divergence(m, order, pipeline.tau if method == "repaired" else None, changed)
+            if math.isfinite(value):
+                rows.append((order, value, title, _status(pipeline, method)))
+    return _series(
+        "divergence-by-order",
+        "Renyi divergence by order, with and without the cost of pre-processing",
+        kit.columns_of(("alpha", "divergence", "accounting", "standing"), rows),
+        source=PAPER,
+        x="alpha",
+        y=["divergence"],
+        by="accounting",
+        log=["x", "y"],
+        upper=["divergence"],
     )
 
 

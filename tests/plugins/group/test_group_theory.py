@@ -335,3 +335,22 @@ def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: 
     exact = math.sqrt(sum((b - a) ** 2 for a, b in zip(*sizes, strict=True))) / 2.0
     assert mu <= exact
     assert mu >= exact * (1.0 - 1e-8) or group > 1 or mu == 0.0
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
+def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
+    axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
+    z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
+
+    def density(mean: Array) -> Array:
+        apart = np.square(z - mean[:, None, None, None]).sum(axis=0)
+        law: Array = np.exp(-0.5 * apart / sigma**2) / (2.0 * math.pi * sigma**2) ** 1.5
+        return law
+
+    present, absent = sum(density(one) for one in sets(3, 2)) / 3.0, density(np.zeros(3))
+    cell = (axis[1] - axis[0]) ** 3
+    for direction, (p, q) in (("remove", (present, absent)), ("add", (absent, present))):
+        delta = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
+        found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
+        assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
+        assert delta > 0.6 * found.upper

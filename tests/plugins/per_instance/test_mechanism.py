@@ -110,7 +110,7 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
 
 
 def test_estimates_above_the_worst_case_are_counted_and_rank_records_uncapped(both) -> None:
-    audit, _, _ = both
+    audit, _, result = both
     columns = table(audit, "records").columns
     uncapped = np.maximum(columns["estimate_remove"], columns["estimate_add"])
     assert columns["uncapped"] == pytest.approx(uncapped)
@@ -120,6 +120,10 @@ def test_estimates_above_the_worst_case_are_counted_and_rank_records_uncapped(bo
     tight = columns["data_independent"][0]
     assert share.value == np.mean(uncapped > tight)
     assert f"{100.0 * share.value:.3g}% of the estimates exceed the certified {tight:.4g}" in share.method
+    top = [f for f in audit.findings if f.quantity == "epsilon_uncapped"]
+    assert [f.scope.record for f in top] == [columns["record"][place] for place in ranked]
+    assert {f.privacy for f in top} == {"per-record"}
+    assert not any(f.quantity == "epsilon_uncapped" for f in redact(result).audits[0].findings)
 
 
 def test_the_risk_is_that_of_the_certified_curve(both) -> None:
@@ -166,7 +170,7 @@ def test_the_table_of_the_mean_rule_has_medians_by_direction(both) -> None:
 def test_reports_without_internal_hold_no_record(both) -> None:
     audit, _, result = both
     public = redact(result).audits[0]
-    theory = {"profile", "one-step", "attack-limits", "unlearning"}
+    theory = {"profile", "divergence-by-order", "one-step", "attack-limits", "unlearning"}
     assert {s.name for s in public.series} == theory
     assert {s.name for s in audit.series} > theory
     assert all(s.privacy != "public" for s in audit.series if s.name not in theory)

@@ -259,3 +259,21 @@ def test_small_laws_against_exact_hockey_sticks(rule, classical, analytic, true)
     stick = _hockey_stick(present, absent, 1.0)
     assert _epsilon(stick, 0.015) == pytest.approx(true, rel=1e-6)
     assert stick(analytic) <= 0.015
+
+
+def test_divergences_by_order_are_those_of_the_gaussian(tmp_path: Path) -> None:
+    """At rate 1, n steps have n a / (2 sigma^2) at order a, in both directions."""
+    _, tables = stated(spec_of(tmp_path, "mechanism.sampling.rate=1.0", "mechanism.noise_multiplier=4.0"))
+    columns = tables["divergence-by-order"].columns
+    assert columns["direction"] == ("remove",) * 5 + ("add",) * 5
+    for order, first, run in zip(columns["order"], columns["first_step"], columns["run"], strict=True):
+        assert first == pytest.approx(order / 32.0, rel=1e-6)
+        assert run == pytest.approx(100.0 * order / 32.0, rel=1e-6)
+
+
+def test_attacks_on_a_step_are_below_the_limits(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "mechanism.noise_multiplier=4", "mechanism.sampling={scheme: full}", "mechanism.steps=9")
+    rows = stated(spec)[1]["attack-limits"].columns
+    fpr = np.array(rows["fpr"])
+    assert np.all(ndtr(1 / 4 + ndtri(fpr)) <= np.array(rows["one_step"]))
+    assert rows["one_step"][0] < 1e-3

@@ -384,3 +384,18 @@ def test_what_is_proved_lies_between(step: str, kind: str) -> None:
     assert proved <= group
     # Scaled records move so far that no order is admissible for the last iterate's curve.
     assert math.isfinite(proved) == ((step, kind) != ("scale", "sgd-iterated"))
+
+
+def test_divergences_by_order_and_accounting(tmp_path: Path) -> None:
+    """Without pre-processing, the Gaussian mechanism has a e^2 / 2 at order a (Table 1); Table 2 begins at order 11."""
+    text = BASE.replace("audit: {method: many-run, runs: 2, repeats: 12, seed: 3}", "")
+    audit = audited(tmp_path, text=text)
+    columns = next(series.columns for series in audit.series if series.name == "divergence-by-order")
+    found: dict[str, dict[float, float]] = {}
+    for title, order, value in zip(columns["accounting"], columns["alpha"], columns["divergence"], strict=True):
+        found.setdefault(title, {})[order] = value
+    for order, value in found["ignoring pre-processing"].items():
+        assert value == pytest.approx(0.5 * order * 0.3**2, rel=1e-9)
+    for order, value in found["repaired"].items():
+        assert found["ignoring pre-processing"][order] < value <= found["group privacy"][order] * (1 + 1e-9)
+    assert min(found.get("Table 2", {11.0: 0.0})) >= 11.0
