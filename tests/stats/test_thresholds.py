@@ -3,8 +3,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
+from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines, thresholds
 from dpspec.stats.attacks.thresholds import fixed_epsilon_lower, fixed_largest, fixed_p_value
 
@@ -124,3 +125,24 @@ def test_extreme_counts_give_finite_answers() -> None:
     assert fixed_epsilon_lower(0, 0, 0, 0, 0.0, 0.95) == 0.0
     assert fixed_p_value(10, 10, 10, 0, 1e4, 0.0) == 1.0
     assert 0.0 <= fixed_p_value(10**6, 10**6, 10**6, 0, 1.0, 1e-6) < 1e-300
+
+
+def test_lower_bound_covers_randomised_response() -> None:
+    epsilon, n = 1.2, 60
+    q = special.expit(epsilon)
+    mass = np.outer(stats.binom.pmf(range(n + 1), n, q), stats.binom.pmf(range(n + 1), n, 1 - q))
+    low = np.array([[fixed_epsilon_lower(n, n, t, f, 0.0, 0.95) for f in range(n + 1)] for t in range(n + 1)])
+    assert mass[low > epsilon].sum() <= 0.05
+
+
+def test_p_value_is_the_smallest_level_whose_bounds_exclude_the_null() -> None:
+    counts, epsilon, delta = (60, 60, 50, 4), 1.0, 1e-3
+
+    def excluded(level: float) -> bool:
+        tpr = binomial.lower(counts[2], counts[0], 1 - level / 2)
+        fpr = binomial.upper(counts[3], counts[1], 1 - level / 2)
+        return tpr > math.exp(epsilon) * fpr + delta or 1 - fpr > math.exp(epsilon) * (1 - tpr) + delta
+
+    p = fixed_p_value(*counts, epsilon, delta)
+    assert excluded(p * (1 + 1e-6))
+    assert not excluded(p * (1 - 1e-6))
