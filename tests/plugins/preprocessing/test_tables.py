@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.preprocessing_steps import count_in_balls
+from support.preprocessing_steps import count_in_balls, moved_distance
 
 from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
@@ -52,7 +52,7 @@ def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
 )
 def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:
     processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
-    found = steps.moved_distance(*processed)
+    found = moved_distance(*processed)
     assert max(steps.Neighbourhoods(x).good_clusters(ETA).largest for x in pair) == copies
     assert found[0] == changed
     assert found[0] > 2 * copies  # Proposition 3
@@ -69,7 +69,7 @@ def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: i
 )
 def test_v2_quantised_records_move_by_two_eta(common, one, other, moved):
     processed = [steps.quantise(x, ETA)[1:] for x in both(np.array(common), one, other)]
-    found = steps.moved_distance(*processed)[1]
+    found = moved_distance(*processed)[1]
     assert found == pytest.approx(moved * ETA)
     assert ETA < found <= 2.0 * ETA
 
@@ -90,7 +90,7 @@ def test_v6_imputation_where_the_replacement_misses_other_entries(row, one, othe
     common[-1] = math.nan
     pair = both(common, one, other)
     processed = [steps.fit_imputation(x, "mean")(x)[1:] for x in pair]
-    found = steps.moved_distance(*processed)[1]
+    found = moved_distance(*processed)[1]
     observed = min(int((~np.isnan(x)).sum(axis=0).min()) for x in pair)
     assert found == pytest.approx(moved / 99.0, rel=0.002)
     assert found > sensitivity.mean_same_mask(n - 2)
@@ -114,9 +114,9 @@ def test_v7_coordinates_along_principal_directions_turn_freely() -> None:
     assert values[0][1] - values[0][2] == pytest.approx(0.36 / n + 1e-7, rel=0.1)
     gap, first = (min(float(v[i] - v[i + 1]) for v in values) for i in (k - 1, 0))
     claimed = 2.0 * 4.0 * (3 * n + 2) / (n * (n - 1) * min(gap, first))
-    moved = steps.moved_distance(reduced[0], reduced[1])[1]
+    moved = moved_distance(reduced[0], reduced[1])[1]
     assert moved > 66.0 * claimed
-    projected = steps.moved_distance(*(steps.fit_projection(x, k)(x)[1:] for x in pair))[1]
+    projected = moved_distance(*(steps.fit_projection(x, k)(x)[1:] for x in pair))[1]
     assert projected < 1e-14
     assert projected <= sensitivity.pca(gap, n).moved
 
