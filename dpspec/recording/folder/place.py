@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.run_folder import CANARIES, FILES, MARK
+from dpspec.recording.folder.run_folder import FILES, MARK
 
 #: Folders of ranks and of later parts.
 _FOLDERS = re.compile(r"(rank|part)-\d+")
@@ -29,7 +29,7 @@ def remove_recording(folder: Path) -> None:
     if not entries:
         return
     is_part = {path: _FOLDERS.fullmatch(path.name) is not None and not path.is_symlink() for path in entries}
-    strange = [path.name for path in entries if not is_part[path] and path.name not in {*FILES, CANARIES, MARK}]
+    strange = [path.name for path in entries if not is_part[path] and path.name not in FILES]
     begun = (folder / MARK).exists() or any(is_part.values())
     if strange or not begun:
         raise UsageError(f"{folder}: overwrite=True removes recordings only, and {(strange or ['it'])[0]} is none")
