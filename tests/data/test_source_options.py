@@ -151,7 +151,7 @@ def test_blocks_give_the_bits_of_the_whole(shape: tuple[int, ...], monkeypatch: 
 def test_loading_takes_at_most_the_planned_memory(
     kind: str, change: dict[str, Any], source: Make, tmp_path: Path
 ) -> None:
-    records, width = (20_000, 8) if kind in ("csv", "parquet") else (4000, 200)
+    records, width = (10_000, 8) if kind in ("csv", "parquet") else (4000, 200)
     table = {"label": "y", "classes": ["no", "yes"]}
     if kind.startswith("npz"):
         x, y = np.zeros((records, width), dtype=kind.partition("-")[2]), np.zeros(records, dtype=np.int64)

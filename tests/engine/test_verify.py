@@ -111,7 +111,10 @@ def test_an_edited_audit_is_named(document: Document, edit: Callable[[Document],
     edited = copy.deepcopy(document)
     edit(edited["audits"][0])
     assert named in differing(edited)
-    assert differing({**document, "notes": []}) == ["notes"]  # that on composition
+
+
+def test_the_note_on_composition_is_recomputed(document: Document) -> None:
+    assert differing({**document, "notes": []}) == ["notes"]
 
 
 def test_data_that_is_not_at_hand_is_said_so(document: Document, tmp_path: Path) -> None:

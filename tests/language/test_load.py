@@ -10,7 +10,7 @@ import pytest
 from dpspec.contract import Span, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import NothingToRunError, PluginError, SpecError
-from dpspec.language import load
+from dpspec.language import compose, load
 from dpspec.language.load import Loaded, find_specs, from_document, is_spec, load_specs
 
 Load = Callable[..., Loaded]
@@ -382,15 +382,16 @@ class TestMatrix:
         loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
         assert places_of(loaded) == [("bad-path", 28, 17)]
 
-    def test_the_number_of_cells_is_bounded(self, load: Load, valid: str) -> None:
-        axis = ", ".join(str(i) for i in range(1, 34))
-        text = valid + f"matrix: {{data.size: [{axis}], mechanism.steps: [{axis}]}}\n"
+    def test_the_number_of_cells_is_bounded(self, load: Load, valid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert (compose.MAX_CELLS, compose.MAX_BOUNDED_CELLS) == (1000, 10_000)
+        monkeypatch.setattr(compose, "MAX_CELLS", 10)
+        text = valid + "matrix: {data.size: [1, 2, 3, 4], mechanism.steps: [1, 2, 3, 4]}\n"
         loaded = load(text)
         assert [(d.code, d.message) for d in loaded.diagnostics] == [
-            ("too-many-cells", "the matrix has 1089 cells; this spec may have 1000")
+            ("too-many-cells", "the matrix has 16 cells; this spec may have 10")
         ]
         bounds = text.partition("audit:\n")[0]
-        assert len(load(bounds + text[text.index("matrix:") :]).specs) == 1089
+        assert len(load(bounds + text[text.index("matrix:") :]).specs) == 16
         line = ", ".join(str(i) for i in range(1, 10_002))
         loaded = load(bounds + f"matrix: {{mechanism.steps: [{line}]}}\n")
         assert [d.message for d in loaded.diagnostics] == ["the matrix has 10001 cells; this spec may have 10000"]
