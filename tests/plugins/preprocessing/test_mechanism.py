@@ -301,6 +301,7 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
     assert tables["table-2-pca"].columns["printed"][-1] is None
 
 
+@pytest.mark.usefixtures("claimed_deltas_alone")
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
     monotone = {  # noqa: RUF012
