@@ -89,10 +89,7 @@ def test_the_public_names():
         package.nonsense  # noqa: B018
 
 
-def test_the_version_is_the_distributions():
+def test_the_version_is_the_distributions(process):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert package.__version__ == declared
-
-
-def test_the_module_is_the_program(process):
-    assert process("--version").out == f"dpspec {package.__version__}\n"
+    assert process("--version").out == f"dpspec {declared}\n"

@@ -39,16 +39,3 @@ def test_every_printed_name_is_explained(names: dict[str, list[str]]) -> None:
     literals = written()
     assert len(literals) > 30
     assert {*literals, *ASSUMABLE, *CHECKED, *(row.assumption for row in TABLE)} - UNNAMED <= set(names)
-
-
-def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
-    (text,) = names["one-record"]
-    assert text.startswith("assumption one-record\nEach index of the dataset is one record, the rows of a batch are")
-    assert {text.split("\n")[0] for text in names["noise-scale"]} == {"check noise-scale", "assumption noise-scale"}
-    assert names["model-state"][0].startswith(
-        "channel model-state\nChannel by which records can reach a recorded model"
-    )
-    (text,) = names["guessable-seed"]
-    assert text.startswith(
-        "rule guessable-seed\nCaution about a recorded run: torch, NumPy or Python's random was seeded"
-    )
