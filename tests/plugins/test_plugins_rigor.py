@@ -97,10 +97,8 @@ def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: 
     modelmix_bounds._plain.cache_clear()
     group_theory._epsilons.cache_clear()
     refined = []
-    refine = refinement.GridRefinement.refine
-    monkeypatch.setattr(
-        refinement.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
-    )
+    begin = refinement.GridRefinement.begin
+    monkeypatch.setattr(refinement.GridRefinement, "begin", lambda self: refined.append(self) or begin(self))
     found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
     names = {m for _, m in WAYS.values()}
     said = {name for f in found for name in names if name in f.method}

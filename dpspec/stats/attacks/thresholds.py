@@ -12,9 +12,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting import bisect
+from dpspec.accounting import crossing
 from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
+
+#: ln of the smallest false-positive rate at which the probabilities of both errors are compared.
+_LEAST_LOG_RATE = -690.0
 
 
 def fixed_p_value(
@@ -26,10 +29,17 @@ def fixed_p_value(
     2 min(P[Bin(present, tpr) >= true_positives], P[Bin(absent, fpr) <= false_positives]). Along the edge of the null
     the first rises with fpr and the second falls; bisection finds their crossing.
     """
-    if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
-        raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+    return fixed_curve_p_value(present, absent, true_positives, false_positives, [(epsilon, delta)])
 
-    def from_present(fpr: float) -> float:
+
+def fixed_curve_p_value(
+    present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curve_lines.Point]
+) -> float:
+    """The minimum over ``points``, without correction: one pair of bounds excludes any of them; 1 without points."""
+    # P[Bin(absent, fpr) <= false_positives] is at least half of ``least`` at ``best_fpr``
+    least, best_fpr = 1.0, binomial.upper(false_positives, absent, 0.5)
+
+    def from_present(fpr: float, epsilon: float, delta: float) -> float:
         # The largest true-positive rate that (epsilon, delta)-DP allows.
         exponent = min(epsilon, 700.0)
         rising = math.exp(exponent) * fpr + delta
@@ -39,19 +49,28 @@ def fixed_p_value(
     def from_absent(fpr: float) -> float:
         return binomial.at_most(false_positives, absent, fpr)
 
-    if from_present(0.0) >= from_absent(0.0) or from_present(1.0) <= from_absent(1.0):
-        return 1.0
-    low, high = bisect(lambda fpr: from_present(fpr) < from_absent(fpr), 0.0, 1.0, within=1e-300, relative=1e-12)
-    # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
-    return min(1.0, 2.0 * min(from_present(high), from_absent(low)))
+    for epsilon, delta in points:
+        if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
+            raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+        if 2.0 * from_present(best_fpr, epsilon, delta) >= least:
+            continue  # the p-value of this point is at least ``least``
 
+        def margin(log_fpr: float, epsilon: float = epsilon, delta: float = delta) -> float:
+            """ln of the ratio of the falling to the rising probability."""
+            fpr = math.exp(log_fpr)
+            rising, falling = from_present(fpr, epsilon, delta), from_absent(fpr)
+            if falling == 0.0:
+                return -math.inf
+            return math.log(falling) - math.log(rising) if rising > 0.0 else math.inf
 
-def fixed_curve_p_value(
-    present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curve_lines.Point]
-) -> float:
-    """The minimum over ``points``, without correction: one pair of bounds excludes any of them; 1 without points."""
-    counts = (present, absent, true_positives, false_positives)
-    return min((fixed_p_value(*counts, epsilon, delta) for epsilon, delta in points), default=1.0)
+        if margin(_LEAST_LOG_RATE) < 0.0 or margin(0.0) >= 0.0:
+            continue
+        low, high = map(math.exp, crossing(margin, _LEAST_LOG_RATE, 0.0, within=1e-12))
+        # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
+        p_value = 2.0 * min(from_present(high, epsilon, delta), from_absent(low))
+        if p_value < least:
+            least, best_fpr = p_value, low
+    return least
 
 
 def fixed_epsilon_lower(
