@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,9 +29,10 @@ _LEGEND = (
 
 
 def _fraction(text: str) -> float:
-    """A number, or the quotient of two integers."""
+    """A number, or the quotient of two."""
+    numerator, slash, denominator = text.partition("/")
     try:
-        return float(Fraction(text))
+        return float(numerator) / float(denominator) if slash else float(numerator)
     except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"{text!r} is neither a number nor a quotient such as 256/60000") from None
 
