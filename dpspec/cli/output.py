@@ -165,9 +165,14 @@ def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> 
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
-    """Render and write each report, also after the failure of another. Raises the first failure at the end."""
-    from dpspec.registry.loader import mark
+    """Render and write each report, also after the failure of another. Raises the first failure at the end.
 
+    Without ``internal`` every format, also of a plugin, receives a redacted result.
+    """
+    from dpspec.registry.loader import mark
+    from dpspec.results.redact import redact
+
+    result = result if internal else redact(result)
     failures: list[BaseException] = []
     for report in reports:
         try:

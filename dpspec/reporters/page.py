@@ -139,6 +139,9 @@ def _screen(result: Result) -> SimpleNamespace:
     """The answer, the risk, the deciding claim and untested properties."""
     audits, titles = result.audits, matrices.titles(result)
     decisive, highest = principal(audits), highest_rate(audits, titles)
+    if decisive is not None and decisive[1].expected:  # of the cell with the highest risk
+        riskiest = [audit for audit, title in zip(audits, titles, strict=True) if title == highest.title]
+        decisive = principal(riskiest) or decisive
     names = dict.fromkeys([matrix.name for matrix in result.matrices] or [audit.name for audit in audits])
     claim, chart, bounds = None, "", None
     if decisive is not None:

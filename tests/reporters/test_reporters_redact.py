@@ -1,7 +1,9 @@
 """What speaks of the rows stays inside, is counted, and takes what repeats it along."""
 
 import dataclasses
+from types import SimpleNamespace
 
+from dpspec.cli.output import RequestedReport, write_reports
 from dpspec.contract import FrozenMap
 from dpspec.results.redact import LEFT_OUT_REASON, redact
 
@@ -34,3 +36,15 @@ def test_lower_ends_evidence_and_internal_values_go_too(result):
     assert (verdict.lower, verdict.p_value, verdict.reason) == (None, None, LEFT_OUT_REASON)
     assert shown.evidence == (kept,)
     assert shown.trials[0].evidence == {"correct": 45}
+
+
+def test_the_format_of_a_plugin_receives_a_redacted_result(result, tmp_path):
+    def classes(shown, *, internal):
+        (audit,) = shown.audits
+        return " ".join(sorted({finding.privacy for finding in audit.findings}))
+
+    path = tmp_path / "report.txt"
+    report = RequestedReport("classes", SimpleNamespace(), classes, str(path))
+    for internal, expected in ((False, "public"), (True, "data-dependent per-record public")):
+        write_reports([report], result, internal=internal)
+        assert path.read_text() == f"{expected}\n"

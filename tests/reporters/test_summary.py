@@ -238,7 +238,9 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
     ]
     result = factory.result(*matrix)
     assert highest_rate(result.audits, titles(result)).title == "sweep (noise_multiplier=1)"
-    assert "Highest in sweep (noise_multiplier=1). Of 100 people" in " ".join(html.render(result).split())
+    page = " ".join(html.render(result).split())
+    assert "Highest in sweep (noise_multiplier=1). Of 100 people" in page
+    assert '<section class="card"><h2>sweep (noise_multiplier=1): ' in page  # the claim beside it
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

@@ -99,7 +99,8 @@ _RULES: tuple[_Rule, ...] = (
         _BatchNorm,
         lambda m: not isinstance(m, _InstanceNorm),
         "mixes the records of a batch",
-        "use torch.nn.GroupNorm or LayerNorm, for example module = opacus.validators.ModuleValidator.fix(module)",
+        "use torch.nn.GroupNorm, as module = opacus.validators.ModuleValidator.fix(module) does, and on vectors "
+        "torch.nn.LayerNorm(width), because groups of one value are all 0",
     ),
     (
         _DropoutNd | nn.MultiheadAttention,
