@@ -308,7 +308,7 @@ _HALVINGS = 6
 _LADDER, _LADDERS = 40, 2
 
 #: Relative precision of a tilt: every tilt gives valid bounds, and close to the best as good ones.
-_PRECISION = 3e-3
+_PRECISION = 1e-4
 
 
 @dataclass(frozen=True)
