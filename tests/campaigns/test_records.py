@@ -16,8 +16,6 @@ KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
         (("arrays", "ratios", "shape"), [1]),
     ],
     "preprocessing": [
-        (("evidence", "internal", "planted", "tau"), "x"),
-        (("evidence", "internal", "planted", "changed"), "\n::error::x"),
         (("evidence", "noise", "count"), True),
         (("evidence", "executed"), -1),
     ],
