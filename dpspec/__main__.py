@@ -25,6 +25,7 @@ def main() -> int:
         number = interrupt.heard()
         if number is None:
             raise
+        print(f"Stopped by {number.name} before the run began.", file=sys.stderr)
         return 128 + number  # dpspec.errors may not have been imported
     finally:
         interrupt.leave()

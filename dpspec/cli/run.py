@@ -39,7 +39,7 @@ from dpspec.cli.output import (
     write_reports,
 )
 from dpspec.contract.events import Event, TrialsPlanned
-from dpspec.errors import ExitCode, UsageError
+from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -94,12 +94,16 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import DEVICE, RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
-    from dpspec.registry.loader import notify
+    from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    catalog = load_project(specs, plugins)
+    try:
+        catalog = load_project(specs, plugins)
+    except DpspecError:  # of a file of the project
+        with failures_in_reports(parse_reports(reports, load_catalog(), specs)):
+            raise
     report_files = parse_reports(reports, catalog, specs)
     with failures_in_reports(report_files):
         earlier = None if baseline is None else read_result(baseline)

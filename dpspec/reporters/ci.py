@@ -14,6 +14,7 @@ from dpspec.contract.frozen import digest
 from dpspec.contract.results import AuditResult, Result
 from dpspec.errors import ExitCode
 from dpspec.reporters import words
+from dpspec.reporters.limits import large_deltas
 from dpspec.reporters.summary import tally
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
@@ -61,6 +62,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{problem.subject}: {problem.label}"
             lines.append(workflow_command(problem.level, problem.text, title=title, **location))
+        lines += [workflow_command("warning", sentence, title=audit.name) for sentence in large_deltas(audit)]
     kind = "notice" if result.exit_code is ExitCode.OK else "error"
     lines.append(workflow_command(kind, tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
@@ -117,6 +119,8 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     case = TestCase("conformance", name)
+    if sentences := list(large_deltas(audit)):
+        case.system_out = plain("\n".join(sentences))
     if audit.conformance.status == "not-run":
         case.result = [Skipped(plain(audit.conformance.reason))]
     trials = []

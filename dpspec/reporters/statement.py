@@ -19,7 +19,7 @@ from dpspec import decimals
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.limits import ALWAYS
+from dpspec.reporters.limits import ALWAYS, large_deltas
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown
@@ -53,8 +53,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             cells = (verdict.claim, verdict.text, label, str(words.bounds(audit, verdict)), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
-        if curves := curves_of(audit):
-            lines += [*(f"- {markdown(text)}." for text in curves), ""]
+        if facts := [*large_deltas(audit), *(f"{text}." for text in curves_of(audit))]:
+            lines += [*(f"- {markdown(text)}" for text in facts), ""]
         lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
         lines += [f"| {name} | **{coverage}** | {markdown(text)} |" for name, (coverage, text) in blocks(audit).items()]
         lines.append("")
@@ -223,7 +223,10 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
             "privacy_unit": markdown(unit),
             "privacy_unit_details": block("Unit of privacy"),
             **({"privacy_parameters": parameters} if verdict else {}),
-            "privacy_parameters_details": ". ".join(_plainly(text) for text in (*stated, *curves_of(audit))) + ".",
+            "privacy_parameters_details": ". ".join(
+                _plainly(text.removesuffix(".")) for text in (*stated, *large_deltas(audit), *curves_of(audit))
+            )
+            + ".",
         },
         "deployment_model": {
             "model_name": "Central",

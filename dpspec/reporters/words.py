@@ -326,7 +326,7 @@ def scope(finding: Finding) -> str:
     elif domain.record != "all":  # a name that states why it was chosen
         record = f"the record {domain.record.removeprefix('record ')!r}"
     if finding.bound == "estimate":
-        return f"the mechanism as {domain.pipeline}, {data}"
+        return f"the mechanism as {domain.pipeline}, {data}" + (f", {record}" if domain.record != "all" else "")
     direction = "" if domain.direction == "both" else f" (direction: {domain.direction})"
     # "this" is one dataset, whose size is known.
     least = (

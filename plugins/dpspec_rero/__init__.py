@@ -58,6 +58,9 @@ _MECHANISM: dict[str, dps.Json] = {
     "else": {"required": ["noise_multiplier", "clip_norm"], "properties": {"sensitivity": False}},
 }
 
+#: A number that may be written as 1/n.
+_FRACTION: dict[str, dps.Json] = {"format": "fraction", "pattern": "^1/([2-9]|[1-9][0-9]{1,14})$"}
+
 _THREAT_MODEL: dict[str, dps.Json] = kit.block(
     None,
     prior={
@@ -65,15 +68,17 @@ _THREAT_MODEL: dict[str, dps.Json] = kit.block(
             "The adversary's prior knowledge about the record.",
             **{
                 "kappa": {
-                    "type": ["number", "array"],
+                    **_FRACTION,
+                    "type": ["number", "string", "array"],
                     "exclusiveMinimum": 0,
                     "maximum": 1,
                     "minItems": 1,
                     "maxItems": 100,
                     "uniqueItems": True,
-                    "items": kit.number("A baseline success.", above=0, most=1),
-                    "description": "Success probability of the best guess without the release; a list requests a "
-                    "bound at each value.",
+                    "items": kit.number("A baseline success.", above=0, most=1)
+                    | {**_FRACTION, "type": ["number", "string"]},
+                    "description": "Success probability of the best guess without the release, also as a fraction "
+                    "such as 1/256; a list requests a bound at each value.",
                 },
                 "candidates": kit.integer(
                     "Number of candidate records that the adversary knows; the baseline is 1 / candidates unless "

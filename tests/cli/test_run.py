@@ -120,7 +120,13 @@ def test_a_reporter_that_crashes_costs_nothing_but_its_report(dpspec, counting, 
 
 @pytest.mark.parametrize(
     ("change", "options", "code"),
-    [("clams: 1\n", (), 3), ("", ("--device", "tpu"), 2), ("mechanism: {kind: nowhere}\n", (), 4), ("", (), 4)],
+    [
+        ("clams: 1\n", (), 3),
+        ("", ("--device", "tpu"), 2),
+        ("", ("--plugin", "nowhere.py"), 2),
+        ("mechanism: {kind: nowhere}\n", (), 4),
+        ("", (), 4),
+    ],
 )
 def test_a_run_without_a_result_reports_its_failure(dpspec, counting, change, options, code):
     def fail(index: int) -> None:

@@ -10,7 +10,7 @@ from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.contract.results import AuditResult, Conformance
-from dpspec.reporters import markdown
+from dpspec.reporters import ci, markdown, statement
 from dpspec.reporters.terminal import render, render_brief
 from dpspec.testing.reporter import sample_result
 
@@ -181,6 +181,6 @@ def test_a_claim_with_a_large_delta_is_named():
     (audit,) = result.audits
     large = [{**claim, "delta": 1e-3} for claim in audit.document["claims"]]
     changed = dataclasses.replace(audit, document=FrozenMap({**audit.document, "claims": large}))
-    for form in (render_brief, render):
+    for form in (render_brief, render, ci.render_github, ci.render_junit, statement.render, statement.render_registry):
         text = " ".join(form(dataclasses.replace(result, audits=(changed,))).split())
         assert text.count("is not below 1 / 1000 records: publishing one random record") == 2

@@ -97,6 +97,9 @@ def test_scopes_name_what_neighbours_differ_in(users: Result) -> None:
     assert all(scope.endswith("any dataset, any user") for scope in scopes)
     replaced = dataclasses.replace(users.audits[0].findings[0], scope=Scope(adjacency="zero-out", unit="household"))
     assert "zero-out (unit: household)" in words.scope(replaced)
+    estimate = Finding(quantity="epsilon", value=1.0, bound="estimate", rigor="approximate", method="m", source="s")
+    estimate = dataclasses.replace(estimate, scope=Scope(data="this", record=53))
+    assert words.scope(estimate).endswith("this dataset, record 53")
 
 
 def test_a_deployment_record_names_the_unit(users: Result) -> None:

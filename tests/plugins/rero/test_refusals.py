@@ -39,6 +39,11 @@ def test_a_baseline_may_be_a_fraction(tmp_path: Path) -> None:
     fraction, decimal = (specs.spec_of(tmp_path, BASE, f"claims.one.kappa={x}") for x in ("1/256", "0.00390625"))
     assert fraction.claims[0]["kappa"] == 0.00390625
     assert fraction.digest == decimal.digest
+    for text in ("{}", "[{}, 0.5]"):
+        fraction, decimal = (
+            specs.spec_of(tmp_path, BASE, f"threat_model.prior.kappa={text.format(x)}") for x in ("1/256", "0.00390625")
+        )
+        assert fraction.digest == decimal.digest
 
 
 PRIOR, SAMPLES = "threat_model.prior", "mechanism.monte_carlo.samples"
