@@ -276,7 +276,7 @@ def recompute(
         detail = f": the store has no seal of {'it' if missing == 1 else 'them'}"
         mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), detail))
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
-    # Omitted values of some trials yield other numbers than those of all.
+    # Omitted values of some trials alone yield other numbers.
     trials = [_trial(record, stored_trial if at_hand else None) for record, stored_trial in pairs]
     taken: Counter[str] | None = None
     if differences and audit.left_out:  # checks of a missing recording may lack digits
