@@ -217,7 +217,7 @@ SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "half the noise": ("chi-square, two-sided", {}),
     "too many steps": ("exceeds the claimed 3", {"steps": 5 * STEPS}),
-    "repeated key": ("components of up to 64 steps along each other", {}),
+    "repeated key": ("correlation of steps at a lag", {}),
     "key of two steps": ("correlation of steps at a lag", {}),
     "shuffled": ("variance of inclusions per record", {}),
     "correlated noise": ("correlation of steps at a lag", {"plan": True}),
