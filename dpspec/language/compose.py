@@ -127,6 +127,8 @@ def _parent(file: str, extends: Node, ancestors: list[str]) -> str | Diagnostic:
         return problem("extends-cycle", message)
     if len(ancestors) > MAX_PARENTS:
         return problem("extends-depth", f"the chain of parents is longer than {MAX_PARENTS}")
+    if not os.path.realpath(parent).lower().endswith((".yaml", ".yml")):  # messages show lines of parents
+        return problem("bad-extends", f"extends must name a file that ends in .yaml or .yml, got {quoted(name)}")
     return parent
 
 

@@ -197,7 +197,8 @@ class TestExtends:
             ("[a.yaml, b.yaml]", "bad-extends"),
             ('"\\ud800\\udc00"', "bad-character"),
             ("absent.yaml", "unreadable"),
-            ('"."', "unreadable"),
+            ('"."', "bad-extends"),
+            ("../../../../../../../../../etc/passwd", "bad-extends"),
         ],
     )
     def test_refused(self, load: Load, extends: str, code: str) -> None:
