@@ -6,6 +6,7 @@ current folder. The common dispatcher repeats lost tasks (``max_retries=0``).
 
 import atexit
 import os
+import queue
 import re
 import shutil
 import signal
@@ -13,7 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections import deque
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,8 +48,8 @@ _HOST_PORT, _PATIENCE = re.compile(r"\[?([^/\]]+)\]?:(\d{1,5})"), 10.0
 #: Seconds between checks of the cluster's head, and number of failures after which it counts as lost.
 _KNOCK, _MISSED = 5.0, 3
 
-#: Maximum number of progress reports between two parts of a result. Older reports are dropped.
-_WORDS = 16
+#: Minimum number of seconds between two reports of a task's progress.
+_REPORT_EVERY = 2.0
 
 
 def open_pool(demand: PoolRequest) -> Pool:
@@ -244,23 +245,28 @@ class Cluster:
 
 
 def _run(task: Task, device: str) -> Iterator[Message]:
-    said: deque[Any] = deque(maxlen=_WORDS)
+    """Run a task in a thread, so that its progress reports arrive before its next result."""
+    messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    next_report = 0.0
 
     def tell(value: Any) -> None:
-        if not isinstance(value, Progressed):
-            said.append(value)
+        nonlocal next_report
+        if isinstance(value, Progressed):
+            if time.monotonic() < next_report:
+                return
+            next_report = time.monotonic() + _REPORT_EVERY
+        messages.put(TaskProgress(task=task.number, value=value))
 
-    def words() -> Iterator[TaskProgress]:
-        while said:
-            yield TaskProgress(task=task.number, value=said.popleft())
+    def work() -> None:
+        try:
+            for value in task.work(InlineContext(device, task.seconds, tell)):
+                messages.put(PartialResult(task=task.number, value=value))
+            messages.put(TaskFinished(task=task.number))
+        except Exception as error:
+            messages.put(TaskFailed(task=task.number, error=portable(error)))
+        finally:
+            messages.put(None)
 
-    try:
-        for value in task.work(InlineContext(device, task.seconds, tell)):
-            yield from words()
-            yield PartialResult(task=task.number, value=value)
-    except Exception as error:
-        yield from words()
-        yield TaskFailed(task=task.number, error=portable(error))
-    else:
-        yield from words()
-        yield TaskFinished(task=task.number)
+    threading.Thread(target=work, name=task.name, daemon=True).start()
+    while (message := messages.get()) is not None:
+        yield message

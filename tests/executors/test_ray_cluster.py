@@ -81,10 +81,12 @@ def test_sigterm_while_ray_starts_reaches_the_handler_of_before(monkeypatch: pyt
 
 def test_results_of_tasks_and_reasons_of_deaths_are_reported(pool: Cluster) -> None:
     assert pool.size == 2
-    for number, work in enumerate((partial(tasks.count, 3), tasks.fail, tasks.kill, partial(tasks.say, "half"))):
+    progress = Progressed(audit="a", what="training", done=1, total=2)
+    reports = [partial(tasks.say, value) for value in ("half", progress)]
+    for number, work in enumerate((partial(tasks.count, 3), tasks.fail, tasks.kill, *reports)):
         pool.start(task(number, work))
     assert not pool.room(Resources())
-    by_task = until_end(pool, 0, 1, 2, 3)
+    by_task = until_end(pool, 0, 1, 2, 3, 4)
     assert by_task[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
     (failed,) = by_task[1]
     assert isinstance(failed, TaskFailed)
@@ -92,6 +94,7 @@ def test_results_of_tasks_and_reasons_of_deaths_are_reported(pool: Cluster) -> N
     assert isinstance(by_task[2][-1], WorkerLost)
     assert "WorkerCrashedError" in by_task[2][-1].reason
     assert TaskProgress(task=3, value="half") in by_task[3]
+    assert TaskProgress(task=4, value=progress) in by_task[4]
     assert pool.room(Resources())
 
 
