@@ -50,6 +50,11 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
         yield _Problem("incomplete", "", "warning", audit.name, "incomplete", words.missing_trials(audit))
 
 
+def _warnings(audit: AuditResult) -> Iterator[_Problem]:
+    for sentence in large_deltas(audit):
+        yield _Problem("large-delta", "", "warning", audit.name, "large delta", sentence)
+
+
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
     result = for_readers(result, internal=internal)
@@ -62,7 +67,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{problem.subject}: {problem.label}"
             lines.append(workflow_command(problem.level, problem.text, title=title, **location))
-        lines += [workflow_command("warning", sentence, title=audit.name) for sentence in large_deltas(audit)]
+        lines += [workflow_command(w.level, w.text, title=f"{w.subject}: {w.label}") for w in _warnings(audit)]
     kind = "notice" if result.exit_code is ExitCode.OK else "error"
     lines.append(workflow_command(kind, tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
@@ -146,9 +151,11 @@ _RULES = {
     "not-run": "The conformance of the executed run was not tested",
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
+    "large-delta": "The delta of a claim is not below 1 / records",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
+_HELP["large-delta"] = "See `dpspec explain large-delta`."
 _HELP["incomplete"] = "The same command with the same store adds the missing trials."
 
 
@@ -160,12 +167,12 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
             "id": f"dpspec/{name}",
             "shortDescription": {"text": text},
             "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
-            "defaultConfiguration": {"level": "warning" if name == "incomplete" else "error"},
+            "defaultConfiguration": {"level": "warning" if name in ("incomplete", "large-delta") else "error"},
         }
         for name, text in _RULES.items()
     ]
     invocation = {"executionSuccessful": True, "endTimeUtc": result.created.replace("+00:00", "Z")}
-    results = [_result(audit, problem) for audit in result.audits for problem in _problems(audit)]
+    results = [_result(audit, item) for audit in result.audits for item in (*_problems(audit), *_warnings(audit))]
     return sarif(str(result.environment.get("dpspec", "0")), rules, invocation, results)
 
 
@@ -192,7 +199,7 @@ def artifact_uri(file: str) -> str:
 
 def _result(audit: AuditResult, problem: _Problem) -> Json:
     at = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
-    prefix = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
+    prefix = "conformance " if not problem.claim and problem.level == "error" else ""
     text = f"{problem.subject}: {prefix}{problem.text}"
     return {
         **sarif_result(problem.rule, list(_RULES), problem.level, text, at["file"], at["line"], at["column"]),

@@ -94,6 +94,7 @@ def differing(document: Document) -> list[str]:
         (lambda a: a["trials"].append(a["trials"][0]), "trials"),
         (lambda a: a["trials"][1].update(index=7), "trials"),
         (lambda a: a.update(planned_trials=1), "planned_trials"),
+        (lambda a: a.update(name="renamed"), "name"),
         (lambda a: a["power"][0].update(epsilon=9.0), "power[0].epsilon"),
         (lambda a: a.update(notes=["all is well"]), "notes"),
         (lambda a: a.update(cell={"mechanism.noise_multiplier": 1.0}), "cell"),

@@ -181,6 +181,14 @@ def test_a_claim_with_a_large_delta_is_named():
     (audit,) = result.audits
     large = [{**claim, "delta": 1e-3} for claim in audit.document["claims"]]
     changed = dataclasses.replace(audit, document=FrozenMap({**audit.document, "claims": large}))
-    for form in (render_brief, render, ci.render_github, ci.render_junit, statement.render, statement.render_registry):
+    for form in (
+        render_brief,
+        render,
+        ci.render_github,
+        ci.render_junit,
+        ci.render_sarif,
+        statement.render,
+        statement.render_registry,
+    ):
         text = " ".join(form(dataclasses.replace(result, audits=(changed,))).split())
         assert text.count("is not below 1 / 1000 records: publishing one random record") == 2
