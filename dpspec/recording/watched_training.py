@@ -170,7 +170,7 @@ class WatchedTraining:
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, self.audits, ghost=ghost)
-                opacus.replays.attach(self.guarded, self._undo)
+                opacus.replays.attach(self.guarded, self._undo, training_parts.loader)
                 self._replays = opacus.replays
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)

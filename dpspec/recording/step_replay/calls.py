@@ -81,9 +81,12 @@ def _option(value: Any) -> Any:
     return (type(value), value == 0) if isinstance(value, int | float) else type(value)
 
 
-def is_script_mode_active() -> bool:
-    """Whether a mode of torch is active, such as ``torch.device``: its end would end a mode of the recorder."""
-    return _get_current_dispatch_mode() is not None or _get_current_function_mode() is not None  # type: ignore[no-untyped-call]
+def is_script_mode_active(calls: StepCalls | None = None) -> bool:
+    """Whether a mode of torch is active, such as ``torch.device``: its end would end a mode of the recorder.
+
+    calls: a mode of the recorder, which may be active.
+    """
+    return _get_current_dispatch_mode() is not None or _get_current_function_mode() not in (None, calls)  # type: ignore[no-untyped-call]
 
 
 def leave(mode: TorchFunctionMode) -> None:

@@ -21,6 +21,9 @@ from dpspec.recording.step_replay.trace import AbstainError, StepTrace
 #: Maximum number of replacements of one step.
 MOST_REPLACEMENTS = 4
 
+#: Random vectors for the comparison of rows in any order, and the largest number of rows.
+_DIRECTIONS, _MOST_ROWS = 8, 2048
+
 #: The factor of a scaled record: large, and of the other sign.
 _SCALE = -30.0
 
@@ -63,6 +66,7 @@ def measure(
     outputs: Sequence[Tensor] = (),
     gradients: Sequence[Tensor] = (),
     randomness: random.Random | None = None,
+    may_sort: bool = False,
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -74,13 +78,14 @@ def measure(
         outputs: The outputs of the model, each (b, ...).
         gradients: The gradients of the loss at these outputs.
         randomness: Chooses the records; None for the system's randomness.
+        may_sort: Whether the step may sort its records, for example by length: rows are then compared in any order.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
     """
     try:
         replacements, of_sum, of_outputs, of_gradients = _moves(
-            trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom()
+            trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom(), may_sort
         )
     except AbstainError as error:
         return StepReplay(abstained=str(error))
@@ -102,13 +107,15 @@ def _moves(
     outputs: Sequence[Tensor],
     gradients: Sequence[Tensor],
     randomness: random.Random,
+    may_sort: bool,
 ) -> tuple[int, float, float, float]:
     """Return the number of replacements and the largest moves of sums, outputs and gradients."""
     if not batch or len(batch[0]) < 2:
         raise AbstainError("its batch has fewer than two records")
     size = len(batch[0])
     targets = [*sums, *outputs, *gradients]
-    same = trace.replay([], targets)
+    values = [trace.value_before(tensor) for tensor in batch]
+    same = trace.replay(list(zip(batch, (value.clone() for value in values), strict=True)), targets)
     if not all(trace.produces(tensor) for tensor in sums):
         raise AbstainError("the sum is not a result of the operations that the replay saw")
     executed = [tensor.detach() for tensor in targets]
@@ -116,7 +123,7 @@ def _moves(
         if not torch.equal(repeated, original):
             raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
     largest = [0.0, 0.0, 0.0]
-    chosen = _replacements(batch, size, randomness)
+    chosen = _replacements(values, size, randomness)
     for row, replaced in chosen:
         moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
         first, second = len(sums), len(sums) + len(outputs)
@@ -126,7 +133,10 @@ def _moves(
         largest[0] = max(largest[0], squares**0.5 / clip_norm)
         for kind, (begin, end) in enumerate(((first, second), (second, len(targets))), start=1):
             for new, old in zip(moved[begin:end], same[begin:end], strict=True):
-                largest[kind] = max(largest[kind], _change_of_others(new, old, row, size))
+                change = _change_of_others(new, old, row, size)
+                if change > ROWS_ROUNDING and may_sort:
+                    change = min(change, _change_in_any_order(new, old))
+                largest[kind] = max(largest[kind], change)
     if not largest[0]:
         raise AbstainError("no replaced record moves the sum")
     return len(chosen), largest[0], largest[1], largest[2]
@@ -168,8 +178,11 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
 def _donor(labels: Sequence[Tensor], size: int, row: int, unlike: int, randomness: random.Random) -> int:
     """Choose a row other than ``row``, with another label than the row ``unlike`` if there is one."""
     other_rows = [donor for donor in range(size) if donor != row]
-    differing = [donor for donor in other_rows if any(bool((t[donor] != t[unlike]).any()) for t in labels)]
-    return randomness.choice(differing or other_rows)
+    for every in (all, any):  # one of the labels may be a number of the record, which always differs
+        differing = [row for row in other_rows if every(bool((t[row] != t[unlike]).any()) for t in labels)]
+        if labels and differing:
+            return randomness.choice(differing)
+    return randomness.choice(other_rows)
 
 
 def _padding(tokens: Tensor) -> int:
@@ -185,3 +198,22 @@ def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:
     other_rows = [other_row for other_row in range(size) if other_row != row]
     difference = (new[other_rows].double() - old[other_rows].double()).norm()
     return float(difference / old[other_rows].double().norm().clamp_min(1e-30)) if bool(difference > 0.0) else 0.0
+
+
+def _change_in_any_order(new: Tensor, old: Tensor) -> float:
+    """Return the relative distance of rows of ``old`` (b, ...) to the nearest ones of ``new``, without the farthest.
+
+    Rows are compared by their products with _DIRECTIONS random vectors.
+
+    Raises:
+        AbstainError: There are too many rows.
+    """
+    if len(old) > _MOST_ROWS:
+        raise AbstainError("its batch has too many records to compare them in any order")
+    before, after = old.detach().reshape(len(old), -1).double(), new.detach().reshape(len(new), -1).double()
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(before.shape[1], _DIRECTIONS, generator=generator, dtype=torch.double).to(before.device)
+    products = before @ directions
+    distances = torch.cdist(products, after @ directions, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+    others = distances.sort().values[:-1]
+    return float(others.norm() / products.norm().clamp_min(1e-30))

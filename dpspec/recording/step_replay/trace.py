@@ -194,6 +194,10 @@ class StepTrace(TorchDispatchMode):
         results = (result for operation in self.operations for result in tensors_in(operation.results))
         return _address(tensor) in self.before or any(result is tensor for result in results)
 
+    def value_before(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step before the step writes into it."""
+        return Replay(self, []).value(tensor).detach()
+
     def replay(self, changed: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]) -> list[Tensor]:
         """Repeat the operations with other values of some tensors.
 

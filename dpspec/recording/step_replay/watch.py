@@ -19,6 +19,7 @@ from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
@@ -29,7 +30,12 @@ _FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 
 class ReplayedSteps:
-    """Traces some steps from the model's forward pass to the clipped sum, and replays them before the noise."""
+    """Traces some steps from their batch to the clipped sum, and replays them before the noise.
+
+    A trace begins when the loader returns the batch, if it loads in this process and the model reads this batch; else
+    with the model's forward pass. The first step begins with the forward pass: it shows whether its function is
+    compiled, which a trace would prevent.
+    """
 
     def __init__(self, model: nn.Module, optimizer: Any, audits: AuditedSteps, *, ghost: bool) -> None:
         """ghost: whether the optimizer clips by ghost clipping."""
@@ -40,6 +46,8 @@ class ReplayedSteps:
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
         self._inputs: list[Tensor] = []
+        self._loaded: list[Tensor] = []  # of the loader, if the trace begins with it
+        self._loaded_reads = ""  # a value that the script read in Python before the forward pass
         self._outputs: list[Tensor] = []
         self._gradients: list[Tensor] = []
         self._labels_end = 0  # operations up to the first gradient at an output
@@ -53,7 +61,7 @@ class ReplayedSteps:
         self._unsized = 0  # replays since the last that could not be compared; -1 if one was
         self._powers, self._removed = [0.0, 0.0], 0.0
         self._chosen: bool | None = None
-        self._given_up = False
+        self._given_up = self._compiles = False
         self._pauses = 0  # nested calls of the recorder
         self.abstained = ""
 
@@ -71,21 +79,30 @@ class ReplayedSteps:
         powers = [min(max(power, -1e9), 1e9) for power in self._powers]
         return [self._sizes, *powers, min(self._removed, 1e9)] if self._sizes else None
 
-    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
-        """Observe forward passes until ``undo`` ends it."""
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack, loader: Any = None) -> None:
+        """Observe batches of the loader and forward passes until ``undo`` ends it."""
 
         if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
             self.abstained = "the model is compiled"
             return
 
-        def before(_: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
-                return
-            guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
+        def start() -> None:
             if self._notes_calls():
                 self._calls.start()
             if self._trace is not None and not self._trace.active:
                 self._trace.start()
+
+        def loaded(batch: list[Tensor]) -> None:
+            guarded(lambda: self._try(lambda: self._load(batch)))
+            if self._steps and not self._segments and not self._compiles:
+                start()
+
+        def before(_: Any, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
+                self._compiles = True
+                return
+            guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
+            start()
 
         def after(_: Any, __: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
@@ -99,6 +116,7 @@ class ReplayedSteps:
         )
         for hook in hooks:
             undo.callback(hook.remove)
+        note_batches(loader, loaded, undo)
         undo.callback(self.stop)
 
     def _before_any_step(self, optimizer: Any, *_: Any) -> None:
@@ -128,25 +146,43 @@ class ReplayedSteps:
             return False
         return torch.is_grad_enabled() and self._model.training and not is_script_mode_active()
 
+    def _load(self, batch: list[Tensor]) -> None:
+        """The loader returns a batch: another one of the step if a forward pass began, else the first."""
+        if self._segments or self._given_up or self._compiles or not self._steps:
+            return
+        self.stop()
+        if not batch or len(batch[0]) < 2 or is_script_mode_active():
+            return
+        self._chosen = self._choose() if self._chosen is None else self._chosen
+        if self._chosen:
+            self._trace, self._loaded = StepTrace(), batch
+            self._trace.paused, self._trace.ignores_reads = self._pauses > 0, True
+
     def _begin(self, arguments: Any) -> None:
+        inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
+        trains = torch.is_grad_enabled() and self._model.training
+        if self._trace is not None and not self._segments:
+            is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
+            if not (trains and is_read):
+                self.stop()
         if self._trace is not None:
             self._trace.ignores_reads = False
-        if self._trace is not None and self._ghost:
-            self._trace.give_up("ghost clipping sums several passes")
-        if self._trace is not None and self._segments:
-            inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
-            self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
-        if self._trace is not None or self._given_up or self._chosen is False:
-            return
-        if not torch.is_grad_enabled() or not self._model.training:
+            if self._segments and self._ghost:
+                self._trace.give_up("ghost clipping sums several passes")
+            if self._segments:
+                self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
+            else:
+                self._loaded_reads, self._trace.reads = self._trace.reads, ""
+                self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+                self._segments = [(len(self._trace.operations), len(inputs[0]), [])]
+        if self._trace is not None or self._given_up or self._chosen is False or not trains:
             return
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
-        if not self._calls.active and is_script_mode_active():
+        if is_script_mode_active(self._calls):
             self.abstained = "a mode of torch is active in the forward pass, such as a default device"
             return
-        inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
         if not inputs or len(inputs[0]) < 2:
             return
         self._trace = StepTrace()
@@ -198,17 +234,18 @@ class ReplayedSteps:
         self.stop(keep=True)
         self._tried += 1
         start = time.monotonic()
-        batch = [*self._inputs, *self._labels(trace)]
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
         clip_norm = math.hypot(*limits) if isinstance(limits, list) else float(limits)
-        replay = measure(
-            trace,
-            batch,
-            list(sums),
-            clip_norm,
-            outputs=self._outputs,
-            gradients=self._gradients,
+        measured = partial(
+            measure, sums=list(sums), clip_norm=clip_norm, outputs=self._outputs, gradients=self._gradients
         )
+        replay, reads = None, trace.reads
+        if self._loaded:
+            trace.reads = self._loaded_reads or reads
+            replay = measured(trace, self._loaded, may_sort=True)
+        if replay is None or replay.abstained:
+            trace.reads = reads
+            replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
@@ -226,8 +263,8 @@ class ReplayedSteps:
             current, gradients = sized_step(trace, fewer, last_gradients, start=last), last_gradients
             earlier: SizedStep | None = first
         else:
-            _, records, gradients = self._segments[0]
-            current = sized_step(trace, records, gradients, sums)
+            start, records, gradients = self._segments[0]
+            current = sized_step(trace, records, gradients, sums, start)
             earlier, self._earlier = self._earlier, current
         if earlier is None:
             return
@@ -264,18 +301,24 @@ class ReplayedSteps:
 
     def _forget(self) -> None:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
-        self._labels_end = 0
+        self._loaded, self._loaded_reads, self._labels_end = [], "", 0
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.
 
         The loss reads them before the first gradient. Later operations may read other tensors of the same length: the
-        labels of another physical batch, or records that are loaded for it.
+        labels of another physical batch, or records that are loaded for it. Labels that the step sorts, as the records
+        were before, count in their new order.
         """
         size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
         labels: list[Tensor] = []
-        for operation in trace.operations[: self._labels_end or len(trace.operations)]:
-            for tensor in tensors_in((operation.args, dict(operation.kwargs))):
+        start = self._segments[0][0] if self._segments else 0
+        for operation in trace.operations[start : self._labels_end or len(trace.operations)]:
+            tensors = tensors_in((operation.args, dict(operation.kwargs)))
+            if order := row_order(operation, size):
+                produced |= {id(tensor) for tensor in (*tensors, *order)}
+                tensors = tensors_in(operation.results)
+            for tensor in tensors:
                 integers = not tensor.is_floating_point() and not tensor.is_complex()
                 if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
                     labels.append(tensor)
