@@ -70,6 +70,34 @@ def test_a_secret_seed_and_an_unused_one_are_not_guessable():
         assert caution(rule) == ""
 
 
+class _Noise:
+    """Opacus' optimizer with a secret generator."""
+
+    generator = torch.Generator().manual_seed(SECRET)
+    params = (torch.zeros(1),)
+
+
+@pytest.mark.parametrize("drawn_by", ["shuffle", "batch_sampler"])
+def test_a_small_seed_of_the_loaders_generator_lets_batches_be_recomputed(drawn_by):
+    generator, data = torch.Generator().manual_seed(0), TensorDataset(*rows())
+    sampler = torch.utils.data.RandomSampler(data, generator=generator)
+    options = {
+        "shuffle": {"batch_size": 20, "shuffle": True, "generator": generator},
+        "batch_sampler": {"batch_sampler": torch.utils.data.BatchSampler(sampler, 20, drop_last=False)},
+    }
+    rule = started(
+        guessable_seed.GuessableSeed(), private_optimizer=_Noise(), loader=DataLoader(data, **options[drawn_by])
+    )
+    rule.after_step(step())
+    assert "recompute the batches" in caution(rule)
+    generator.manual_seed(SECRET)
+    rule = started(
+        guessable_seed.GuessableSeed(), private_optimizer=_Noise(), loader=DataLoader(data, **options[drawn_by])
+    )
+    rule.after_step(step())
+    assert caution(rule) == ""
+
+
 @pytest.mark.parametrize("used_before", [0, 100])
 def test_a_small_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(used_before):
     state = np.random.get_state()
@@ -102,6 +130,33 @@ SCALED = {
         (x - x.quantile(0.5, 0)) / (x.quantile(0.75, 0) - x.quantile(0.25, 0))
     ),
 }
+
+
+class _Repeated(torch.utils.data.Dataset):
+    """Each of 50 records three times, by its index."""
+
+    def __len__(self):
+        return 150
+
+    def __getitem__(self, index):
+        return rows(50)[0][index % 50]
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_copies_in_other_datasets_are_seen_in_a_batch(copies):
+    rule = started(DuplicateRecords(), loader=DataLoader(_Repeated(), batch_size=20))
+    drawn = np.asarray([3, 7, 11, 53, 103][: 2 + copies])
+    rule.observe({"0": rows(50)[0][drawn % 50]})
+    rule.after_step(step(drawn=drawn))
+    words = "In 1 of 1 inspected batches, drawn records are equal, up to 3 in one batch"
+    assert (words in caution(rule)) == (copies == 3)
+    assert caution(rule, RuleRun(own_loop=False, steps=100, delta=1e-5, group_size=3)) == ""
+
+
+def test_copies_in_joined_datasets_are_counted():
+    data = torch.utils.data.ConcatDataset([TensorDataset(*rows(50)), TensorDataset(*rows(50))])
+    rule = started(DuplicateRecords(), loader=DataLoader(data, batch_size=20))
+    assert "Of 100 rows, each of 50 records occurs up to 2 times" in caution(rule)
 
 
 @pytest.mark.parametrize("constants", SCALED)
@@ -240,6 +295,7 @@ def test_mixtures_of_two_records_are_not_augmentations_of_one():
     assert observed(batch.flip(1)) == ""
     assert observed(batch + 0.1 * torch.randn(batch.shape, generator=torch.Generator().manual_seed(1))) == ""
     assert observed(0.5 * batch) == ""
+    assert observed(batch.flip(0)) == ""  # sorted, for example by length
     assert observed(torch.cat([batch[:, :8], torch.zeros(30, 8)], 1)) == ""
     assert "8 of 8 inspected rows" in observed(0.7 * batch + 0.3 * batch.roll(1, 0))
     assert "8 of 8 inspected rows" in observed(torch.cat([batch[:, :8], batch.roll(1, 0)[:, 8:]], 1))

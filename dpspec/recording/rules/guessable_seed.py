@@ -33,12 +33,14 @@ class GuessableSeed(TrainingRule):
         self._host_states: dict[str, bytes] = {}
         self._host: dict[str, int] = {}
         self._torch: list[int] = []
+        self._sampler: Any = None
+        self._batches: list[int] = []
         self._observed = False
 
     def start(self, setup: RuleSetup) -> None:
         import torch
 
-        self._private = setup.private_optimizer
+        self._private, self._sampler = setup.private_optimizer, _drawing_sampler(setup.loader)
         self._observed = self._private is not None
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
@@ -51,9 +53,10 @@ class GuessableSeed(TrainingRule):
             now = _states()
             used = [name for name, state in self._host_states.items() if state != now[name]]
             self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
-        seed = self._generator().initial_seed() if self._observed else None
-        if seed is not None and _is_guessable(seed) and seed not in self._torch[-1:] and len(self._torch) < 100:
-            self._torch.append(seed)
+        noise = self._generator() if self._observed else None
+        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        _add_guessable(self._torch, noise)
+        _add_guessable(self._batches, None if batches is noise else batches)
 
     def _generator(self) -> Any:
         import torch
@@ -66,18 +69,35 @@ class GuessableSeed(TrainingRule):
         return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
     def facts(self) -> Mapping[str, Any]:
-        return {"torch": list(self._torch), "host": dict(self._host)}
+        return {"torch": list(self._torch), "host": dict(self._host), "batches": list(self._batches)}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         seeds = [f"torch.manual_seed({int(seed)})" for seed in facts["torch"]]
         seeds += [f"{name}.seed({int(seed)})" for name, seed in sorted(facts["host"].items())]
+        consequence = "An adversary who knows the script can recompute the noise."
+        if not seeds:
+            seeds = [f"torch.manual_seed({int(seed)})" for seed in facts.get("batches", ())]
+            consequence = "An adversary who knows the script can recompute the batches: sampling amplifies nothing."
         if not seeds:
             return ""
         named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
         state = "is the state" if len(seeds) == 1 else "are states"
-        consequence = "An adversary who knows the script can recompute the noise."
         return f"{named} {state} of a generator of the training. {consequence}"
+
+
+def _drawing_sampler(loader: Any) -> Any:
+    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (batches, getattr(batches, "sampler", None))
+    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
+
+
+def _add_guessable(seeds: list[int], generator: Any) -> None:
+    """Append the seed of a generator if it is guessable and new."""
+    seed = None if generator is None else generator.initial_seed()
+    if seed is not None and _is_guessable(seed) and seed not in seeds[-1:] and len(seeds) < 100:
+        seeds.append(seed)
 
 
 def _is_guessable(seed: int) -> bool:

@@ -43,7 +43,7 @@ def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim() >= 1}
 
 
-class _Inputs(TrainingRule):
+class InputRule(TrainingRule):
     """A forward pre-hook on the model, for passes in training mode with gradients."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _Inputs(TrainingRule):
             self._hook = None
 
 
-class VaryingPadding(_Inputs):
+class VaryingPadding(InputRule):
     def __init__(self) -> None:
         super().__init__()
         self._waiting: list[dict[str, tuple[int, ...]]] = []
@@ -114,7 +114,7 @@ class VaryingPadding(_Inputs):
         )
 
 
-class ChangedInputs(_Inputs):
+class ChangedInputs(InputRule):
     early = True
 
     def __init__(self) -> None:
@@ -179,12 +179,12 @@ def _is_centered(rows: Any) -> bool:
 
 
 def _is_mixture(row: Any, records: Any, row_index: int) -> bool:
-    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not x_i.
+    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not a record.
 
-    Or whether the row has some coordinates of another record, and all others of x_i.
+    Or whether the row has some coordinates of another record, and all others of x_i. A batch may be in another order.
     """
     own_record, size = records[row_index], float(row.norm())
-    if not size > 0.0 or float((row - own_record).norm()) <= _ROUNDING * size:
+    if not size > 0.0 or float((row - records).norm(dim=1).min()) <= _ROUNDING * size:
         return False
     patch = row != own_record
     if len(row[patch].unique()) >= _PATCH and bool((records[:, patch] == row[patch]).all(1).any()):

@@ -178,8 +178,8 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
 def _donor(labels: Sequence[Tensor], size: int, row: int, unlike: int, randomness: random.Random) -> int:
     """Choose a row other than ``row``, with another label than the row ``unlike`` if there is one."""
     other_rows = [donor for donor in range(size) if donor != row]
-    for every in (all, any):  # one of the labels may be a number of the record, which always differs
-        differing = [row for row in other_rows if every(bool((t[row] != t[unlike]).any()) for t in labels)]
+    for combine in (all, any):  # one of the labels may be a number of the record, which always differs
+        differing = [donor for donor in other_rows if combine(bool((t[donor] != t[unlike]).any()) for t in labels)]
         if labels and differing:
             return randomness.choice(differing)
     return randomness.choice(other_rows)
@@ -215,5 +215,5 @@ def _change_in_any_order(new: Tensor, old: Tensor) -> float:
     directions = torch.randn(before.shape[1], _DIRECTIONS, generator=generator, dtype=torch.double).to(before.device)
     products = before @ directions
     distances = torch.cdist(products, after @ directions, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
-    others = distances.sort().values[:-1]
-    return float(others.norm() / products.norm().clamp_min(1e-30))
+    without_farthest = distances.sort().values[:-1]
+    return float(without_farthest.norm() / products.norm().clamp_min(1e-30))
