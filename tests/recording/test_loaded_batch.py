@@ -174,16 +174,16 @@ def test_only_this_thread_and_this_process_note_batches_and_the_loader_gets_its_
     originals = loader.collate_fn, workers.collate_fn
     with ExitStack() as undo:
         for each_loader in (loader, workers, object()):
-            note_batches(each_loader, lambda batch: noted.append(len(batch)), undo)
+            note_batches(each_loader, lambda _, records: noted.append(records), undo)
         assert copy.copy(loader.collate_fn) is originals[0]
         iterator = iter(loader)
         next(iterator)
         thread = threading.Thread(target=lambda: list(loader))
         thread.start()
         thread.join()
-        assert (noted, workers.collate_fn) == ([2], originals[1])
+        assert (noted, workers.collate_fn) == ([4], originals[1])
     next(iterator)
-    assert (noted, loader.collate_fn) == ([2], originals[0])
+    assert (noted, loader.collate_fn) == ([4], originals[0])
 
 
 def test_a_tensor_comes_from_the_batch_by_operations() -> None:

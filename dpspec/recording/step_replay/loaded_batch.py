@@ -19,7 +19,7 @@ _ATEN = torch.ops.aten
 class _NotedCollate:
     """A loader's ``collate_fn`` that notes its results. Another process gets the original one."""
 
-    def __init__(self, collate: Callable[[Any], Any], note: Callable[[list[Tensor]], None]) -> None:
+    def __init__(self, collate: Callable[[Any], Any], note: Callable[[Any, int], None]) -> None:
         self._collate, self._note = collate, note
         self._thread = threading.get_ident()
         self.ended = False
@@ -27,8 +27,7 @@ class _NotedCollate:
     def __call__(self, samples: Any) -> Any:
         batch = self._collate(samples)
         if not self.ended and threading.get_ident() == self._thread and isinstance(samples, list):
-            tensors = tensors_in(dict(batch) if isinstance(batch, Mapping) else batch)
-            self._note([tensor for tensor in tensors if tensor.dim() and len(tensor) == len(samples)])
+            self._note(batch, len(samples))
         return batch
 
     def __reduce__(self) -> Any:
@@ -39,8 +38,14 @@ def _original(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return collate
 
 
-def note_batches(loader: Any, note: Callable[[list[Tensor]], None], undo: ExitStack) -> None:
-    """Call ``note`` with the tensors (b, ...) of each batch that this thread loads, until ``undo`` ends it.
+def rows_of(batch: Any, records: int) -> list[Tensor]:
+    """Return the tensors of a batch that have a row for each of its records."""
+    tensors = tensors_in(dict(batch) if isinstance(batch, Mapping) else batch)
+    return [tensor for tensor in tensors if tensor.dim() and len(tensor) == records]
+
+
+def note_batches(loader: Any, note: Callable[[Any, int], None], undo: ExitStack) -> None:
+    """Call ``note`` with each batch that this thread loads, and its number of records, until ``undo`` ends it.
 
     ``BatchMemoryManager`` loads its physical batches by the same function. Workers load in other processes: their
     batches are not noted.

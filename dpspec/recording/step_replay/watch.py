@@ -19,7 +19,7 @@ from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
-from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order
+from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
@@ -92,8 +92,8 @@ class ReplayedSteps:
             if self._trace is not None and not self._trace.active:
                 self._trace.start()
 
-        def loaded(batch: list[Tensor]) -> None:
-            guarded(lambda: self._try(lambda: self._load(batch)))
+        def loaded(batch: Any, records: int) -> None:
+            guarded(lambda: self._try(lambda: self._load(batch, records)))
             if self._steps and not self._segments and not self._compiles:
                 start()
 
@@ -146,16 +146,16 @@ class ReplayedSteps:
             return False
         return torch.is_grad_enabled() and self._model.training and not is_script_mode_active()
 
-    def _load(self, batch: list[Tensor]) -> None:
+    def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
         if self._segments or self._given_up or self._compiles or not self._steps:
             return
         self.stop()
-        if not batch or len(batch[0]) < 2 or is_script_mode_active():
+        if records < 2 or is_script_mode_active():
             return
         self._chosen = self._choose() if self._chosen is None else self._chosen
-        if self._chosen:
-            self._trace, self._loaded = StepTrace(), batch
+        if self._chosen and (tensors := rows_of(batch, records)):
+            self._trace, self._loaded = StepTrace(), tensors
             self._trace.paused, self._trace.ignores_reads = self._pauses > 0, True
 
     def _begin(self, arguments: Any) -> None:
