@@ -125,7 +125,7 @@ def measured(peer: str, kind: str, arguments: list[Any], grid: float) -> tuple[f
         EPSILONS[peer]("group", [1, 0.5, 1.0, 1, 0.1], 0.1)  # imports
         started = time.process_time()
         return EPSILONS[peer](kind, arguments, grid), time.process_time() - started
-    except NotImplementedError:
+    except (NotImplementedError, MemoryError):
         return None
 
 
