@@ -35,9 +35,10 @@ def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict
     return {check.test: check for check in checks if check.test in (SUM_MOVED, OTHERS_MOVED)}
 
 
+@pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "adaptive", "ghost"])
-def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, tmp_path: Path) -> None:
-    checks = replays(tmp_path / "run", clipping=clipping)
+def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, physical: int | None, tmp_path: Path) -> None:
+    checks = replays(tmp_path / "run", clipping=clipping, physical=physical)
     moved, others = checks[SUM_MOVED], checks[OTHERS_MOVED]
     assert 0.5 < (moved.measured or 0.0) <= 2.0 + 1e-6
     assert (moved.p_value, others.p_value, others.measured) == (1.0, 1.0, 0.0)
@@ -57,9 +58,53 @@ def test_labels_of_later_physical_batches_stay() -> None:
     assert [label is first for label in steps._labels(trace)] == [True]
 
 
+@pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
-def test_records_that_change_others_are_found_for_each_clipping(clipping: str, tmp_path: Path) -> None:
-    assert replays(tmp_path / "run", Centered, clipping=clipping)[OTHERS_MOVED].p_value == 0.0
+def test_records_that_change_others_are_found_for_each_clipping(
+    clipping: str, physical: int | None, tmp_path: Path
+) -> None:
+    checks = replays(tmp_path / "run", Centered, clipping=clipping, physical=physical)
+    assert checks[OTHERS_MOVED].p_value == 0.0
+
+
+class Tokens(Training):
+    """Records of tokens, padded with 0."""
+
+    centered = False
+
+    def build(self) -> Training:
+        super().build()
+        dataset: Any = self.loader.dataset
+        tokens = torch.randint(1, 40, (len(dataset), 9))
+        tokens[:, 7:] *= torch.randint(0, 2, (len(dataset), 1))
+        dataset.tensors = (tokens, dataset.tensors[1])
+        return self
+
+    def module(self) -> nn.Module:
+        class Mean(nn.Module):
+            def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+                return embedded.mean(1)
+
+        center = [self.center()] if self.centered else []
+        return nn.Sequential(nn.Embedding(40, 8), Mean(), *center, nn.Linear(8, 2))
+
+    def center(self) -> nn.Module:
+        return Centered().module()[1]
+
+
+class CenteredTokens(Tokens):
+    """The model subtracts the mean of the batch."""
+
+    centered = True
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_records_of_tokens_are_replaced_by_as_many_different_ones(clipping: str, tmp_path: Path) -> None:
+    checks = replays(tmp_path / "honest", Tokens, clipping=clipping)
+    assert 0.5 < (checks[SUM_MOVED].measured or 0.0) <= 2.0 + 1e-6
+    assert checks[OTHERS_MOVED].measured == 0.0
+    checks = replays(tmp_path / "centered", CenteredTokens, clipping=clipping)
+    assert checks[OTHERS_MOVED].p_value == 0.0
 
 
 class Reading(Training):

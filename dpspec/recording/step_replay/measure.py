@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
-from dpspec.recording.step_replay.trace import AbstainError, StepTrace
+from dpspec.recording.step_replay.trace import AbstainError, OtherCountError, StepTrace
 
-#: Maximum number of replacements of one step.
+#: Number of replacements of one step, without the one of tokens.
 MOST_REPLACEMENTS = 4
 
 #: Random vectors for the comparison of rows in any order, and the largest number of rows.
@@ -67,6 +67,7 @@ def measure(
     gradients: Sequence[Tensor] = (),
     randomness: random.Random | None = None,
     may_sort: bool = False,
+    skips_counts: bool = False,
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -79,13 +80,23 @@ def measure(
         gradients: The gradients of the loss at these outputs.
         randomness: Chooses the records; None for the system's randomness.
         may_sort: Whether the step may sort its records, for example by length: rows are then compared in any order.
+        skips_counts: Whether to skip records with which ``torch.unique`` returns another number of values, as in ghost
+            norms of embeddings.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
     """
     try:
         replacements, of_sum, of_outputs, of_gradients = _moves(
-            trace, batch, sums, clip_norm, outputs, gradients, randomness or random.SystemRandom(), may_sort
+            trace,
+            batch,
+            sums,
+            clip_norm,
+            outputs,
+            gradients,
+            randomness or random.SystemRandom(),
+            may_sort,
+            skips_counts,
         )
     except AbstainError as error:
         return StepReplay(abstained=str(error))
@@ -108,6 +119,7 @@ def _moves(
     gradients: Sequence[Tensor],
     randomness: random.Random,
     may_sort: bool,
+    skips_counts: bool,
 ) -> tuple[int, float, float, float]:
     """Return the number of replacements and the largest moves of sums, outputs and gradients."""
     if not batch or len(batch[0]) < 2:
@@ -123,9 +135,16 @@ def _moves(
         if not torch.equal(repeated, original):
             raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
     largest = [0.0, 0.0, 0.0]
-    chosen = _replacements(values, size, randomness)
-    for row, replaced in chosen:
-        moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
+    replayed, skipped = 0, ""
+    for row, replaced in _replacements(values, size, randomness):
+        try:
+            moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
+        except OtherCountError as error:
+            if not skips_counts:
+                raise
+            skipped = str(error)
+            continue
+        replayed += 1
         first, second = len(sums), len(sums) + len(outputs)
         squares = sum(
             float((new.double() - old.double()).square().sum()) for new, old in zip(moved[:first], same, strict=False)
@@ -138,8 +157,8 @@ def _moves(
                     change = min(change, _change_in_any_order(new, old))
                 largest[kind] = max(largest[kind], change)
     if not largest[0]:
-        raise AbstainError("no replaced record moves the sum")
-    return len(chosen), largest[0], largest[1], largest[2]
+        raise AbstainError(skipped or "no replaced record moves the sum")
+    return replayed, largest[0], largest[1], largest[2]
 
 
 def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
@@ -147,7 +166,9 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
 
     The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half
     of its length. Records without tokens are not cut, but scaled again, with the label that the first scaled one did
-    not have: one of the two labels is wrong and gives a large gradient.
+    not have: one of the two labels is wrong and gives a large gradient. Records with tokens are also replaced by
+    themselves with other tokens, as many different ones and as much padding: ghost norms of embeddings have their
+    number as a shape.
     """
     labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
     has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in batch)
@@ -172,7 +193,24 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
                 value[row, tensor.shape[1] // 2 :] = _padding(tensor)
             replaced.append(value)
         chosen.append((row, replaced))
+    if has_tokens:
+        row = randomness.randrange(size)
+        donor = _donor(labels, size, row, row, randomness)
+        chosen.append((row, [_renamed(tensor.detach(), row, donor) for tensor in batch]))
     return chosen
+
+
+def _renamed(tensor: Tensor, row: int, donor: int) -> Tensor:
+    """Give a row of tokens (b, length) the next larger tokens of its batch, except for padding, others the donor's."""
+    renamed = tensor.clone()
+    if tensor.is_floating_point() or tensor.dim() != 2:
+        renamed[row] = tensor[donor]
+        return renamed
+    tokens = tensor[tensor != _padding(tensor)].unique()  # type: ignore[no-untyped-call]
+    is_token = torch.isin(tensor[row], tokens)
+    following = torch.searchsorted(tokens, tensor[row][is_token]) + 1
+    renamed[row, is_token] = tokens[following % max(1, len(tokens))]
+    return renamed
 
 
 def _donor(labels: Sequence[Tensor], size: int, row: int, unlike: int, randomness: random.Random) -> int:

@@ -28,12 +28,19 @@ _ATEN = torch.ops.aten
 #: Operations that return a number of Python, on which the script's control flow may depend.
 _TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
 
+#: Operations that return different values, whose number depends on them.
+_UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
+
 #: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
 _UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 
 
 class AbstainError(Exception):
     """The step cannot be replayed; the message is the reason, and may follow "the step was not replayed:"."""
+
+
+class OtherCountError(AbstainError):
+    """The number of different values depends on the record."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +217,7 @@ class StepTrace(TorchDispatchMode):
 
         Raises:
             AbstainError: The step cannot be replayed, or another number of Python or shape results.
+            OtherCountError: ``torch.unique`` returns another number of values.
         """
         if self.failure:
             raise AbstainError(self.failure)
@@ -281,7 +289,8 @@ class Replay:
             raise AbstainError(f"{operation.function} returns another number of tensors")
         for old, new, shape, address in zip(executed, repeated, operation.shapes, operation.addresses, strict=True):
             if new.shape != shape:
-                raise AbstainError(f"the shape of a result of {operation.function} depends on the record")
+                error = OtherCountError if operation.function in _UNIQUE else AbstainError
+                raise error(f"the shape of a result of {operation.function} depends on the record")
             self._values[id(old)] = self._changed.get(id(old), new)
             if address:
                 self._storages[address] = new.untyped_storage()

@@ -167,8 +167,6 @@ class ReplayedSteps:
                 self.stop()
         if self._trace is not None:
             self._trace.ignores_reads = False
-            if self._segments and self._ghost:
-                self._trace.give_up("ghost clipping sums several passes")
             if self._segments:
                 self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
             else:
@@ -237,7 +235,12 @@ class ReplayedSteps:
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
         clip_norm = math.hypot(*limits) if isinstance(limits, list) else float(limits)
         measured = partial(
-            measure, sums=list(sums), clip_norm=clip_norm, outputs=self._outputs, gradients=self._gradients
+            measure,
+            sums=list(sums),
+            clip_norm=clip_norm,
+            outputs=self._outputs,
+            gradients=self._gradients,
+            skips_counts=self._ghost,
         )
         replay, reads = None, trace.reads
         if self._loaded:
