@@ -72,6 +72,8 @@ class Score:
         learns: Whether it learns from half of the canaries, whose inclusion bits it receives and which are not guessed.
         gradients: Whether it computes gradients of all canaries in one batch, and the movement of the model per unit of
             their sum. Rejected for optimizers with non-invertible updates and if the gradients exceed the memory.
+        streamed_above: Number of canaries above which it stores no gradients if all batches are full and clipping is
+            flat; None if it always stores them.
         models: Number of models it trains to score one run. Rejected with many runs unless 0.
         trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
@@ -82,6 +84,7 @@ class Score:
     schema: Schema = field(default_factory=_nothing)
     learns: bool = False
     gradients: bool = False
+    streamed_above: int | None = None
     models: int = 0
     trial_revision: int = 1
     revision_only: bool = False

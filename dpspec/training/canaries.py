@@ -218,6 +218,22 @@ def noise(request: Asked) -> Records:
     return Records(features, rng.integers(0, request.facts.classes, size=request.count).astype(y.dtype))
 
 
+def random_direction(request: Asked) -> Records:
+    """Records of ``length`` times the largest norm of the training records, with equally many of each label.
+
+    Hidden units with bounded activations saturate, except for a few that differ from canary to canary. So gradients
+    overlap little.
+    """
+    (x, y), rng, classes = training_rows(request), np.random.default_rng(request.seed), request.facts.classes
+    if classes < 2:
+        raise ValueError("canaries in random directions require at least two classes")
+    longest = float(np.sqrt((x.reshape(len(x), -1).astype(np.float64) ** 2).sum(1).max())) or 1.0
+    directions = rng.standard_normal((request.count, x[0].size))
+    directions *= float(request.options.get("length", 8.0)) * longest / np.linalg.norm(directions, axis=1)[:, None]
+    labels = rng.permutation(np.arange(request.count) % classes)
+    return Records(directions.reshape(request.count, *x.shape[1:]).astype(x.dtype), labels.astype(y.dtype))
+
+
 def duplicate(request: Asked) -> Records:
     (x, y), rng = training_rows(request), np.random.default_rng(request.seed)
     chosen = _some(request.count, len(x), rng)

@@ -287,6 +287,10 @@ def proxy_crafted_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
     return MOST_CRAFTED, "the greedy choice takes quadratic memory"
 
 
+def random_direction_limit(facts: Facts, options: FrozenMap) -> tuple[int, str] | None:
+    return (0, "texts have no directions") if facts.vocabulary is not None else None
+
+
 #: Canaries that are records, made by the functions of these names from training records.
 _RECORDS = {
     "mislabelled": "Training records with a wrong label",
@@ -294,12 +298,19 @@ _RECORDS = {
     "noise": "Uniform features between minimum and maximum, or uniform tokens, with a random label",
     "duplicate": "Unmodified training records",
     "least-variance": "Records along the directions of least variance with the least likely labels (ClipBKD)",
+    "random-direction": "Records of one length in random directions, equally many with each label",
     "proxy-crafted": "Records chosen greedily for distinct gradients in proxy models, for up to 5000 canaries",
 }
 _LIMITS = {
     "blank": "dpspec.training.providers:blank_limit",
     "least-variance": "dpspec.training.providers:least_variance_limit",
     "proxy-crafted": "dpspec.training.providers:proxy_crafted_limit",
+    "random-direction": "dpspec.training.providers:random_direction_limit",
+}
+_KEYS = {
+    "random-direction": block(
+        length=number("Norm of the records, in norms of the longest training record.", above=0, most=1e6, default=8.0)
+    )
 }
 _MAKERS = {"proxy-crafted": "dpspec.training.crafted_canaries:proxy_crafted"}
 
@@ -316,12 +327,16 @@ CANARIES = (
             summary=summary,
             space="input",
             reads_data=True,
+            schema=_KEYS.get(kind, block()),
             make=_MAKERS.get(kind, f"dpspec.training.canaries:{kind.replace('-', '_')}"),
             limit=_LIMITS.get(kind, ""),
         )
         for kind, summary in _RECORDS.items()
     ),
 )
+
+#: Maximum number of canaries whose gradients the score ``path`` stores, if their batches are full and clipping is flat.
+MOST_STORED = 4096
 
 #: Number of models that the score ``shadow`` trains; even.
 SHADOWS = 32
@@ -344,6 +359,7 @@ SCORES = (
         summary="Likelihood ratio of the final weights, assuming a straight path from the first model",
         score="dpspec.training.measure.scores:path",
         gradients=True,
+        streamed_above=MOST_STORED,
     ),
     Score(
         kind="shadow",

@@ -56,7 +56,7 @@ def converted_epsilons(
     phases: Sequence[tuple[Pair, int]], sizes: Sequence[int], delta: float, baseline: str
 ) -> list[float]:
     """Epsilon at ``delta`` of groups of each size; one record has its own epsilon, which the literal factor loses."""
-    profile = example_profile(phases)
+    profile = one_record_profile(phases)
     factor: Factor = "literal" if baseline == "vadhan-literal" else "sharp"
     return [group_epsilon(profile, size, delta, factor if size > 1 else "sharp") for size in sizes]
 
@@ -98,7 +98,7 @@ def group_epsilon(profile: Profile, k: int, delta: float, factor: Factor = "shar
     return k * epsilon_of_one
 
 
-def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
+def one_record_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
     """ln delta_1, the maximum of both directions, by the contour integral, or certified if that fails (few steps)."""
 
     @functools.cache

@@ -182,6 +182,12 @@ class Attack(kit.Options):
         """Whether the score of input canaries uses their gradients under the final model."""
         return self.by_final_model and self.scoring is not None and self.scoring.gradients
 
+    def stores_gradients(self, phases: Sequence[dps.Phase]) -> bool:
+        """Whether memory has to hold the gradients of all input canaries for their score."""
+        most = self.scoring.streamed_above if self.scoring is not None else None
+        plain = all(phase.sampling.is_full and phase.clipping_scheme == "flat" for phase in phases)
+        return self.takes_gradients and not (plain and most is not None and self.count > most)
+
     @property
     def trains(self) -> int:
         """Number of models that the score trains per run."""
@@ -442,7 +448,7 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
                 (most_canaries, f"memory holds the directions of all canaries in {facts.parameters} dimensions"),
             ]
     else:
-        in_memory = attack.white_box or attack.takes_gradients
+        in_memory = attack.white_box or attack.stores_gradients(spec.phases)
         most_canaries = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
         limits = [(most_canaries, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
     for limit, reason in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:

@@ -29,7 +29,7 @@ KINDS = (ONE, MANY, LADDER, RANKED, IN_TURN, ACCURACY, RUNS)
 
 def test_each_kind_is_read_by_its_own_test() -> None:
     assert evidence_tests.p_value(ONE, 1.0, 1e-5) == one_run.p_value(100, 60, 55, 1.0, 1e-5)
-    assert evidence_tests.p_value(MANY, 1.0, 1e-5) == thresholds.fixed_p_value(50, 60, 45, 5, 1.0, 1e-5)
+    assert evidence_tests.p_value(MANY, 1.0, 1e-5) == thresholds.fixed_curve_p_value(50, 60, 45, 5, [(1.0, 1e-5)])
     assert evidence_tests.p_value(LADDER, 1.0, 1e-5) == guess_counts.p_value(100, (20, 60), (20, 55), ((1.0, 1e-5),))
     assert evidence_tests.p_value(RANKED, 1.0, 1e-5) == thresholds.p_value(
         RANKED.statistics["outcomes"], ((1.0, 1e-5),)

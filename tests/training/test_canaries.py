@@ -157,11 +157,23 @@ def test_blank_records_differ_in_their_labels_and_noise_fills_the_range() -> Non
     assert min(np.bincount(noise.y)) > 80
 
 
+def test_records_in_random_directions_have_one_length_and_balanced_labels() -> None:
+    canaries = make("random-direction", 400, X, Y, 4, 0)
+    flat = canaries.x.reshape(400, 6).astype(np.float64)
+    lengths = np.linalg.norm(flat, axis=1)
+    assert lengths == pytest.approx(8.0 * np.linalg.norm(X.reshape(30, 6), axis=1).max(), rel=1e-5)
+    assert np.bincount(canaries.y).tolist() == [100] * 4
+    unit = flat / lengths[:, None]
+    assert np.abs(unit.T @ unit / 400 - np.eye(6) / 6).max() < 0.05  # no direction is preferred
+
+
 def test_what_cannot_be_made_is_said() -> None:
     with pytest.raises(ValueError, match="4 blank records at most"):
         make("blank", 5, X, Y, 4, 0)
     with pytest.raises(ValueError, match="two classes"):
         make("mislabelled", 5, X, Y, 1, 0)
+    with pytest.raises(ValueError, match="two classes"):
+        make("random-direction", 5, X, Y, 1, 0)
     with pytest.raises(ValueError, match="require training records"):
         make("noise", 5, X[:0], Y[:0], 4, 0)
     with pytest.raises(ValueError, match="at most 4096 features"):

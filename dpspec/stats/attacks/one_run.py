@@ -232,8 +232,9 @@ class _Search:
 def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> tuple[float, list[float]] | None:
     """The solution of (2) with the smallest z: z, and a_k / z for k = 1, ..., r; None on overflow.
 
-    ``start`` is a guess of 1 / z - 1. The recursion from above is convex and piecewise linear in it, so bracketed
-    Newton steps find the root. Far above v the starting point does not matter, and the recursion starts from a_v.
+    ``start`` is a guess of the complement ratio (1 - z) / z. The recursion from above is convex and piecewise linear in
+    it, so bracketed Newton steps find the root. Far above v the starting point does not matter, and the recursion
+    starts from a_v.
     """
     r, v = guesses, correct
     far = min(r, v + 40 + int(_FAR * math.sqrt(r)))
@@ -243,38 +244,41 @@ def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> tupl
         a.append(a[d] + (b[d + 1] - b[d]) / slopes[d])
     top = a[v]
 
-    def from_above(odds: float, weights: list[float] | None = None) -> tuple[float, float]:
+    def from_above(complement_ratio: float, a_from_above: list[float] | None = None) -> tuple[float, float]:
         """a_v and its derivative; B continues with its last slope."""
-        if far < r and far * top - (r - far) * b[v] >= odds:
+        if far < r and far * top - (r - far) * b[v] >= complement_ratio:
             first, x, rise = far, top, 0.0
         else:
-            first, x, rise = r, odds / r, 1.0 / r
-        if weights is not None:
-            weights.extend([x] * (r - first))
+            first, x, rise = r, complement_ratio / r, 1.0 / r
+        if a_from_above is not None:
+            a_from_above.extend([x] * (r - first))
         for d in range(first - 1, v - 1, -1):
-            if weights is not None:
-                weights.append(x)
+            if a_from_above is not None:
+                a_from_above.append(x)
             if x > 1e6 * top:
                 return math.inf, 1.0
             i = min(bisect_right(a, x), v)
             slope = slopes[i - 1]
-            x, rise = (odds + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d, (1.0 + (r - d) * slope * rise) / d
+            x, rise = (
+                (complement_ratio + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d,
+                (1.0 + (r - d) * slope * rise) / d,
+            )
         return x, rise
 
-    low, high, odds = 0.0, math.inf, start
+    low, high, complement_ratio = 0.0, math.inf, start
     for _ in range(60):
-        x, rise = from_above(odds)
-        low, high = (odds, high) if x <= top else (low, odds)
+        x, rise = from_above(complement_ratio)
+        low, high = (complement_ratio, high) if x <= top else (low, complement_ratio)
         if low > 0.0 and (high - low <= 1e-9 * low or 0.0 <= top - x <= 1e-9 * top):
             break
-        step = (odds + (top - x) / rise) * (1.0 - 1e-10) if math.isfinite(x) else math.inf
+        step = (complement_ratio + (top - x) / rise) * (1.0 - 1e-10) if math.isfinite(x) else math.inf
         if low < step < high:
-            odds = step
+            complement_ratio = step
         elif high < math.inf:
-            odds = math.sqrt(low * high) if low > 0.0 else 0.1 * high
+            complement_ratio = math.sqrt(low * high) if low > 0.0 else 0.1 * high
         else:
-            odds = 10.0 * low
-        if not 1e-300 < odds < 1e300:
+            complement_ratio = 10.0 * low
+        if not 1e-300 < complement_ratio < 1e300:
             return None
     if low == 0.0 or not math.isfinite(top):
         return None

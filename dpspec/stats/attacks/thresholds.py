@@ -20,22 +20,16 @@ from dpspec.stats.attacks import curve_lines
 _LEAST_LOG_RATE = -690.0
 
 
-def fixed_p_value(
-    present: int, absent: int, true_positives: int, false_positives: int, epsilon: float, delta: float
-) -> float:
-    """Smallest level at which the two Clopper-Pearson bounds exclude (epsilon, delta)-DP, from above.
-
-    This is the maximum over rates (tpr, fpr) that the null allows of
-    2 min(P[Bin(present, tpr) >= true_positives], P[Bin(absent, fpr) <= false_positives]). Along the edge of the null
-    the first rises with fpr and the second falls; bisection finds their crossing.
-    """
-    return fixed_curve_p_value(present, absent, true_positives, false_positives, [(epsilon, delta)])
-
-
 def fixed_curve_p_value(
     present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curve_lines.Point]
 ) -> float:
-    """The minimum over ``points``, without correction: one pair of bounds excludes any of them; 1 without points."""
+    """Smallest level at which the two Clopper-Pearson bounds exclude (epsilon, delta)-DP at some point, from above.
+
+    For one point this is the maximum over rates (tpr, fpr) that the null allows of
+    2 min(P[Bin(present, tpr) >= true_positives], P[Bin(absent, fpr) <= false_positives]). Along the edge of the null
+    the first rises with fpr and the second falls; bisection finds their crossing. The minimum over points needs no
+    correction: one pair of bounds excludes any of them. It is 1 without points.
+    """
     # P[Bin(absent, fpr) <= false_positives] is at least half of ``least`` at ``best_fpr``
     least, best_fpr = 1.0, binomial.upper(false_positives, absent, 0.5)
 

@@ -12,13 +12,14 @@ from dpspec.contract import LoadedData
 from dpspec.contract.attacks import Directions, Observed, Records
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.canaries import plant
-from dpspec.training.device import Array, derive, tensors
+from dpspec.training.device import Array, derive, generator, tensors
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.providers import SHADOWS
+from dpspec.training.measure.streamed_gradients import StreamedGradients, conjugate_gradients
+from dpspec.training.providers import MOST_STORED, SHADOWS
 
 
 class ProjectionObserver(Residuals):
@@ -104,7 +105,9 @@ class RecordScores(Residuals):
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
-        shift, strength, alone, failed = _signals(covariance, gram, mean, variance, (rows @ residual).double())
+        shift, strength, alone, failed = _shifts_and_strengths(
+            covariance, gram, mean, variance, (rows @ residual).double()
+        )
         strength = strength / alone
         # ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q)
         j, copies = self._counts, self._copies.unsqueeze(1)
@@ -138,7 +141,7 @@ class RecordScores(Residuals):
             yield clipper(phase.clip).rows(self.model.layout, chunk) / phase.clip_norm
 
 
-def _signals(
+def _shifts_and_strengths(
     covariance: Tensor, gram: Tensor, mean: Tensor, variance: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Shift and strength (m,) of each canary's signal in ``observed`` (m,), the latter yet to be divided by ``alone``.
@@ -167,8 +170,8 @@ def margins(model: nn.Module, state: Tensor, records: Records, *, device: str) -
     return log_odds
 
 
-#: Maximum number of points on the line at which gradients are computed.
-_POINTS = 8
+#: Maximum number of points on the line at which gradients are computed, and at which they are not stored.
+_POINTS, _STREAMED_POINTS = 8, 2
 
 #: Rounds of scoring, each with the posterior of the previous one.
 _ROUNDS = 4
@@ -189,6 +192,10 @@ class PathScores(RecordScores):
     its clipped gradient g_i on the line. Each canary is scored by its log-likelihood ratio, with the others as Gaussian
     with their posterior mean and variance. The response of real records to the noise is unknown, so their contribution
     is uncertain.
+
+    More than ``MOST_STORED`` canaries in full batches with flat clipping are scored without their matrix of gradients.
+    Every other inclusion bit is then uncertain as before the training, and signal strengths have their mean ratio to
+    the squared norms of the e_i.
     """
 
     def __call__(self, first: Tensor, last: Tensor) -> Tensor:
@@ -198,7 +205,8 @@ class PathScores(RecordScores):
         if not bool((first.isfinite() & last.isfinite()).all()):
             return scores
         schedule = list(self.schedule)
-        points = min(_POINTS, len(schedule))
+        streamed = StreamedGradients(self.model, *self._canaries) if self._streams() else None
+        points = min(_POINTS if streamed is None else _STREAMED_POINTS, len(schedule))
         effect: Tensor | None = None
         residual = (first - last) / self._scale(len(schedule))
         noise, drifts, sampled = 0.0, [], []
@@ -206,28 +214,63 @@ class PathScores(RecordScores):
             steps = schedule[k * len(schedule) // points : (k + 1) * len(schedule) // points]
             phase, q, weight = steps[0], steps[0].sampler.inclusion, len(steps)
             state = torch.lerp(first, last, (k + 0.5) / points)
-            rows = torch.cat(list(self._clipped(state, *self._canaries, phase))) * phase.clip_norm
-            effect = weight * q * rows if effect is None else effect + weight * q * rows
+            if streamed is None:
+                rows = torch.cat(list(self._clipped(state, *self._canaries, phase))) * phase.clip_norm
+                effect = weight * q * rows if effect is None else effect + weight * q * rows
+            else:
+                streamed.add(state, weight, phase.clip_norm)
             drift = weight * population(self.model, state, self.x, self.y, phase.clip).mean(phase.sampler)
             residual = residual - drift
             drifts.append(drift)
             noise += sum((step.noise_multiplier * step.clip_norm) ** 2 for step in steps)
             if q < 1.0:
                 sampled.append((state, phase, weight))
+        unsure_drifts, noise = _UNSURE * torch.stack(drifts), max(noise, 1e-6)
+        if streamed is not None:
+            return self._streamed_scores(streamed, residual, noise, unsure_drifts)
         assert effect is not None
         gram = (effect @ effect.T).double()
-        covariance = max(noise, 1e-6) * gram
+        covariance = noise * gram
         for state, phase, weight in sampled:
             covariance = covariance + weight * phase.clip_norm**2 * self._sampling(state, effect, phase)
-        unsure = _UNSURE * (torch.stack(drifts) @ effect.T).double()
+        unsure = (unsure_drifts @ effect.T).double()
         covariance = covariance + unsure.T @ unsure
         observed_effect = (effect @ residual).double()
         for _ in range(_ROUNDS):
             believed = torch.sigmoid(scores)
             mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
-            shift, strength, alone, _ = _signals(covariance, gram, mean, variance, observed_effect)
+            shift, strength, alone, _ = _shifts_and_strengths(covariance, gram, mean, variance, observed_effect)
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
+
+    def _streams(self) -> bool:
+        plain = all(phase.sampler.inclusion == 1.0 and clipper(phase.clip).is_flat for phase in self.schedule)
+        return plain and len(self._copies) > MOST_STORED
+
+    def _streamed_scores(
+        self, effects: StreamedGradients, residual: Tensor, noise: float, unsure_drifts: Tensor
+    ) -> Tensor:
+        """Log-likelihood ratios (m,), from the mean of e_i^T covariance^-1 e_i / |e_i|^2, estimated with random signs.
+
+        The estimate's relative standard deviation is at most about (2 / m)^(1/2).
+        """
+        mean, variance = 0.5 * self._copies, 0.25 * self._copies**2
+
+        def covariance(direction: Tensor) -> Tensor:
+            from_canaries = effects.transposed(variance.float() * effects.times(direction))
+            return noise * direction + from_canaries + unsure_drifts.T @ (unsure_drifts @ direction)
+
+        def by_canary(vector: Tensor) -> Tensor:
+            return effects.times(conjugate_gradients(covariance, vector)).double()
+
+        present = effects.norms > 0.0
+        signs = 2.0 * torch.randint(0, 2, mean.shape, generator=generator(0, "signs")).to(mean) - 1.0
+        signs = torch.where(present, signs / effects.norms.clamp_min(1e-300), 0.0)
+        ratio = signs @ by_canary(effects.transposed(signs.float())) / present.sum().clamp_min(1)
+        strength = ratio * effects.norms.square()
+        alone = (1.0 - variance * strength).clamp_min(1e-9)
+        shift = (by_canary(residual - effects.transposed(mean.float())) + strength * mean) / alone
+        return self._copies * shift - 0.5 * self._copies**2 * strength / alone
 
     def _scale(self, steps: int) -> float:
         """Movement of the model over all steps per unit of every step's sum."""

@@ -274,6 +274,7 @@ def observed(before: np.ndarray, after: np.ndarray, coins: np.ndarray | None = N
 
 
 SPEC = Path(__file__).parents[3] / "specs" / "attacks" / "planted-records.yaml"
+BLACK_BOX = SPEC.with_name("black-box-one-run.yaml")
 FINAL = "threat_model.access=final-model"
 CLAIM = "claims=[{id: eight, kind: approx-dp, epsilon: 30.0, delta: 1e-5, group_size: 8}]"
 
@@ -300,6 +301,25 @@ def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
         assert not {"attack-code"} & {a.name for a in shown.assumptions}
     assert found["shadow"] > found["loss"] + 0.05
     assert found["shadow"] > 0.65
+
+
+@pytest.mark.parametrize(
+    ("override", "most"),
+    [
+        ("audit.seed=1", None),
+        ("audit.canary.count=4096", 1789),
+        ("mechanism.sampling={scheme: poisson, rate: 0.5}", 1789),
+        ("mechanism.clipping={scheme: per-layer}", 1789),
+        ("threat_model.access=all-iterates", 1789),
+    ],
+    ids=["streamed", "few", "poisson", "per-layer", "all-iterates"],
+)
+def test_memory_limits_canaries_whose_gradients_are_stored(override: str, most: int | None) -> None:
+    catalog = load_catalog()
+    diagnostics = prepare(spec_at(BLACK_BOX, override), catalog).diagnostics
+    counts = [error.message for error in diagnostics if error.severity == "error" and error.path[-1] == "count"]
+    assert len(counts) == (most is not None)
+    assert all(f"count must be at most {most}" in message for message in counts)
 
 
 # --- many runs

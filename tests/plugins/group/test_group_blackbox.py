@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.accounting import Mixture, PrivacyLoss, gaussian
-from dpspec_group.black_box import Profile, converted_epsilons, example_profile, group_epsilon, log_delta, log_factor
+from dpspec_group.black_box import Profile, converted_epsilons, group_epsilon, log_delta, log_factor, one_record_profile
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
 # Epsilon and log10 of its delta for either factor; empty if every single-record epsilon up to 400 is too small.
@@ -23,7 +23,7 @@ SAMPLE = {("2.0", "2"), ("2.0", "12"), ("4.0", "7")}
 @functools.cache
 def profile_of(scheme: str, sigma: float) -> Profile:
     pair = Mixture.poisson(1, 0.01, sigma) if scheme == "poisson" else Mixture.fixed(1, 50_000, 500, sigma)
-    return example_profile([(pair, 2000)])
+    return one_record_profile([(pair, 2000)])
 
 
 def is_slow(row: dict[str, str]) -> bool:
@@ -151,4 +151,4 @@ def test_what_the_contour_refuses_the_certified_engine_answers() -> None:
     with pytest.raises(ArithmeticError):
         log_delta(phases, "present-first", 0.5)
     bound = PrivacyLoss(tuple(phases)).delta(0.5)
-    assert example_profile(phases)(0.5) == pytest.approx(math.log(bound.upper), abs=1e-3)
+    assert one_record_profile(phases)(0.5) == pytest.approx(math.log(bound.upper), abs=1e-3)
