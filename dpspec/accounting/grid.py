@@ -534,6 +534,10 @@ class Pair(ABC):
         """Lower and upper bound of ln delta(epsilon) of one step; None without a closed form (a grid is used then)."""
         return None
 
+    def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
+        """Upper bounds of ln E[e^(s loss)] of one step per s > 0 of ``tilts`` (n,); None if none is fast."""
+        return None
+
     @abstractmethod
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The step without outcomes of little mass.

@@ -53,6 +53,9 @@ POOR, _MARGIN = 1e-3, 40.0
 #: Outputs under this, in units of sigma, have no mass in float64.
 _FAR_LEFT = -39.0
 
+#: Of moments: minus ln of the error of a sum, the largest half width of the strip, the largest ln of an integrand.
+_SUM_ERROR, _STRIP, _HIGHEST_MOMENT = 40.0, 6.0, 200.0
+
 #: The loss piles up at ln P[c = 0] if the smallest loss is within this number of grid steps of it.
 _PILED = 64.0
 
@@ -134,6 +137,24 @@ class Mixture(Pair):
     def largest_loss(self, direction: Direction) -> float:
         """-ln P[c = 0] absent-first, up to rounding; infinite present-first."""
         return math.inf if direction == "present-first" else -self.ratio.log_zero * (1.0 + _ROUNDED)
+
+    def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
+        """E[e^(-s l(z))] under N(0, 1) as a sum over a grid: Theorem 60 of ``proofs/grids.md``, absent-first."""
+        highest = float(tilts.max()) * -self.ratio.log_zero
+        if direction == "present-first" or not highest <= _HIGHEST_MOMENT:
+            return None
+        largest_shift = float(self.ratio.shifts[-1])
+        strip = min(_STRIP, 0.5 * math.pi / largest_shift)
+        h = 2.0 * math.pi * strip / (0.5 * strip * strip + _SUM_ERROR + highest)
+        last = math.ceil(math.sqrt(2.0 * (_SUM_ERROR + highest)) / h) + 1
+        if last > POINTS:
+            return None
+        z = h * np.arange(-last, last + 1.0)
+        losses, _, noise = self.ratio.evaluate(z, noise=True)
+        exponents = -tilts[:, None] * (losses - noise) - 0.5 * np.square(z)
+        sums = np.exp(exponents).sum(axis=1) * (h / math.sqrt(2.0 * math.pi))
+        rounding = EPS * (256.0 + 2.0 * last + 8.0 * highest + 4.0 * largest_shift * h * last * tilts)
+        return np.asarray(np.log(sums) + rounding + 4.0 * math.exp(-_SUM_ERROR), dtype=np.float64)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedMixture:
         """The range of outputs outside which the first distribution has little mass; see ``Pair.truncate``.

@@ -37,12 +37,14 @@ from dpspec.accounting.numerics import (
 )
 from dpspec.accounting.profiles import (
     CLOSED,
+    MOMENT,
     ONE_STEP,
     TESTS,
     Cumulants,
     Question,
     SaddlePoint,
     gaussian_answer,
+    is_smaller,
     loss_extremes,
     one_step_answer,
 )
@@ -367,13 +369,18 @@ def solve(
         if exact is not None:
             answers[i] = exact.by(ONE_STEP)
             continue
+        largest = -math.inf  # an answer certainly below the other direction's does not count
+        if opposite_answer is not None:
+            is_narrow = opposite_answer.relative_width <= widths[i]
+            largest = opposite_answer.upper if is_narrow else opposite_answer.lower
+        if is_smaller(question, largest, phases, sides[0]):
+            answers[i] = Interval(0.0, largest).by(MOMENT)
+            continue
         open_indices.append(i)
         open_questions.append(question)
-        is_narrow = opposite_answer is not None and opposite_answer.relative_width <= widths[i]
-        # an answer certainly below the other direction's does not count
-        enough.append(
-            -math.inf if opposite_answer is None else opposite_answer.upper if is_narrow else opposite_answer.lower
-        )
+        enough.append(largest)
+    if not open_questions:
+        return answers
     items = _open(phases, sides, open_questions)
     pending = []
     widths_by_item: dict[int, float] = {}  # by the identity of the item

@@ -29,6 +29,12 @@ LARGEST = "largest loss"
 #: Method of an answer: the exact profile of the only step.
 ONE_STEP = "exact profile of one step"
 
+#: Method of an answer: a moment of the likelihood ratio shows that the other direction decides.
+MOMENT = "moment of the likelihood ratio"
+
+#: Tilts at which moments are computed, times the smallest one of any use.
+_MULTIPLES = np.array([1.02, 1.1, 1.2, 1.3, 1.45, 1.6, 1.8, 2.0, 2.5, 3.2])
+
 #: ln of a bound of delta, as a function of epsilon.
 LogProfile: TypeAlias = Callable[[float], float]
 
@@ -237,6 +243,28 @@ def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) 
     rounding = 4.0 * EPS * abs(question.value)
     lower = last_above(lambda epsilon: bounds(epsilon)[0], question.value + rounding, 2.0 * EPS)
     return Interval(lower, first_below(lambda epsilon: bounds(epsilon)[1], question.value - rounding, 2.0 * EPS))
+
+
+def is_smaller(question: Question, enough: float, phases: Sequence[tuple[Pair, int]], direction: Direction) -> bool:
+    """Whether moments show that an epsilon, or a delta, is at most ``enough``: Theorem 60 of ``proofs/grids.md``."""
+    if question.kind in TESTS or not 0.0 < enough < math.inf:
+        return False
+    epsilon, log_delta = question.value, math.log(enough)
+    if question.kind == "epsilon":
+        epsilon, log_delta = enough, question.value
+    if epsilon <= 0.0 or log_delta >= 0.0:
+        return False
+    tilts = -log_delta / epsilon * _MULTIPLES  # ln M is not negative, so smaller tilts show nothing
+    total = tilts * np.log(tilts) - (1.0 + tilts) * np.log1p(tilts) - tilts * epsilon
+    sizes = 1.0 + tilts * (epsilon + 4.0 + np.abs(np.log(tilts)))
+    for pair, steps in phases:
+        logs = pair.log_moments(tilts, direction)
+        if logs is None:
+            return False
+        total += steps * logs
+    return bool(
+        np.any(total + (16.0 + len(phases)) * EPS * (sizes + np.abs(total)) <= log_delta - 4.0 * EPS * abs(log_delta))
+    )
 
 
 def last_above(bound: LogProfile, log_delta: float, relative: float, limit: float = math.inf) -> float:

@@ -237,3 +237,32 @@ def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: f
 def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
     assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("k", "rate", "sigma", "tilt"),
+    [(1, 0.01, 1.0, 10.0), (1, 0.3, 0.15, 3.0), (1, 1e-4, 20.0, 2000.0), (5, 0.2, 0.8, 60.0), (2, 0.9, 3.0, 0.02)],
+    ids=["usual", "steep", "rare", "group", "frequent"],
+)
+def test_moments_are_bounds_by_quadrature(k: int, rate: float, sigma: float, tilt: float) -> None:
+    bounds = Mixture.poisson(k, rate, sigma).log_moments(np.array([tilt]), ABSENT)
+    assert bounds is not None
+    with mpmath.workdps(25):
+        q, s = mpmath.mpf(rate), mpmath.mpf(sigma)
+        weights = [mpmath.binomial(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
+
+        def integrand(z: mpmath.mpf) -> mpmath.mpf:
+            ratio = sum(w * mpmath.exp(j * z / s - (j / s) ** 2 / 2) for j, w in enumerate(weights))
+            return mpmath.npdf(z) * ratio ** -mpmath.mpf(tilt)
+
+        exact = mpmath.log(mpmath.quad(integrand, [-25 + 2 * i for i in range(26)]))
+    assert 0.0 <= float(bounds[0] - exact) <= 1e-10
+
+
+def test_a_moment_decides_the_smaller_direction() -> None:
+    step = PrivacyLoss.gaussian(1.0, rate=0.01, direction="present-first").compose(2000)
+    absent = PrivacyLoss(step.phases, ABSENT)
+    (larger,) = step.epsilons([1e-6], width=1e-3)
+    (smaller,) = absent.epsilons([1e-6], width=1e-3, other_direction=[larger])
+    assert smaller.method == "moment of the likelihood ratio"
+    assert absent.epsilon(1e-6).upper <= smaller.upper == larger.upper
