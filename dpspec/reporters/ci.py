@@ -51,8 +51,8 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
 
 
 def _warnings(audit: AuditResult) -> Iterator[_Problem]:
-    for sentence in large_deltas(audit):
-        yield _Problem("large-delta", "", "warning", audit.name, "large delta", sentence)
+    for claim, sentence in large_deltas(audit).items():
+        yield _Problem("large-delta", claim, "warning", audit.name, "large delta", sentence)
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
@@ -60,14 +60,13 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     result = for_readers(result, internal=internal)
     lines = []
     for audit in result.audits:
-        for problem in _problems(audit):
+        for problem in (*_problems(audit), *_warnings(audit)):
             position = audit.places.get(problem.claim)
             location = {"file": audit.source} if audit.source else {}
             if position is not None:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{problem.subject}: {problem.label}"
             lines.append(workflow_command(problem.level, problem.text, title=title, **location))
-        lines += [workflow_command(w.level, w.text, title=f"{w.subject}: {w.label}") for w in _warnings(audit)]
     kind = "notice" if result.exit_code is ExitCode.OK else "error"
     lines.append(workflow_command(kind, tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
@@ -124,8 +123,8 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     case = TestCase("conformance", name)
-    if sentences := list(large_deltas(audit)):
-        case.system_out = plain("\n".join(sentences))
+    if sentences := large_deltas(audit):
+        case.system_out = plain("\n".join(sentences.values()))
     if audit.conformance.status == "not-run":
         case.result = [Skipped(plain(audit.conformance.reason))]
     trials = []

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from dpspec.contract import Series
 from dpspec.contract.results import Result
 from dpspec.reporters import words
+from dpspec.reporters.limits import large_deltas
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
@@ -23,7 +24,7 @@ def render_json(result: Result, *, internal: bool = False) -> str:
 
 COLUMNS = (
     "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
-    "p_value", "conformance", "reason", "file", "line",
+    "p_value", "conformance", "reason", "file", "line", "caution",
 )  # fmt: skip
 
 #: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after a
@@ -38,6 +39,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for audit in result.audits:
+        cautions = large_deltas(audit)
         for verdict in audit.verdicts:
             position = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
             label = words.headline(audit, verdict)
@@ -46,6 +48,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
             row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
             row += ["" if number is None else repr(float(number)) for number in numbers]
             row += [audit.conformance.status, _text(verdict.reason), _text(position["file"]), str(position["line"])]
+            row.append(_text(cautions.get(verdict.claim, "")))
             writer.writerow(row)
     return out.getvalue()
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Diagnostic, Json, format_path
-from dpspec.errors import ExitCode
+from dpspec.errors import ExitCode, Span
+from dpspec.language.compose import OVERRIDES_FILE
 from dpspec.reporters.ci import junit, sarif, sarif_result, workflow_command
 from dpspec.reporters.words import count
 from dpspec.text import markdown, plain
@@ -28,6 +29,12 @@ class Failure:
         return f"no verdict (exit {self.exit_code:d}): {reason}"
 
 
+def _in_file(diagnostic: Diagnostic) -> Span | None:
+    """The span in a file; values of ``--set`` are in none."""
+    span = diagnostic.span
+    return None if span is None or span.file == OVERRIDES_FILE else span
+
+
 def _text(diagnostic: Diagnostic) -> str:
     return f"{diagnostic.message}; {diagnostic.help}" if diagnostic.help else diagnostic.message
 
@@ -40,7 +47,7 @@ def _place(diagnostic: Diagnostic) -> str:
 def _github(failure: Failure) -> str:
     lines = []
     for diagnostic in failure.diagnostics:
-        span, title = diagnostic.span, f"{diagnostic.severity}[{diagnostic.code}]"
+        span, title = _in_file(diagnostic), f"{diagnostic.severity}[{diagnostic.code}]"
         location = {} if span is None else {"file": span.file, "line": str(span.line), "col": str(span.column)}
         lines.append(workflow_command(diagnostic.severity, _text(diagnostic), title=title, **location))
     lines.append(workflow_command("error", failure.headline, title="dpspec"))
@@ -65,7 +72,7 @@ def _sarif(failure: Failure) -> str:
     results: list[Json] = []
     notifications: list[Json] = [{"level": "error", "message": {"text": plain(failure.headline)}}]
     for diagnostic in failure.diagnostics:
-        text, level, span = _text(diagnostic), diagnostic.severity, diagnostic.span
+        text, level, span = _text(diagnostic), diagnostic.severity, _in_file(diagnostic)
         if span is None:  # code scanning rejects a result without a location
             notifications.append({"level": level, "message": {"text": plain(text)}})
             continue

@@ -74,19 +74,20 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {name} hold only for datasets of at least {least} records."
     for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
         yield f"Some upper values of {name} hold only between neighbours of the kind {kind!r}."
-    yield from large_deltas(audit)
+    yield from large_deltas(audit).values()
 
 
-def large_deltas(audit: AuditResult) -> Iterator[str]:
-    """A sentence on each claim with delta >= 1 / n, for n records; a recorded run has a caution instead."""
+def large_deltas(audit: AuditResult) -> dict[str, str]:
+    """For each claim with delta >= 1 / n, for n records, a sentence; a recorded run has a caution instead."""
     records = audit.facts.records
-    for claim in audit.document.get("claims", ()) if audit.recording is None else ():
-        delta = claim.get("delta")
-        if isinstance(delta, int | float) and delta * records >= 1.0:
-            yield (
-                f"delta = {decimals.exact(delta)} of claim {claim['id']} of {audit.name} is not below 1 / {records} "
-                "records: publishing one random record would satisfy such a claim."
-            )
+    claims = audit.document.get("claims", ()) if audit.recording is None else ()
+    deltas = {claim["id"]: claim.get("delta") for claim in claims}
+    return {
+        claim: f"delta = {decimals.exact(delta)} of claim {claim} of {audit.name} is not below 1 / {records} records: "
+        "publishing one random record would satisfy such a claim."
+        for claim, delta in deltas.items()
+        if isinstance(delta, int | float) and delta * records >= 1.0
+    }
 
 
 def stored_trials(result: Result) -> Iterator[str]:

@@ -53,7 +53,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             cells = (verdict.claim, verdict.text, label, str(words.bounds(audit, verdict)), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
-        if facts := [*large_deltas(audit), *(f"{text}." for text in curves_of(audit))]:
+        if facts := [*large_deltas(audit).values(), *(f"{text}." for text in curves_of(audit))]:
             lines += [*(f"- {markdown(text)}" for text in facts), ""]
         lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
         lines += [f"| {name} | **{coverage}** | {markdown(text)} |" for name, (coverage, text) in blocks(audit).items()]
@@ -224,7 +224,7 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
             "privacy_unit_details": block("Unit of privacy"),
             **({"privacy_parameters": parameters} if verdict else {}),
             "privacy_parameters_details": ". ".join(
-                _plainly(text.removesuffix(".")) for text in (*stated, *large_deltas(audit), *curves_of(audit))
+                _plainly(text.removesuffix(".")) for text in (*stated, *large_deltas(audit).values(), *curves_of(audit))
             )
             + ".",
         },

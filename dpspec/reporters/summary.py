@@ -289,7 +289,11 @@ def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
             further = f"; and {len(named) - most} more" if len(named) > most else ""
             yield f"{label}: {'; '.join(named[:most])}{further}."
     if any(audit.planned_trials for audit in audits):
-        yield "Never release a model that this audit trained: its seed is known, and canaries are inserted."
+        yield (
+            "Never release a model that this audit trained: its seed is known, and canaries are inserted. "
+            "Proved claims cover a model of the same pipeline, trained without canaries and with a secret seed, if "
+            "its run conforms to the declaration."
+        )
     yield _ALWAYS
 
 

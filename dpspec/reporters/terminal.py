@@ -152,7 +152,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     if untrained:
         counted = f" for {words.count(len(untrained), 'audit')}" if several else ""
         page.item(f"No training code was run{counted}: results apply to the specification.")
-    deltas = [sentence for audit in result.audits for sentence in large_deltas(audit)]
+    deltas = [sentence for audit in result.audits for sentence in large_deltas(audit).values()]
     for sentence in (*deltas, *result.notes, *stored_trials(result)):
         page.item(sentence)
     page.blank()

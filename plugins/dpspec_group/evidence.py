@@ -30,7 +30,8 @@ from dpspec_group.scores import attack_delta, declared_distribution, many_run_de
 _GUESSES = dps.Assumption(
     name="guess-count",
     status="declared",
-    text="the spec fixes the number of guesses; claims, confidence and runs were chosen before the results were seen",
+    text="the spec fixes the number of canaries that the attack guesses about; claims, confidence and runs were chosen "
+    "before the results were seen",
 )
 
 _THRESHOLD = dps.Assumption(
@@ -57,7 +58,10 @@ _RUNS = dps.Assumption(
 )
 
 _GAUSSIAN = dps.Assumption(
-    name="gaussian-scores", status="unchecked", text="scores are Gaussian, and inserting a group only shifts their mean"
+    name="gaussian-scores",
+    status="unchecked",
+    text="the attack's scores, a number per canary, have a normal distribution, and inserting a group only shifts its "
+    "mean",
 )
 
 

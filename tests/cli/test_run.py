@@ -221,6 +221,13 @@ def test_the_last_line_names_what_failed(how, dpspec, counting):
     assert ("trials to train" in ended.err) is (how != "-q")
 
 
+def test_a_claim_of_set_is_annotated_in_the_spec(dpspec, counting):
+    claim = "claims=[{id: low, kind: pure-dp, epsilon: 0.3}]"
+    ended = dpspec("run", counting, "--bounds-only", "--set", claim, "-q", "--report", "github=-")
+    assert ended.code == 1
+    assert f"::error title=coin%2C claim low%3A open,file={counting}::" in ended.out
+
+
 def test_a_store_that_cannot_be_written_is_refused_before_training(dpspec, counting, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
     ended = dpspec("run", counting)

@@ -1,5 +1,6 @@
 """Reports of a command without a result: each is read back by a parser that did not write it."""
 
+import dataclasses
 import json
 from xml.etree import ElementTree as ET
 
@@ -19,6 +20,7 @@ LOCATED = Diagnostic(
 ELSEWHERE = Diagnostic(code="plugin-broken", message="a plugin | fails\n::error::x", path=("mechanism", "kind"))
 REMARK = Diagnostic(code="unused", message="not used", severity="warning", span=Span("specs/a b.yaml", 9, 1, 9, 2))
 INVALID = Failure(exit_code=ExitCode.INVALID_SPEC, message="invalid", diagnostics=(LOCATED, ELSEWHERE, REMARK))
+OVERRIDDEN = dataclasses.replace(LOCATED, span=Span("--set", 1, 1, 1, 6))
 USAGE = Failure(exit_code=ExitCode.USAGE, message="cannot use the store x: 100% full")
 
 
@@ -30,6 +32,15 @@ def test_github_annotates_the_line_and_ends_with_an_error() -> None:
     assert FORMATS["github"](USAGE).splitlines() == [
         "::error title=dpspec::no verdict (exit 2): cannot use the store x: 100%25 full"
     ]
+
+
+def test_a_value_of_set_has_no_place_in_a_file() -> None:
+    failure = dataclasses.replace(INVALID, diagnostics=(OVERRIDDEN,))
+    assert FORMATS["github"](failure).startswith("::error title=error[unknown-key]::unknown key 'clams'")
+    (run_,) = json.loads(FORMATS["sarif"](failure))["runs"]
+    assert run_["results"] == []
+    assert len(run_["invocations"][0]["toolExecutionNotifications"]) == 2
+    assert '<testcase name="--set:1:1"' in FORMATS["junit"](failure)
 
 
 def test_junit_has_an_error_for_each_diagnostic() -> None:

@@ -223,6 +223,7 @@ def test_assumptions_have_descriptions_and_names() -> None:
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
     assert "Never release a model that this audit trained" in text
+    assert "Proved claims cover a model of the same pipeline, trained without canaries" in text
     assert "Never release" not in " ".join(untested([audit(findings=(finding,), planned_trials=0)]))
 
 

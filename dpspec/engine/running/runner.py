@@ -25,6 +25,7 @@ from dpspec.engine.running.train import RunOptions, Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
+from dpspec.language.compose import OVERRIDES_FILE
 from dpspec.language.rewrite import best_of
 from dpspec.language.yaml_source import source_file
 from dpspec.registry.loader import describe
@@ -151,7 +152,9 @@ def assemble(
         spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
         spans[""] = spec.origin.get(())
         positions = {
-            name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None
+            name: {"file": s.file, "line": s.line, "column": s.column}
+            for name, s in spans.items()
+            if s is not None and s.file != OVERRIDES_FILE
         }
         audits.append(
             AuditResult(
