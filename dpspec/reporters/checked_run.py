@@ -15,6 +15,9 @@ from dpspec.text import joined
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.
 _MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
 
+#: Channels that nothing else than a missing end leaves open, or that it hides.
+_UNKNOWN_WITHOUT_END = ("model-state", "released-model")
+
 _STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
 
 
@@ -121,6 +124,12 @@ def _open(page: Page, recording: Recording, deviates: bool) -> None:
     if deviates or not doubted:
         return
     page.heading("OPEN")
+    if not recording.ended:
+        page.item(
+            f"The recording has no end after step {recording.steps}: the process was killed, failed or still runs. "
+            "Continue it from a checkpoint, with dpspec.record(..., resume=True), or record the training again."
+        )
+        doubted = [channel for channel in doubted if channel.name not in _UNKNOWN_WITHOUT_END]
     for channel in doubted[:_MOST_OPEN]:
         reason = channel.text.partition(": ")[2] or channel.text  # the part after the requirement
         page.item((channel.name, "bold"), f": {reason}")

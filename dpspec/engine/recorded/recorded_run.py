@@ -101,8 +101,11 @@ class OptionHistory:
                 continue
             groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
             times = f" (the first of {steps} such steps)" if steps > 1 else ""
-            advice = f"set it by a scheduler of torch or Opacus, or declare it by --public {option}"
-            yield f"{name}{groups} changed before step {step}{times}, and no known scheduler set it: {advice}"
+            advice = f"use one of torch or Opacus, or declare it by --public {option} if it reads no record"
+            yield (
+                f"{name}{groups} changed before step {step}{times}, and not by a scheduler whose values are fixed in "
+                f"advance: {advice}"
+            )
 
 
 def public_name(option: str) -> str:

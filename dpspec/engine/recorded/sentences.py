@@ -41,9 +41,8 @@ def confirmations(
     constants = joined([*_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, padding, class weights and loss of a record, and whether it is used (outliers, hard "
-        "examples), come from it alone: not from other records of its or earlier batches, or of the dataset"
-        f"{_not_replayed(run)}"
+        "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
+        f"its or earlier batches, or of the dataset{_not_replayed(run)}"
     )
     reduction = loss_reduction(run)
     if reduction is not None and reduction.status == "declared":
