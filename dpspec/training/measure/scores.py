@@ -205,7 +205,9 @@ class PathScores(RecordScores):
         if not bool((first.isfinite() & last.isfinite()).all()):
             return scores
         schedule = list(self.schedule)
-        streamed = StreamedGradients(self.model, *self._canaries) if self._streams() else None
+        plain = all(phase.sampler.inclusion == 1.0 and clipper(phase.clip).is_flat for phase in schedule)
+        few = len(self._copies) <= MOST_STORED
+        streamed = StreamedGradients(self.model, *self._canaries) if plain and not few else None
         points = min(_POINTS if streamed is None else _STREAMED_POINTS, len(schedule))
         effect: Tensor | None = None
         residual = (first - last) / self._scale(len(schedule))
@@ -242,10 +244,6 @@ class PathScores(RecordScores):
             shift, strength, alone, _ = _shifts_and_strengths(covariance, gram, mean, variance, observed_effect)
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
-
-    def _streams(self) -> bool:
-        plain = all(phase.sampler.inclusion == 1.0 and clipper(phase.clip).is_flat for phase in self.schedule)
-        return plain and len(self._copies) > MOST_STORED
 
     def _streamed_scores(
         self, effects: StreamedGradients, residual: Tensor, noise: float, unsure_drifts: Tensor
