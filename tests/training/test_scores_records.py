@@ -20,7 +20,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure import scores as final_scores
 from dpspec.training.measure.scores import PathScores, RecordScores, margins, right_answers
-from dpspec.training.measure.streamed_gradients import StreamedGradients, conjugate_gradients
+from dpspec.training.measure.streamed_gradients import StreamedGradients
 
 
 class Kept(RecordScores):
@@ -179,15 +179,6 @@ def test_streamed_products_are_those_of_the_matrix_of_clipped_gradients(make_job
     assert torch.allclose(streamed.transposed(weights).double(), rows.T @ weights.double(), atol=1e-3)
     assert (streamed.norms >= rows.norm(dim=1) - 1e-5).all()
     assert streamed.norms[7] == 0.0
-
-
-def test_conjugate_gradients_solve_linear_equations() -> None:
-    rng = np.random.default_rng(1)
-    factor = rng.normal(size=(30, 30))
-    matrix, right = torch.tensor(factor @ factor.T + 30.0 * np.eye(30)), torch.tensor(rng.normal(size=30))
-    solution = conjugate_gradients(lambda vector: matrix @ vector, right)
-    assert torch.allclose(solution, torch.linalg.solve(matrix, right), rtol=1e-3, atol=1e-6)
-    assert not conjugate_gradients(lambda vector: matrix @ vector, torch.zeros(30)).any()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])

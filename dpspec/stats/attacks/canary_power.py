@@ -13,6 +13,7 @@ MEASURED: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "duplicate": ((0.0, 0.0), (0.0, 0.26)),
     "least-variance": ((0.19, 0.24), (0.43, 0.49)),
     "proxy-crafted": ((0.19, 0.35), (0.33, 1.52)),
+    "random-direction": ((0.0, 0.07), (0.47, 0.56)),
     "gradients": ((0.07, 0.18), (0.47, 0.68)),
 }
 

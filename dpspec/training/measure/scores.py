@@ -105,10 +105,7 @@ class RecordScores(Residuals):
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
-        shift, strength, alone, failed = _shifts_and_strengths(
-            covariance, gram, mean, variance, (rows @ residual).double()
-        )
-        strength = strength / alone
+        shift, strength, failed = _shifts_and_strengths(covariance, gram, mean, variance, (rows @ residual).double())
         # ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q)
         j, copies = self._counts, self._copies.unsqueeze(1)
         log_choose = torch.lgamma(copies + 1) - torch.lgamma(j + 1) - torch.lgamma((copies - j).clamp_min(0) + 1)
@@ -143,10 +140,10 @@ class RecordScores(Residuals):
 
 def _shifts_and_strengths(
     covariance: Tensor, gram: Tensor, mean: Tensor, variance: Tensor, observed: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Shift and strength (m,) of each canary's signal in ``observed`` (m,), the latter yet to be divided by ``alone``.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shift and strength (m,) of each canary's signal in ``observed`` (m,), and whether they are invalid (``failed``).
 
-    ``covariance`` (m, m) is the covariance of noise and sampling. If ``failed``, no value is valid.
+    ``covariance`` (m, m) is the covariance of noise and sampling.
     """
     whole = covariance + (gram * variance) @ gram
     diagonal = whole.diagonal()
@@ -155,7 +152,7 @@ def _shifts_and_strengths(
     strength = (gram * signal).sum(0)
     # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
     alone = (1.0 - variance * strength).clamp_min(1e-9)
-    return (signal.T @ (observed - gram @ mean) + strength * mean) / alone, strength, alone, failed
+    return (signal.T @ (observed - gram @ mean) + strength * mean) / alone, strength / alone, failed
 
 
 def margins(model: nn.Module, state: Tensor, records: Records, *, device: str) -> Array:
@@ -205,7 +202,9 @@ class PathScores(RecordScores):
         if not bool((first.isfinite() & last.isfinite()).all()):
             return scores
         schedule = list(self.schedule)
-        streamed = StreamedGradients(self.model, *self._canaries) if self._streams() else None
+        plain = all(phase.sampler.inclusion == 1.0 and clipper(phase.clip).is_flat for phase in schedule)
+        few = len(self._copies) <= MOST_STORED
+        streamed = StreamedGradients(self.model, *self._canaries) if plain and not few else None
         points = min(_POINTS if streamed is None else _STREAMED_POINTS, len(schedule))
         effect: Tensor | None = None
         residual = (first - last) / self._scale(len(schedule))
@@ -239,13 +238,9 @@ class PathScores(RecordScores):
         for _ in range(_ROUNDS):
             believed = torch.sigmoid(scores)
             mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
-            shift, strength, alone, _ = _shifts_and_strengths(covariance, gram, mean, variance, observed_effect)
-            scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
+            shift, strength, _ = _shifts_and_strengths(covariance, gram, mean, variance, observed_effect)
+            scores = self._copies * shift - 0.5 * self._copies**2 * strength
         return scores
-
-    def _streams(self) -> bool:
-        plain = all(phase.sampler.inclusion == 1.0 and clipper(phase.clip).is_flat for phase in self.schedule)
-        return plain and len(self._copies) > MOST_STORED
 
     def _streamed_scores(
         self, effects: StreamedGradients, residual: Tensor, noise: float, unsure_drifts: Tensor
