@@ -44,7 +44,7 @@ _TERM = 128.0
 #: Terms of a running sum.
 _BLOCK = 1024
 
-#: Values of a spectrum that are raised to a power together.
+#: Values of a spectrum that are compared, or raised to a power, together.
 _SQUARED = 1 << 13
 
 #: Over this distance e^-x is below any rounding error.
@@ -135,10 +135,10 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
 
     Higher ones count as 0, and as an error. Also bounds on the error of an output, and on the errors' l2 norm.
     """
-    product = np.ones(length // 2 + 1, dtype=np.complex128)
+    product: npt.NDArray[np.complex128] | None = None
     noise, growth, count = np.zeros(2), 0.0, 0
     for part in tilted:
-        spectrum, error = _transform(part, length, len(product))
+        spectrum, error = _transform(part, length, length // 2 + 1 if product is None else len(product))
         error += part.rounding
         # no later factor exceeds 1, up to the charged rounding
         spectrum = _visible(spectrum, math.exp(-_FADED / part.steps))
@@ -151,7 +151,8 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
         noise += part.steps * error * slopes
         growth += part.steps * error
         count += part.steps
-        product = _visible(product[: len(power)] * power, math.exp(-_FADED))
+        product = _visible(power if product is None else product[: len(power)] * power, math.exp(-_FADED))
+    assert product is not None
     # the first value is the total of the tilted masses, 1 up to the charged rounding
     if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
         raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
@@ -184,8 +185,12 @@ def _transform(part: TiltedMeasure, length: int, band: int) -> tuple[npt.NDArray
 
 def _visible(spectrum: npt.NDArray[np.complex128], amplitude: float) -> npt.NDArray[np.complex128]:
     """The frequencies up to the last one whose modulus exceeds ``amplitude``; the first one's is about 1."""
-    is_visible = np.square(spectrum.real) + np.square(spectrum.imag) > amplitude * amplitude
-    return spectrum[: len(spectrum) - int(np.argmax(is_visible[::-1]))]
+    for end in range(len(spectrum), 0, -_SQUARED):  # in blocks that stay in a processor's cache
+        block = spectrum[max(0, end - _SQUARED) : end]
+        is_visible = np.square(block.real) + np.square(block.imag) > amplitude * amplitude
+        if is_visible.any():
+            return spectrum[: end - int(np.argmax(is_visible[::-1]))]
+    return spectrum
 
 
 def invert(product: npt.NDArray[np.complex128], noise: Floats, length: int) -> tuple[Floats, Floats]:

@@ -329,8 +329,8 @@ def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> t
 #: ln of the tilts searched.
 _TILTS = (math.log(1e-9), math.log(1e9))
 
-#: Halvings of that range before the search follows the slope.
-_HALVINGS = 6
+#: Halvings of that range before the search follows the slope, and the distance of a close ln of a tilt.
+_HALVINGS, _CLOSE = 6, 0.1
 
 #: Tilts per table from which several saddle points are interpolated, and the number of tables.
 _LADDER, _LADDERS = 40, 2
@@ -386,11 +386,12 @@ class Cumulants:
         log_delta: float | None = None,
         log_level: float | None = None,
         log_power: float | None = None,
+        near: float | None = None,
     ) -> SaddlePoint:
         """The saddle point of an epsilon, a delta (at epsilon >= 0), or of a test that its line decides.
 
         The line is delta plus level times e^epsilon; the level is -d delta / d epsilon over e^epsilon, the power
-        delta (1 + tilt).
+        delta (1 + tilt). ``near``: a tilt that may be close.
         """
 
         def excess(log_tilt: float) -> float:
@@ -408,8 +409,10 @@ class Cumulants:
             assert log_power is not None
             return log_power - point.log_delta - math.log1p(point.tilt)
 
-        low, high = _TILTS
-        for _ in range(_HALVINGS):
+        low, high = (math.log(near) - _CLOSE, math.log(near) + _CLOSE) if near is not None else _TILTS
+        if near is not None and not excess(low) < 0.0 <= excess(high):
+            near, (low, high) = None, _TILTS
+        for _ in range(_HALVINGS if near is None else 0):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)

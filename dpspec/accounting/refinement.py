@@ -7,6 +7,7 @@ earlier ones: a finer width of the same questions can only give an interval insi
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -234,9 +235,10 @@ class GridRefinement:
 
     def _centre(self, epsilon: float) -> None:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
-        self._saddle = self._cumulants[0].find(epsilon=epsilon)
+        near = self.items[0].saddle.tilt
+        self._saddle = self._cumulants[0].find(epsilon=epsilon, near=near)
         for cumulants in self._cumulants[1:]:
-            candidate = cumulants.find(epsilon=epsilon)
+            candidate = cumulants.find(epsilon=epsilon, near=near)
             self._saddle = candidate if candidate.log_delta > self._saddle.log_delta else self._saddle
 
     def _needs(self, width: float) -> tuple[float, float]:
@@ -392,15 +394,21 @@ def _read(
     if item.enough > 0.0 and above(item.enough) >= 0.0:
         return Interval(0.0, item.enough)
     low, high, last = 0.0, math.inf, len(grid) - 1
-    for i in range(last, -1, -1):
-        if below(grid[i]) >= 0.0:
-            low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
-            break
-    for i in range(last + 1):
-        if above(grid[i]) >= 0.0:
-            under = grid[max(0, i - 1)]
-            high = crossing(above, grid[i], under, within=within * under)[0]
-            break
+    i = bisect_left(grid, saddle.epsilon, 0, last)  # both ends are mostly next to the estimate
+    while i < last and below(grid[i]) >= 0.0:
+        i += 1
+    while i >= 0 and below(grid[i]) < 0.0:
+        i -= 1
+    if i >= 0:
+        low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
+    i = max(i, 0)
+    while i > 0 and above(grid[i]) >= 0.0:
+        i -= 1
+    while i <= last and above(grid[i]) < 0.0:
+        i += 1
+    if i <= last:
+        under = grid[max(0, i - 1)]
+        high = crossing(above, grid[i], under, within=within * under)[0]
     if low > high:
         raise ContradictionError(f"a lower end of epsilon, {low:.6g}, and an upper end, {high:.6g}, exclude each other")
     return Interval(low, high)

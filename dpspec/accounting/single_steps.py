@@ -87,18 +87,24 @@ class SingleSteps:
         self._phases, self._sides = phases, sides
         self._steps = sum(steps for _, steps in phases)
         largest = sorted(phases, key=lambda phase: phase[0].dominating_effect * math.sqrt(phase[1]), reverse=True)
-        self._closed = [phase for phase in largest[:_LOWER] if _closed_form(phase[0], 0.0, sides[0]) is not None]
+        self._profiles: dict[tuple[object, Direction, float], tuple[float, float]] = {}
+        self._closed = [phase for phase in largest[:_LOWER] if self._has_closed_form(phase[0])]
         self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
         self.log_upper = functools.cache(self._log_upper)
         self.log_lower = functools.cache(self._log_lower)
-        self._profiles: dict[tuple[object, Direction, float], tuple[float, float]] = {}
+
+    def _has_closed_form(self, pair: Pair) -> bool:
+        bounds = _closed_form(pair, 0.0, self._sides[0])
+        if bounds is not None:
+            self._profiles[pair.key, self._sides[0], 0.0] = bounds
+        return bounds is not None
 
     def _log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta(``epsilon``)."""
         if len(self._phases) > _UPPER:
             return 0.0
         largest = -math.inf
-        for side in self._sides:
+        for side in self._sides[:1] if epsilon == 0.0 else self._sides:  # the total variation has no direction
             deltas = [(self._profile(pair, epsilon / self._steps, side)[1], steps) for pair, steps in self._phases]
             bound = _log_any(deltas) + _ROUNDING
             if self._draws is not None:
@@ -163,7 +169,9 @@ class SingleSteps:
         for side in self._sides:
             for pair, _ in self._closed:
                 if isinstance(pair, Mixture) and len(pair.ratio.shifts) <= _TOGETHER:
-                    epsilons = sorted(averages | thresholds)
+                    largest = pair.largest_loss(side)
+                    close = {share * largest for share in _SHARES if thresholds and 0.0 < share * largest < math.inf}
+                    epsilons = sorted(averages | thresholds | close)
                     bounds = pair.all_log_delta_bounds(epsilons, side)
                     self._profiles.update(zip(((pair.key, side, epsilon) for epsilon in epsilons), bounds, strict=True))
 
