@@ -265,12 +265,6 @@ def _untrained(audit: AuditResult) -> bool:
     return not audit.planned_trials and audit.recording is None
 
 
-def _is_recorded(audit: AuditResult) -> bool:
-    """Whether the audit is of a recorded schedule that no spec declares."""
-    mechanism = audit.document.get("mechanism")
-    return audit.recording is not None and isinstance(mechanism, Mapping) and mechanism.get("kind") == "recorded"
-
-
 def untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
@@ -311,9 +305,10 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
     for term in ("System", "Owner", "Contact"):
         if document.get(term.lower()):
             yield term, shortened(str(document[term.lower()]), _LONGEST)
-    yield "Mechanism", _block(document.get("mechanism"), "kind")
-    if _is_recorded(audit):  # the document's other numbers are defaults that no one declared
-        yield "Recorded training", audit.recording.ran if audit.recording is not None else ""
+    mechanism = document.get("mechanism")
+    yield "Mechanism", _block(mechanism, "kind")
+    if audit.recording is not None and isinstance(mechanism, Mapping) and mechanism.get("kind") == "recorded":
+        yield "Recorded training", audit.recording.ran  # other numbers of the document are defaults
         yield "Adversary", adversary(document)
         return
     sizes = [words.count(facts.records, "record")]

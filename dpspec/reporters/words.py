@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
-from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
+from dpspec.contract.results import AccountantReport, AuditResult, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
@@ -624,16 +624,13 @@ def declared(recording: Recording) -> str:
 
 def recording_notes(recording: Recording) -> list[str]:
     unknown = [f"not recognized: {note}" for note in recording.unrecognized]
-    rules = [rule_note(rule) for rule in recording.rules]
+    rules = [
+        f"{rule.name}: {rule.text} {rule.why} {rule.fix}{f' Accepted: {rule.accepted}.' if rule.accepted else ''}"
+        for rule in recording.rules
+    ]
     return [*rules, *recording.cautions, *recording.advice, *unknown]
 
 
 def cautioned(audit: AuditResult) -> list[str]:
     """The names of the rules that fired and that the user does not accept."""
     return [] if audit.recording is None else [rule.name for rule in audit.recording.rules if not rule.accepted]
-
-
-def rule_note(rule: FiredRule) -> str:
-    """``guessable-seed: observation. Reason. Fix.``, and the reason if the user accepts it."""
-    accepted = f" Accepted: {rule.accepted}." if rule.accepted else ""
-    return f"{rule.name}: {rule.text} {rule.why} {rule.fix}{accepted}"

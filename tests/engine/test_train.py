@@ -115,6 +115,7 @@ def test_a_killed_worker_costs_nothing_but_time(load: Any, tmp_path: Path, folde
     )
 
 
+@pytest.mark.ci
 def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "always-kill-2").touch()
     events: list[Event] = []
@@ -127,14 +128,18 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, 
     assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
 
 
-def test_unreadable_data_is_reported_alike_by_all_executors(load: Any, tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [pytest.param(None, id="here"), pytest.param(PAIR, id="workers", marks=pytest.mark.ci)]
+)
+def test_unreadable_data_is_reported_alike_by_all_executors(
+    options: RunOptions | None, load: Any, tmp_path: Path, folder: Path
+) -> None:
     (folder / "fail-1").touch()
-    for options in (None, PAIR):
-        with pytest.raises(SpecError) as caught:
-            audited(load(), tmp_path / f"store-{options}", options)
-        (diagnostic,) = caught.value.diagnostics
-        assert (diagnostic.code, diagnostic.message) == ("data-unreadable", "its rows are gone")
-        assert diagnostic.span is not None
+    with pytest.raises(SpecError) as caught:
+        audited(load(), tmp_path / "store", options)
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.message) == ("data-unreadable", "its rows are gone")
+    assert diagnostic.span is not None
 
 
 @pytest.mark.ci

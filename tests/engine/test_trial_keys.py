@@ -4,7 +4,9 @@ import dataclasses
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from site import addsitedir
 from typing import Any
@@ -191,8 +193,17 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     folder = tmp_path / "importable"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", owners_in_folders_of_tests)
     yield folder
     forget_code()
+
+
+def owners_in_folders_of_tests() -> Mapping[str, list[str]]:
+    """The owners of packages, without a scan of all installed distributions for each digest."""
+    paths = [path for path in sys.path if Path(path).name != "site-packages"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "distributions", partial(importlib.metadata.distributions, path=paths))
+        return packages_distributions()
 
 
 def forget_code() -> None:
