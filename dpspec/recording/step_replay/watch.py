@@ -178,8 +178,8 @@ class ReplayedSteps:
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
-        if is_script_mode_active(self._calls):
-            self.abstained = "a mode of torch is active in the forward pass, such as a default device"
+        if is_script_mode_active():
+            self.abstained = "a mode of torch is active in the forward pass"
             return
         if not inputs or len(inputs[0]) < 2:
             return
