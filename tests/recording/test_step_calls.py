@@ -11,7 +11,7 @@ import torch
 from support.checked_runs import CheckedRun, checked
 from support.opacus_training import Training
 from support.public_mistakes.parts import OwnLoop, norms_of
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -122,24 +122,66 @@ def test_calls_that_do_not_return_are_tried_three_times() -> None:
 
 
 class InDevice(Training):
-    """A device of the script is active in the forward pass only, or from the backward pass to the end of the step."""
+    """A device of the script begins before the trace and ends in it, and begins in it and ends after the sum."""
 
     def step(self, x: Any, y: Any) -> None:
         self.private.zero_grad()
         with torch.device("cpu"):
             loss = self.criterion(self.model(x), y)
-        assert not self.script_modes()
+        assert self.devices() == self.defaults
         with torch.device("cpu"):
             loss.backward()
             self.private.step()
-        assert not self.script_modes()
+        assert self.devices() == self.defaults
 
-    def script_modes(self) -> list[Any]:
-        return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    defaults = 0
+
+    def devices(self) -> int:
+        return sum(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
-def test_modes_of_the_script_end_where_it_ends_them(tmp_path: Path) -> None:
-    InDevice(workers=1).run(tmp_path / "run")  # a batch of this process is traced before
+class WithDefaultDevice(InDevice):
+    """The default device is set anew in each step."""
+
+    defaults = 1
+
+    def step(self, x: Any, y: Any) -> None:
+        torch.set_default_device("cpu")
+        super().step(x, y)
+        torch.set_default_device("cpu")
+
+
+class Center(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class CenteredInDevice(InDevice):
+    """The model subtracts the mean of the batch."""
+
+    def module(self) -> nn.Module:
+        return nn.Sequential(Center(), super().module())
+
+
+@pytest.mark.parametrize("workers", [0, 1])  # a batch of this process is traced before the device begins
+@pytest.mark.parametrize("kind", [InDevice, WithDefaultDevice])
+def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], workers: int, tmp_path: Path) -> None:
+    try:
+        parameters = kind(workers=workers).run(tmp_path / "run")
+        randomness = torch.get_rng_state()
+        others = kind(workers=workers).run()
+        assert _get_current_function_mode_stack() == [] or kind.defaults
+    finally:
+        torch.set_default_device(None)
+    assert _get_current_function_mode_stack() == []
+    assert torch.equal(randomness, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(parameters, others, strict=True))
     run = checked(tmp_path / "run", epsilon=100.0)
     assert run.status == ("proved", "no-deviation-found")
-    assert "a mode of torch is active" in run.assumption("unmixed-batches").text
+    assert run.run.end.replay_failure == ""
+    assert run.run.end.replays[1] >= 2.0
+
+
+def test_mixed_records_are_found_in_a_device_of_the_script(tmp_path: Path) -> None:
+    CenteredInDevice().run(tmp_path / "run")
+    assert checked(tmp_path / "run", epsilon=100.0).status == ("open", "deviates")

@@ -304,7 +304,7 @@ def test_faulty_steps_are_found(name: str) -> None:
 
 def test_a_number_of_python_that_depends_on_the_record_abstains() -> None:
     replay = microbatch_step(lambda norm: min(1.0, CLIP / norm.item()))
-    assert replay.abstained == "a number of Python depends on the record, for example by .item()"
+    assert replay.abstained.startswith("a number of Python depends on the record, for example by .item()")
     assert not replay.is_large
     assert not replay.mixes_records
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 #: Replays at most for new calls: for each, and in a training.
@@ -44,7 +45,7 @@ class StepCalls(TorchFunctionMode):
 
     def start(self) -> None:
         """Begin to note calls."""
-        self.__enter__()  # type: ignore[no-untyped-call]
+        enter(self)
         self.active = True
 
     def stop(self) -> None:
@@ -81,21 +82,32 @@ def _option(value: Any) -> Any:
     return (type(value), value == 0) if isinstance(value, int | float) else type(value)
 
 
-def is_script_mode_active(calls: StepCalls | None = None) -> bool:
-    """Whether a mode of torch is active, such as ``torch.device``: its end would end a mode of the recorder.
+def is_script_mode_active() -> bool:
+    """Whether a mode of the script is active, except for devices: a replay would call it."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    is_foreign = any(not isinstance(mode, DeviceContext | StepCalls) for mode in modes)
+    return is_foreign or _get_current_dispatch_mode() is not None
 
-    calls: a mode of the recorder, which may be active.
+
+def enter(mode: TorchFunctionMode) -> None:
+    """Begin a mode below the modes of the script: the end of ``with torch.device(...)`` ends the topmost mode.
+
+    A default device must stay the lowest one. Torch has set it by ``__enter__``, which keeps the device from before.
     """
-    return _get_current_dispatch_mode() is not None or _get_current_function_mode() not in (None, calls)  # type: ignore[no-untyped-call]
+    modes = _pop_modes()
+    modes.insert(bool(modes) and hasattr(modes[0], "old_device"), mode)
+    for active in modes:
+        _push_mode(active)  # type: ignore[no-untyped-call]
 
 
 def leave(mode: TorchFunctionMode) -> None:
-    """End a mode, wherever it is in the stack: modes of the script above it stay."""
-    above = []
-    while (top := _get_current_function_mode()) is not None:  # type: ignore[no-untyped-call]
-        _pop_mode()  # type: ignore[no-untyped-call]
-        if top is mode:
-            break
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)  # type: ignore[no-untyped-call]
+    """End a mode, wherever it is in the stack: modes of the script stay."""
+    for active in _pop_modes():
+        if active is not mode:
+            _push_mode(active)  # type: ignore[no-untyped-call]
+
+
+def _pop_modes() -> list[TorchFunctionMode]:
+    """Remove all modes of this thread, and return them from the lowest on."""
+    count = len(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+    return [_pop_mode() for _ in range(count)][::-1]  # type: ignore[no-untyped-call]

@@ -76,7 +76,7 @@ class ReplayedLoop:
             self._trace.paused = self._pauses > 0
 
     def begin(self) -> None:
-        """A step begins: trace it if it is chosen. A mode of the script could end before the trace, so none may run."""
+        """A step begins: trace it if it is chosen, unless a mode of the script would see its replay."""
         self._steps += 1
         training = time.monotonic() - self._started
         traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)

@@ -87,7 +87,7 @@ def measure(
         The result; ``abstained`` says why if the step could not be replayed.
     """
     try:
-        replacements, of_sum, of_outputs, of_gradients = _moves(
+        result = _largest_moves(
             trace,
             batch,
             sums,
@@ -102,15 +102,12 @@ def measure(
         return StepReplay(abstained=str(error))
     except Exception as error:
         return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
-    result = StepReplay(
-        replacements=replacements, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients
-    )
     if trace.reads and not (result.is_large or result.mixes_records):  # the number may carry the record
         return StepReplay(abstained=trace.reads)
     return result
 
 
-def _moves(
+def _largest_moves(
     trace: StepTrace,
     batch: Sequence[Tensor],
     sums: Sequence[Tensor],
@@ -120,7 +117,7 @@ def _moves(
     randomness: random.Random,
     may_sort: bool,
     skips_counts: bool,
-) -> tuple[int, float, float, float]:
+) -> StepReplay:
     """Return the number of replacements and the largest moves of sums, outputs and gradients."""
     if not batch or len(batch[0]) < 2:
         raise AbstainError("its batch has fewer than two records")
@@ -130,10 +127,8 @@ def _moves(
     same = trace.replay(list(zip(batch, (value.clone() for value in values), strict=True)), targets)
     if not all(trace.produces(tensor) for tensor in sums):
         raise AbstainError("the sum is not a result of the operations that the replay saw")
-    executed = [tensor.detach() for tensor in targets]
-    for repeated, original in zip(same[: len(sums)], executed, strict=False):
-        if not torch.equal(repeated, original):
-            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+    if not all(torch.equal(repeated, total.detach()) for repeated, total in zip(same, sums, strict=False)):
+        raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
     largest = [0.0, 0.0, 0.0]
     replayed, skipped = 0, ""
     for row, replaced in _replacements(values, size, randomness):
@@ -158,7 +153,8 @@ def _moves(
                 largest[kind] = max(largest[kind], change)
     if not largest[0]:
         raise AbstainError(skipped or "no replaced record moves the sum")
-    return replayed, largest[0], largest[1], largest[2]
+    of_sum, of_outputs, of_gradients = largest
+    return StepReplay(replacements=replayed, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients)
 
 
 def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:

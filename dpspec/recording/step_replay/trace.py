@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpspec.recording.step_replay.calls import leave
+from dpspec.recording.step_replay.calls import enter, leave
 
 #: Maximum number of operations of a step, and maximum size in bytes of their results.
 MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
@@ -33,6 +33,9 @@ _UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
 
 #: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
 _UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+
+#: No replay can tell whether a number of Python is only logged: the script may branch on it.
+_ADVICE = "read numbers for logs after the step"
 
 
 class AbstainError(Exception):
@@ -79,7 +82,7 @@ class _UnseenReads(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _UNSEEN_READS:
-            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}()")
+            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}")
         return func(*args, **(kwargs or {}))
 
 
@@ -109,7 +112,7 @@ class StepTrace(TorchDispatchMode):
 
     def start(self) -> None:
         """Begin to note operations."""
-        self._reads.__enter__()  # type: ignore[no-untyped-call]
+        enter(self._reads)
         self.__enter__()  # type: ignore[no-untyped-call]
         self.active = True
 
@@ -121,7 +124,7 @@ class StepTrace(TorchDispatchMode):
             if _get_current_dispatch_mode() is self:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             else:
-                self._fail("the step began inside another call, such as a checkpoint")
+                self.give_up("the step began inside another call, such as a checkpoint")
             leave(self._reads)
 
     def __torch_dispatch__(
@@ -134,7 +137,7 @@ class StepTrace(TorchDispatchMode):
             states = _generator_states(func, args, named)
             self._note_writes(func, args, named)
         except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
+            self.give_up(f"{type(error).__name__}: {error}")
             return func(*args, **named)
         results = func(*args, **named)
         try:
@@ -147,7 +150,7 @@ class StepTrace(TorchDispatchMode):
                 results, argument_addresses, new=not any(isinstance(item, torch.UntypedStorage) for item in args)
             )
         except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
+            self.give_up(f"{type(error).__name__}: {error}")
         return results
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -176,9 +179,9 @@ class StepTrace(TorchDispatchMode):
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > MOST_BYTES:
-            self._fail(f"its operations need more than {MOST_BYTES >> 20} MiB")
+            self.give_up(f"its operations need more than {MOST_BYTES >> 20} MiB")
         elif len(self.operations) > MOST_OPERATIONS:
-            self._fail(f"it has more than {MOST_OPERATIONS} operations")
+            self.give_up(f"it has more than {MOST_OPERATIONS} operations")
 
     def _fail_unless_paused(self, reason: str) -> None:
         if self.paused or self.failure:
@@ -186,13 +189,10 @@ class StepTrace(TorchDispatchMode):
         if self.ignores_reads:
             self.reads = self.reads or reason
         else:
-            self._fail(reason)
+            self.give_up(reason)
 
     def give_up(self, reason: str) -> None:
         """Abstain from the replay of this step."""
-        self._fail(reason)
-
-    def _fail(self, reason: str) -> None:
         self.failure = reason[:200]
         self.operations, self.before = [], {}
 
@@ -279,7 +279,7 @@ class Replay:
             for generator, state in saved:
                 generator.set_state(state)
         if operation.function in _TO_PYTHON and not _same(results, operation.results):
-            self.reads = "a number of Python depends on the record, for example by .item()"
+            self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
             if not operation.ignores_reads:
                 raise AbstainError(self.reads)
             if isinstance(results, float) and round(operation.results, 6) != operation.results:  # no usual constant

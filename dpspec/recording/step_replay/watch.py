@@ -178,8 +178,8 @@ class ReplayedSteps:
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
-        if is_script_mode_active(self._calls):
-            self.abstained = "a mode of torch is active in the forward pass, such as a default device"
+        if is_script_mode_active():
+            self.abstained = "a mode of torch is active in the forward pass"
             return
         if not inputs or len(inputs[0]) < 2:
             return
@@ -216,15 +216,14 @@ class ReplayedSteps:
             if self._trace is not None and not self._labels_end:
                 self._labels_end = len(self._trace.operations)
 
-    @property
-    def traces(self) -> bool:
-        """Whether the current step is traced."""
-        return self._trace is not None
-
-    def before_noise(self, sums: Sequence[Tensor]) -> None:
+    def before_noise(self, sums: Sequence[Tensor | None]) -> None:
         """The clipped sum of the step is complete. The noted operations are those that autocast called."""
-        with torch.autocast(sums[0].device.type if sums else "cpu", enabled=False):
-            self._try(lambda: self._measure(sums))
+        if self._trace is None:
+            self._calls.stop()
+            return
+        complete = [total for total in sums if total is not None]
+        with torch.autocast(complete[0].device.type if complete else "cpu", enabled=False):
+            self._try(lambda: self._measure(complete))
 
     def _measure(self, sums: Sequence[Tensor]) -> None:
         trace = self._trace
@@ -277,11 +276,6 @@ class ReplayedSteps:
         self._removed = max(self._removed, effect.sum_moved)
         self._sizes += 1
         self._unsized = -1
-
-    def end_calls(self) -> None:
-        """The gradients of the step are complete."""
-        if self._trace is None:
-            self._calls.stop()
 
     def after_step(self) -> None:
         """The next step begins."""

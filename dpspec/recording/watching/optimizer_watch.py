@@ -258,10 +258,7 @@ class OpacusWatch:
         self.sums.compare()
         self.sums.forget()
         if self.replays is not None:
-            self.replays.end_calls()
-        if self.replays is not None and self.replays.traces:
-            sums = summed_gradients(self._optimizer, self._parameters)
-            self.replays.before_noise([total for total in sums if total is not None])
+            self.replays.before_noise(summed_gradients(self._optimizer, self._parameters))
         if self._entering is not None:
             norms = self._entering(float(self._optimizer.max_grad_norm))
             self.step.rows += len(norms)
