@@ -386,12 +386,12 @@ class Cumulants:
         log_delta: float | None = None,
         log_level: float | None = None,
         log_power: float | None = None,
-        near: float | None = None,
+        initial_tilt: float | None = None,
     ) -> SaddlePoint:
         """The saddle point of an epsilon, a delta (at epsilon >= 0), or of a test that its line decides.
 
         The line is delta plus level times e^epsilon; the level is -d delta / d epsilon over e^epsilon, the power
-        delta (1 + tilt). ``near``: a tilt that may be close.
+        delta (1 + tilt). ``initial_tilt``: one that may be close.
         """
 
         def excess(log_tilt: float) -> float:
@@ -409,10 +409,12 @@ class Cumulants:
             assert log_power is not None
             return log_power - point.log_delta - math.log1p(point.tilt)
 
-        low, high = (math.log(near) - _CLOSE, math.log(near) + _CLOSE) if near is not None else _TILTS
-        if near is not None and not excess(low) < 0.0 <= excess(high):
-            near, (low, high) = None, _TILTS
-        for _ in range(_HALVINGS if near is None else 0):
+        low, high = (
+            (math.log(initial_tilt) - _CLOSE, math.log(initial_tilt) + _CLOSE) if initial_tilt is not None else _TILTS
+        )
+        if initial_tilt is not None and not excess(low) < 0.0 <= excess(high):
+            initial_tilt, (low, high) = None, _TILTS
+        for _ in range(_HALVINGS if initial_tilt is None else 0):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)

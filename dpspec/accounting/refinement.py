@@ -235,10 +235,10 @@ class GridRefinement:
 
     def _centre(self, epsilon: float) -> None:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
-        near = self.items[0].saddle.tilt
-        self._saddle = self._cumulants[0].find(epsilon=epsilon, near=near)
+        initial_tilt = self.items[0].saddle.tilt
+        self._saddle = self._cumulants[0].find(epsilon=epsilon, initial_tilt=initial_tilt)
         for cumulants in self._cumulants[1:]:
-            candidate = cumulants.find(epsilon=epsilon, near=near)
+            candidate = cumulants.find(epsilon=epsilon, initial_tilt=initial_tilt)
             self._saddle = candidate if candidate.log_delta > self._saddle.log_delta else self._saddle
 
     def _needs(self, width: float) -> tuple[float, float]:

@@ -76,6 +76,9 @@ _LARGE, _CLOSE = 20.0, 0.01
 #: Numbers of draws count as visible below this ln of a probability.
 _RARE = -760.0
 
+#: ln of the chances of few draws that a test of a sum omits.
+_MISSED = np.array([-20.0, -40.0, -80.0, -200.0])
+
 #: The largest number of steps whose draws are counted, and the smallest effect of a draw.
 _DRAWS, _STEEP = 4096, 8.0
 
@@ -123,7 +126,26 @@ class SingleSteps:
                 best = max(best, self._profile(pair, epsilon, side)[0])
             for excess, log_power in self._tests(epsilon, side):
                 best = max(best, log_difference(log_power, excess))
+            best = max(best, self._log_sum_test(epsilon, side))
         return best
+
+    def _log_sum_test(self, epsilon: float, side: Direction) -> float:
+        """ln of a lower bound of delta(``epsilon``) from the sum of all outputs, by part 5 of Theorem 21."""
+        pair, steps = self._phases[0]
+        if len(self._phases) > 1 or not isinstance(pair, Mixture) or len(pair.ratio.shifts) != 2:
+            return -math.inf
+        zero, shift = pair.ratio.shifts.tolist()
+        draws = steps * math.exp(float(pair.log_probabilities[1])) * (1.0 - _ROUNDING)
+        if zero > 0.0 or not -2.0 * _MISSED[0] < draws < math.inf:
+            return -math.inf
+        effects = shift * draws / math.sqrt(steps) * (1.0 - np.sqrt(-2.0 * _MISSED / draws))
+        if not 0.0 < effects[0] <= _STEEP:
+            return -math.inf
+        log_rests, used = np.log1p(-np.exp(_MISSED)), np.maximum(effects, 0.0)
+        if side == "present-first":
+            return float(np.max(gaussian.log_delta_bounds(epsilon - log_rests, used)[0] + log_rests)) - _ROUNDING
+        lows = gaussian.log_delta_bounds(epsilon + log_rests, used)[0] - _ROUNDING
+        return max(map(log_difference, lows.tolist(), (epsilon + _MISSED + _ROUNDING).tolist()))
 
     def _tests(self, epsilon: float, side: Direction) -> Iterator[tuple[float, float]]:
         """Tests for losses above ``epsilon``: upper bounds of ln(level) + epsilon, and lower bounds of ln(power)."""

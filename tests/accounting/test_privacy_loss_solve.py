@@ -23,6 +23,7 @@ from dpspec.accounting import (
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.privacy_loss import solve
 from dpspec.accounting.profiles import Question
+from dpspec.accounting.single_steps import SingleSteps
 
 # --- Outcomes between the nodes of a finer grid: if they match a coarser grid, its interval is used too.
 
@@ -192,3 +193,26 @@ def test_a_direction_beyond_grids_is_bounded_by_its_single_steps() -> None:
     one, other, both = (PrivacyLoss(phases, side).epsilon(1e-12, width=1e-2) for side in _SIDES)
     assert other.upper < one.lower < one.upper
     assert (both.lower, both.upper) == (one.lower, one.upper)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_test_of_the_sum_is_a_lower_bound(direction: Direction) -> None:
+    """Oracle: the best threshold for the sum of the outputs, over all numbers of draws."""
+    rate, sigma, steps, epsilon = 0.3, 20.0, 4000, 0.3
+    draws = np.arange(steps + 1)
+    chances, shifts = binom.pmf(draws, steps, rate), draws / (sigma * math.sqrt(steps))
+    best = -1.0
+    for threshold in np.linspace(-4.0, 8.0, 241):
+        with_group, without = (chances @ np.exp(log_ndtr(shifts - threshold)), math.exp(log_ndtr(-threshold)))
+        if direction == "absent-first":
+            with_group, without = 1.0 - without, 1.0 - with_group
+        best = max(best, with_group - math.exp(epsilon) * without)
+    step = Mixture.poisson(1, rate, sigma)
+    low = math.exp(SingleSteps([(step, steps)], [direction]).log_lower(epsilon))
+    assert 0.5 * best < low <= best * (1.0 + 1e-3)
+    assert low <= PrivacyLoss.of(step, direction).compose(steps).delta(epsilon).upper
+
+
+def test_weak_steps_by_the_billion_are_known_to_three_percent() -> None:
+    epsilon = PrivacyLoss.gaussian(1e4, rate=1e-3).compose(10**9).epsilon(1e-6)
+    assert 0.00959 <= epsilon.lower <= 0.00968 <= epsilon.upper <= 0.0098
