@@ -124,9 +124,9 @@ def run(name: str, schedule: Schedule) -> CheckedRun:
             opacus_run(path, LOSSES[name], acts)
         else:
             own_run(path, SUMS[name], acts)
-        found = checked(path, epsilon=100.0)
-        found.run  # noqa: B018 (read before the folder is removed)
-        return found
+        result = checked(path, epsilon=100.0)
+        result.run  # noqa: B018 (read before the folder is removed)
+        return result
 
 
 def row(name: str, runs: int) -> str:
