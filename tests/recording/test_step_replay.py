@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from copy import deepcopy
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.replayed_steps import (
     mlp,
     norms,
     opacus_step,
+    opacus_trace,
     own_step,
 )
 from torch import Tensor, nn
@@ -300,6 +302,14 @@ def test_faulty_steps_are_found(name: str) -> None:
     replay = FAULTY[name]()
     assert replay.abstained == ""
     assert replay.is_large or replay.mixes_records, replay
+
+
+def test_mining_is_found_in_a_step_that_may_sort_its_records() -> None:
+    """A record that enters the hardest ones replaces another: the set of gradients is as after a sort."""
+    batch = features()
+    trace, sums, outputs, gradients = opacus_trace(mlp(), hard_mining, batch)
+    rows = {"outputs": outputs, "gradients": gradients}
+    assert measure(trace, batch, sums, CLIP, **rows, randomness=random.Random(3), may_sort=True).mixes_records
 
 
 def test_a_number_of_python_that_depends_on_the_record_abstains() -> None:
