@@ -1,5 +1,6 @@
 """Ghost clipping: honest runs are proved, and each other way to form the sum is found."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support.checked_runs import CheckedRun, check_run
 from support.opacus_training import Training, two_passes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.engine.recorded import checks
@@ -139,8 +141,9 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     assert checks.SUM_MOVED in found.rejected
 
 
-def test_norms_that_no_replay_tests_are_asked(tmp_path: Path) -> None:
-    """Opacus' norm of an embedding has a shape that depends on the records, which no replay follows."""
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"])
+def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None:
+    """Opacus' norm of an embedding has a shape that depends on the records."""
 
     def prepare(training: Training) -> None:
         words, table = torch.randint(0, 9, (300, 5)), nn.Embedding(9, 4, padding_idx=0)
@@ -149,9 +152,15 @@ def test_norms_that_no_replay_tests_are_asked(tmp_path: Path) -> None:
         loader = DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30)
         training.make_private(model, optimizer, loader, "ghost", max_grad_norm=0.05)
 
-    found = recorded(tmp_path / "run", prepare=prepare)
-    assert (found.fine, found.run.end.replays[1]) == (True, 0)
-    assert any("each trained weight is used once" in line for line in found.audit.recording.confirm)
+    def script(training: Training) -> None:
+        with mode():
+            training.train()
+
+    found = recorded(tmp_path / "run", script, prepare=prepare)
+    is_replayed = mode is contextlib.nullcontext
+    assert (found.fine, found.run.end.replays[1] > 0) == (True, is_replayed)
+    asked = any("each trained weight is used once" in line for line in found.audit.recording.confirm)
+    assert asked is not is_replayed
 
 
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
