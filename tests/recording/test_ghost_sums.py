@@ -141,7 +141,9 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     assert checks.SUM_MOVED in found.rejected
 
 
-@pytest.mark.parametrize("mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"])
+@pytest.mark.parametrize(
+    "mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"]
+)
 def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None:
     """Opacus' norm of an embedding has a shape that depends on the records."""
 
