@@ -18,6 +18,9 @@ _MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
 #: Channels that nothing else than a missing end leaves open, or that it hides.
 _UNKNOWN_WITHOUT_END = ("model-state", "released-model")
 
+#: Words of a channel if the recorder gave up before the training ended.
+_STOPPED = "the recorder stopped after step"
+
 _STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
 
 
@@ -124,7 +127,8 @@ def _open(page: Page, recording: Recording, deviates: bool) -> None:
     if deviates or not doubted:
         return
     page.heading("OPEN")
-    if not recording.ended:
+    stopped = any(_STOPPED in channel.text for channel in doubted)  # it states the reason
+    if not recording.ended and not stopped:
         page.item(
             f"The recording has no end after step {recording.steps}: the process was killed, failed or still runs. "
             "Continue it from a checkpoint, with dpspec.record(..., resume=True), or record the training again."

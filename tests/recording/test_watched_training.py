@@ -3,6 +3,7 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,15 @@ def test_several_rows_of_a_record_are_counted_as_such(tmp_path: Path) -> None:
     (excess,) = (one for one in checked(tmp_path / "run").checks if one.test.startswith("clipped norms in excess"))
     assert excess.measured is not None
     assert excess.measured > 0
+
+
+def test_a_killed_training_is_open_for_one_reason(tmp_path: Path) -> None:
+    training = Training(epochs=1).build()
+    with training.recorder(tmp_path / "run"):
+        training.train()
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    found = checked(tmp_path / "killed")
+    assert found.verdict == "open"
+    page = " ".join(run_page(found, 200).split())
+    assert "the process was killed, failed or still runs. Continue it from a checkpoint" in page
+    assert "attributes of modules" not in page
