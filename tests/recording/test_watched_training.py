@@ -1,9 +1,9 @@
 """A recording never ends the training: what it cannot observe is a warning, and a reason in its folder."""
 
 import contextlib
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
-import shutil
 from pathlib import Path
 from typing import Any
 
