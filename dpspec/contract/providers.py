@@ -255,6 +255,12 @@ class Observer:
     def released(self, step: int, state: torch.Tensor) -> None:
         """Model (parameters,) after ``step`` updates, in ``parameters()`` order (``iterates``)."""
 
+    def counted(self, step: int, clip_norm: float, count: float, noise: float) -> None:
+        """The step's clip norm, the noisy count that chooses the next one, and the noise in the count (``parts``).
+
+        Adaptive clipping only, before the step's other reports. Clip norms and counts are released.
+        """
+
     def sampled(self, step: int, indices: torch.Tensor) -> None:
         """Records in the step's batch, including canaries (``sampling-log``)."""
 

@@ -125,6 +125,8 @@ def _rates(runs: Runs, error: float) -> tuple[tuple[Interval, ...], tuple[str, .
             return (), (f"rate ({phase.sampling.scheme} batches are not Poisson samples)",)
         if phase.noise != "gaussian" or phase.noiseless:
             return (), ("noise (a phase has no Gaussian noise)",)
+        if phase.clipping_scheme == "adaptive":
+            return (), ("noise of the counts (adaptive clipping)",)
         drawn = sum(log.batches[number].total for log in logs)
         chances = sum(log.records * log.batches[number].steps for log in logs)
         if not chances or drawn > chances:

@@ -103,7 +103,9 @@ def native_constants(spec: Spec) -> Assumption:
     fixed = "add-remove" not in (spec.threat_model.adjacency, *map(attrgetter("adjacency"), spec.claims))
     counted, unit = False, "records"
     for phase in spec.phases:
-        if "sampling" in phase and phase.get("reduction", spec.training.get("reduction", "mean")) == "mean":
+        divided = phase.get("reduction", spec.training.get("reduction", "mean")) == "mean"
+        # The count of adaptive clipping is divided by the expected batch size, too.
+        if "sampling" in phase and (divided or phase.clipping_scheme == "adaptive"):
             # The last batch of a shuffled epoch is smaller: the mean size depends on the number of records.
             counted = counted or phase.sampling.batch_size is None or phase.sampling.is_shuffled
             unit = "users" if phase.sampling.of_users else unit

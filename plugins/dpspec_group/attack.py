@@ -21,6 +21,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import Observed, Records
 from dpspec.stats.conformance.evidence import RunEvidence, joined, write_run
+from dpspec.training.adaptive_clipping import largest_clip_norm
 from dpspec.training.canaries import CanaryGroups, Intermittent, plant
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.contributions import Sample
@@ -96,7 +97,9 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
         )
         other_logs = RunLogs(twin_job)  # only its noise is compared with the run's
         evidence["internal"] = {
-            "accuracy": kit.canary_free_accuracy(replace(twin_job, observers=(other_logs.noise,)), context)
+            "accuracy": kit.canary_free_accuracy(
+                replace(twin_job, observers=(other_logs.counts, other_logs.noise)), context
+            )
         }
     ran = run.watched.evidence(other_logs, run.sizes, run.coins)
     if run.number == 0 and "iterates" in context.facts.capabilities:
@@ -113,7 +116,7 @@ def _gradients(
 ) -> Planted:
     initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
     directions = context.attack.directions(len(sizes), context.seed(index, "directions"))
-    longest = max(phase.clip_norm for phase in phases)
+    longest = max(map(largest_clip_norm, phases))
     canaries = CanaryGroups(
         directions,
         torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes * coins)),
@@ -139,7 +142,11 @@ def _gradients(
         if attack.white_box:
             assert isinstance(watcher, ProjectionObserver)
             projections = scores.replace_non_finite(watcher.projections.numpy())
-            return scores.stepwise_scores(phases, attack, present, sizes, projections)
+            scored = phases
+            if attack.score_counts:
+                scored = scores.counted_phases(phases, attack, len(job.x))
+                projections = scores.with_counts(phases, scored, projections, watcher.counts.numpy())
+            return scores.stepwise_scores(scored, attack, present, sizes, projections)
         moved = directions.project((initial - flat_model.flatten(job.model)).to(context.device)).cpu().numpy()
         divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])

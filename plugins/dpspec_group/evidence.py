@@ -144,9 +144,10 @@ def _if_independent(
     except independent_scores.NoBoundError as error:
         return str(error)
     method = f"{lower.method}, {bound.guesses} guesses, if scores of a run are independent"
-    if not theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+    phases = theory.accounted(spec)
+    if not theory.uncovered(phases, [spec.threat_model.adjacency]):
         direction = spec.threat_model.direction
-        (proved,) = theory.group_epsilons(spec.phases, size, records, [chosen.delta], direction)
+        (proved,) = theory.group_epsilons(phases, size, records, [chosen.delta], direction)
         method += f"; at most {proved.upper:.4g} is certified at this delta"
     independent = replace(_INDEPENDENT, level=independent_scores.LEVEL, detectable=bound.detectable)
     return replace(
@@ -315,7 +316,7 @@ def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[d
                 continue
             for evidence in results:
                 if isinstance(evidence, dps.Evidence):
-                    yield from contradiction(evidence, _declared_curve(spec.phases, size, records), size)
+                    yield from contradiction(evidence, _declared_curve(theory.accounted(spec), size, records), size)
 
 
 @lru_cache(maxsize=64)

@@ -10,9 +10,18 @@ from typing import Any, Self
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
+from dpspec.contract.fragments import (
+    CLIP_NORM,
+    LEAST_CLIP_NORM,
+    MOST_CLIP_NORM,
+    NOISE_MULTIPLIER,
+    SAMPLING,
+    SHARD_RUNS,
+    string,
+)
 from dpspec.kit import scores_elsewhere
 from dpspec.sampling import scheme_of
+from dpspec.training.adaptive_clipping import AdaptiveClipping
 from dpspec.training.providers import updates_invertible
 from dpspec_group.theory import drawn
 
@@ -27,9 +36,9 @@ _LOOKS = 16
 
 CLIPPING: dict[str, dps.Json] = kit.block(
     "Choice of clip norms. flat (default): clip_norm at each step. per-layer: each of L tensors of parameters is "
-    "clipped to clip_norm / sqrt(L), with the bounds of flat. adaptive: clip_norm at the first step, then by a noisy "
-    "count of unclipped records, divided by a public number (Andrew et al. 2021). The clip norms are released. "
-    "noise_multiplier is the noise on the sum of gradients alone; bounds charge the count too.",
+    "clipped to clip_norm / sqrt(L), with the bounds of flat. adaptive: clip_norm at the first step of a phase, then "
+    "by a noisy count of unclipped records, divided by the expected batch size (Andrew et al. 2021). Clip norms and "
+    "counts are released. noise_multiplier is the noise on the sum of gradients alone; bounds charge the count too.",
     ["scheme"],
     scheme=kit.choice("flat, per-layer or adaptive.", "flat", "per-layer", "adaptive"),
     count_std=kit.number(
@@ -37,6 +46,22 @@ CLIPPING: dict[str, dps.Json] = kit.block(
     ),
     centered=kit.flag(
         "Whether an unclipped record adds 1/2 and a clipped one -1/2, instead of 1 and 0; default true (adaptive).",
+    ),
+    target_unclipped_quantile=kit.number(
+        "Share of unclipped records that the clip norm approaches; default 0.5, the median of the norms (adaptive).",
+        least=0,
+        most=1,
+    ),
+    clipbound_learning_rate=kit.number(
+        "Learning rate of the logarithm of the clip norm; default 0.2, and 0 keeps the clip norm (adaptive).",
+        least=0,
+        most=100,
+    ),
+    min_clipbound=kit.number(
+        "Lower limit of the clip norm; default clip_norm / 100 (adaptive).", least=LEAST_CLIP_NORM, most=MOST_CLIP_NORM
+    ),
+    max_clipbound=kit.number(
+        "Upper limit of the clip norm; default 100 clip_norm (adaptive).", least=LEAST_CLIP_NORM, most=MOST_CLIP_NORM
     ),
 )
 
@@ -76,6 +101,10 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "and tests whether two runs add the same noise. Without it the audit trains once less, measures no accuracy, "
         "and refuses claims about it."
     ),
+    score_counts=kit.flag(
+        "Whether scores of gradient canaries also use the noisy counts of adaptive clipping, in which a drawn canary "
+        "adds -1/2. Default: false. Only many runs with one group size and centered counts gain from it."
+    ),
     shard_runs=SHARD_RUNS,
     stop=kit.choice(
         "End of many runs. planned (default): after all runs. e-value: once every privacy claim is proved or refuted, "
@@ -111,6 +140,7 @@ class Attack(kit.Options):
     expected_from: int | None = None
     scoring: Score | None = None
     canary_free_run: bool
+    score_counts: bool = False
     shard_runs: int | None = None
     stop: str = "planned"
 
@@ -169,8 +199,9 @@ class Attack(kit.Options):
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
         estimated = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
+        counted = ", scored with the noisy counts" if self.score_counts else ""
         alone = "" if self.canary_free_run else ", no canary-free run"
-        return f"{self.method}, {self.access}{planted}{scored}{estimated}{started}{alone}"
+        return f"{self.method}, {self.access}{planted}{scored}{estimated}{counted}{started}{alone}"
 
     @property
     def calibrated(self) -> bool:
@@ -366,9 +397,19 @@ def _clipping(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -
             "reveals records"
         )
         yield kit.missing_key("count_std", dps.in_phase(spec, number, "clipping"), help)
-    if spec.audit is not None:
-        message = "no backend here trains with adaptive clipping, so that nothing can be attacked"
-        yield kit.unsupported(message, path, "remove audit")
+    elif (rule := AdaptiveClipping.of(phase)) is not None:
+        # A default limit follows the clip norm; a wrong one is the spec's.
+        for key, wrong in (
+            ("min_clipbound", rule.min_clipbound > phase.clip_norm),
+            ("max_clipbound", rule.max_clipbound < phase.clip_norm),
+        ):
+            if wrong:
+                relation = "at most" if key == "min_clipbound" else "at least"
+                message = f"{key} must be {relation} clip_norm, {phase.clip_norm:g}, got {options[key]:g}"
+                yield kit.bad_value(message, (*path[:-1], key))
+    if spec.audit is not None and "scores" not in spec.audit.options and "parts" not in facts.capabilities:
+        message = f"backend {spec.training.kind!r} does not train with adaptive clipping"
+        yield kit.unsupported(message, path, "training.backend: native, or remove audit")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -463,6 +504,10 @@ def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.D
     many, final, usual = attack.method == "many-run", "access: final-model and canary.space", USUAL["gradient"]
     poisson = all(phase.sampling.is_poisson and not phase.sampling.of_users for phase in spec.phases)
     invertible = updates_invertible(spec.training.options)
+    adaptive = [phase for phase in spec.phases if phase.clipping_scheme == "adaptive"]
+    countable = bool(adaptive) and all((phase.get("clipping") or {}).get("centered", True) for phase in adaptive)
+    countable &= all(phase.sampling.scheme in ("poisson", "full") and not phase.sampling.of_users for phase in adaptive)
+    one_group = many and attack.white_box and attack.space == "gradient" and len(attack.sizes) == 1
     estimates = poisson and not many and not attack.others_drawn
     estimates &= attack.watched(facts.capabilities, spec.training.options)
     conflicts: list[tuple[bool, str, dps.Path, str]] = [
@@ -496,6 +541,27 @@ def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.D
             "runs",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
+        ),
+        (
+            bool(adaptive) and attack.space == "gradient" and not attack.white_box,
+            "gradient canaries are scored under the final model by the declared clip norm, and adaptive clipping has "
+            "another one at each step",
+            ("threat_model", "access"),
+            "write access: all-iterates, or canary.space: input",
+        ),
+        (
+            bool(adaptive) and attack.takes_gradients,
+            f"{attack.score} scores by the declared clip norm, and adaptive clipping has another one at each step",
+            ("audit", "score"),
+            "write score: loss-difference",
+        ),
+        (
+            attack.score_counts
+            and not (countable and one_group and attack.expected_from is None and not attack.spread),
+            "score_counts needs adaptive clipping with centered counts, poisson or full batches of records, many-run, "
+            "access to all iterates, and gradient canaries of one group size without spread and expected_from",
+            ("audit", "score_counts"),
+            "remove score_counts",
         ),
         (
             attack.sequential and not many,

@@ -196,6 +196,39 @@ def stepwise_scores(
     return scores
 
 
+def counted_phases(phases: Sequence[dps.Phase], attack: Attack, records: int) -> list[dps.Phase]:
+    """Phases with the noise of projections and centered counts together: see :func:`with_counts`.
+
+    The real ``records`` add at most q (1 - q) / 4 each to the variance of a count, unless the adversary sees the batch.
+    """
+    counted = []
+    for phase in phases:
+        clipping = phase.get("clipping") or {}
+        if clipping.get("scheme") == "adaptive" and not phase.noiseless:
+            rate = 1.0 if attack.others_drawn else phase.rate(records)
+            count_std = math.hypot(float(clipping["count_std"]), 0.5 * math.sqrt(records * rate * (1.0 - rate)))
+            joint = 1.0 / math.hypot(1.0 / phase.noise_multiplier, 0.5 / count_std)
+            phase = phase.replace(noise_multiplier=joint)
+        counted.append(phase)
+    return counted
+
+
+def with_counts(phases: Sequence[dps.Phase], counted: Sequence[dps.Phase], projections: Array, counts: Array) -> Array:
+    """Estimates (steps, m) of the number J of drawn members from projections (steps, m) and counts (steps,).
+
+    A projection is J + N(0, s^2). A clipped member adds -1/2 to a centered count, so that -2 times the count minus its
+    expectation is J + N(0, 4 v). Their mean with weights inverse to the variances is J + N(0, t^2), with the noise
+    multiplier t of ``counted``, 1 / t^2 = 1 / s^2 + 1 / (4 v), and sufficient for J.
+    """
+    weights = [
+        (joint.noise_multiplier / phase.noise_multiplier) ** 2 if phase.noise_multiplier else 1.0
+        for phase, joint in zip(phases, counted, strict=True)
+    ]
+    of_steps = np.repeat(weights, [phase.steps for phase in phases])[:, None]
+    estimates: Array = of_steps * projections - (1.0 - of_steps) * 2.0 * counts[:, None]
+    return estimates
+
+
 def allocated_log_ratio(projections: Array, group_size: int, sigma: float) -> Array:
     """Log-likelihood ratios (m,) for k members, each in one of t steps, from an epoch's projections (t, m).
 
@@ -344,7 +377,8 @@ def declared_distribution(
     if attack.elsewhere or attack.space != "gradient" or any(phase.noiseless for phase in spec.phases):
         return None
     present = records + attack.records_on_average
-    pairs = canary_pairs(spec.phases, attack, present, group_size, summed=not attack.white_box)
+    phases = counted_phases(spec.phases, attack, records) if attack.score_counts else spec.phases
+    pairs = canary_pairs(phases, attack, present, group_size, summed=not attack.white_box)
     if attack.white_box:
         return score_distribution(pairs)
     return end_to_end(pairs, [phase.clip_norm for phase in spec.phases], attack.every).law()

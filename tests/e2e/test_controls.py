@@ -31,6 +31,8 @@ UNSEEN = {
     "tenth-step-tenth-noise",
     "large-batch-once",
     "cap-forgotten",
+    "counts-without-noise",
+    "noise-not-raised",
     "shuffled",
     "same-steps",
     "last-batch-dropped",

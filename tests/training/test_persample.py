@@ -228,7 +228,7 @@ def test_norms_are_summed_in_float64():
         (lambda: Clipper(1.0, 0.0), "coordinate_bound must be above 0"),
         (
             lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
-            "must be flat, truncated or per-layer",
+            "must be flat, truncated, per-layer or adaptive",
         ),
     ],
 )

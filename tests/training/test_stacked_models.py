@@ -125,10 +125,10 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
     _, watchers = watched(make_job, 3)
     whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
     states = torch.randn(3, 63, generator=torch.Generator().manual_seed(0))
-    found = whole._all(states, 0.5)
+    found = whole._all(states, [Clipper(0.5)] * 3)
     for size in (1, 8):
         pieces._model.chunk = lambda how, size=size: size
-        for one, other in zip(found, pieces._all(states, 0.5), strict=True):
+        for one, other in zip(found, pieces._all(states, [Clipper(0.5)] * 3), strict=True):
             assert torch.allclose(one.sum, other.sum, atol=1e-4)
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
@@ -136,11 +136,11 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
     whole, refused = StackedModel.add_clipped, []
 
-    def cramped(self, sums, states, x, y, inside, how):
+    def cramped(self, sums, states, x, y, inside, *how):
         if inside.numel() > 7:
             refused.append(inside.numel())
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
-        return whole(self, sums, states, x, y, inside, how)
+        return whole(self, sums, states, x, y, inside, *how)
 
     def seen():
         jobs, watchers = watched(make_job, 3, steps=2)

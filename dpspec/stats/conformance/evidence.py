@@ -271,12 +271,31 @@ class NormSums(Record):
     """The largest reported norm after clipping, in clip norms.
 
     ``missing``: the number of drawn records minus the number of norms. ``astray``: the number of steps at which these
-    numbers differ.
+    numbers differ. ``miscounted``: the number of counts of adaptive clipping that contradict the norms.
     """
 
     largest: Amount
     missing: Whole | None = None
     astray: Count | None = None
+    miscounted: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountSums(Record):
+    """The reported ``counts`` of adaptive clipping; ``unruled`` clip norms do not follow from the count before.
+
+    ``statistic``: sum of the squared noise of the counts, in declared standard deviations; ``of_steps``: at each step.
+    """
+
+    counts: Count
+    unruled: Count
+    statistic: Amount
+    of_steps: StepSums | None = None
+
+    def problem(self) -> str | None:
+        if self.of_steps is not None and (self.of_steps.count != 1 or self.of_steps.steps > self.counts):
+            return f"of_steps must be of at most {self.counts} steps with one degree of freedom"
+        return None
 
 
 #: Evidence that depends on gradients, and thus on the rows.
@@ -293,6 +312,7 @@ class RunEvidence(Record):
     told: ReportedSteps | None = None
     sampling_log: SamplingSums | None = None
     noise_log: NoiseSums | None = None
+    count_log: CountSums | None = None
     norm_log: NormSums | None = None
     steps: Count | None = None
     states: States | None = None
@@ -364,6 +384,11 @@ class Runs:
         return [value for value in map(part, self.runs) if value is not None]
 
 
+def adaptive_steps(phases: Sequence[Phase]) -> int:
+    """Number of steps whose clip norm follows from a noisy count."""
+    return sum(phase.steps for phase in phases if phase.clipping_scheme == "adaptive")
+
+
 def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
     """Yield problems of runs with more phases or steps than declared. No run stores more."""
     if run.sampling_log is not None:
@@ -379,6 +404,10 @@ def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
     declared = sum(phase.steps for phase in phases)
     if run.noise_log is not None and run.noise_log.steps != declared:
         yield f"noise_log.steps must be {declared}, got {run.noise_log.steps}"
+    if run.count_log is not None and run.count_log.of_steps is not None:
+        adaptive = adaptive_steps(phases)
+        if run.count_log.of_steps.steps > adaptive:
+            yield f"count_log.of_steps must be of at most {adaptive} steps, got {run.count_log.of_steps.steps}"
     if run.noise is not None and run.noise.hidden + (run.noise.each.steps if run.noise.each else 0) > declared:
         yield f"internal.noise must be of at most {declared} steps"
     if run.measured is not None and max(run.measured.hidden + run.measured.steps, run.measured.steps_seen) > declared:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpspec.sampling import scheme_of
 from dpspec.stats.conformance import canary_contributions, noise_tests
-from dpspec.stats.conformance.evidence import Runs
+from dpspec.stats.conformance.evidence import Runs, adaptive_steps
 from dpspec.stats.conformance.measurement import (
     CLIP_TOLERANCE,
     Abstention,
@@ -281,6 +281,33 @@ def reported_noise_of_each_step(runs: Runs) -> Outcome:
     return _noise_each([log.each for log in logs if log.each is not None], both=True)
 
 
+@partial(
+    _reported,
+    assumption="noise-scale",
+    compares="of the counts of unclipped records",
+    evidence="squared noise of the counts of adaptive clipping, over all steps",
+    null="chi-square, two-sided",
+    detects="more or less noise of all counts",
+)
+def noise_of_counts(runs: Runs) -> Outcome:
+    counted = [(log.statistic, log.of_steps.steps) for log in runs.of(lambda run: run.count_log) if log.of_steps]
+    return noise_tests.two_sided(sum(s for s, _ in counted), sum(n for _, n in counted)) if counted else None
+
+
+@partial(
+    _reported,
+    assumption="noise-scale",
+    compares="of the count of unclipped records at each step",
+    evidence="squared noise of each count of adaptive clipping",
+    null="chi-square, two-sided, Bonferroni over steps",
+    detects="a count without noise",
+)
+def noise_of_each_count(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.count_log)
+    outcome = _noise_each([log.of_steps for log in logs if log.of_steps is not None], both=True)
+    return None if outcome is None else replace(outcome, detectable=None)  # one value shows no scale
+
+
 def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
     """Test for repeated noise, if there is a second run exactly if ``second``: a plan promises one of both rows."""
     logs = runs.of(lambda run: run.noise_log)
@@ -342,9 +369,9 @@ def repeated_records(runs: Runs) -> Outcome:
     _reported,
     assumption="clipping",
     compares="clipped norms",
-    evidence="largest clipped norm; numbers of norms and of drawn records at each step",
+    evidence="largest clipped norm; numbers of norms and of drawn records at each step; counts of adaptive clipping",
     null="exact",
-    detects="a longer norm, or a record without a norm",
+    detects="a longer norm, a record without a norm, or another count of unclipped records",
     rows=True,
 )
 def clipped_norms(runs: Runs) -> Outcome:
@@ -355,6 +382,9 @@ def clipped_norms(runs: Runs) -> Outcome:
     astray = sum(log.astray or 0 for log in logs)
     largest = max(log.largest for log in logs)
     clipped = largest <= 1.0 + CLIP_TOLERANCE
+    miscounted = sum(log.miscounted or 0 for log in logs)
+    if clipped and not missing and miscounted:
+        return exactly("counts that contradict the clipped norms", False, 0, miscounted)
     if clipped and missing:
         test = "drawn records without a clipped norm" if missing > 0 else "clipped norms in excess of the drawn records"
         return exactly(test, False, 0, abs(missing))
@@ -367,6 +397,26 @@ def clipped_norms(runs: Runs) -> Outcome:
         p_value=1.0 if clipped else 0.0,
         detectable=CLIP_TOLERANCE,
     )
+
+
+@partial(
+    _reported,
+    assumption="clipping",
+    compares="clip norms that follow from the noisy counts",
+    evidence="clip norms and released counts of adaptive clipping, and the rule of the spec",
+    null="exact",
+    detects="a clip norm by another rule, or a step without a count",
+)
+def clip_norms_by_counts(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.count_log)
+    if not logs:
+        return None
+    declared = adaptive_steps(runs.phases)
+    counts = _unusual([log.counts for log in logs], declared)
+    if counts != declared:
+        return exactly("noisy counts", False, declared, counts)
+    unruled = sum(log.unruled for log in logs)
+    return exactly("clip norms by another rule", unruled == 0, 0, unruled)
 
 
 @partial(

@@ -21,6 +21,7 @@ from dpspec.stats.conformance.batch_checks import BatchSums, Common, Drawn, Samp
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
 from dpspec.stats.conformance.epochs import Closest, EpochSums, TogetherSums
 from dpspec.stats.conformance.evidence import (
+    CountSums,
     Directions,
     Drift,
     Everywhere,
@@ -36,6 +37,7 @@ from dpspec.stats.conformance.evidence import (
     Runs,
     States,
     TwinProducts,
+    adaptive_steps,
     kept_width,
     looked,
 )
@@ -55,6 +57,8 @@ TABLE: tuple[Row, ...] = (
     run_checks.contribution,
     run_checks.reported_noise,
     run_checks.reported_noise_of_each_step,
+    run_checks.noise_of_counts,
+    run_checks.noise_of_each_count,
     run_checks.repeated_noise_of_two_runs,
     run_checks.repeated_noise,
     batch_checks.rate,
@@ -68,6 +72,7 @@ TABLE: tuple[Row, ...] = (
     batch_checks.batches_of_different_epochs,
     run_checks.repeated_records,
     run_checks.clipped_norms,
+    run_checks.clip_norms_by_counts,
     run_checks.additive_update,
 )
 
@@ -169,7 +174,10 @@ def as_declared(run: Run) -> RunEvidence:
     width = min(run.parameters, kept_width(total))
     iterates, batches, norms = (name in run.capabilities for name in ("iterates", "sampling-log", "norm-log"))
     residuals, missing = iterates and run.undone, 0 if batches else None
-    noise_log, sampling_log = None, None
+    noise_log, sampling_log, count_log = None, None, None
+    if (counts := adaptive_steps(phases)) and "parts" in run.capabilities:
+        of_steps = summary(np.ones(counts), count=1)
+        count_log = CountSums(counts=counts, unruled=0, statistic=float(counts), of_steps=of_steps)
     if batches:
         batch_sums = tuple(_batches(run.records, phase, total) for phase in phases)
         sampling_log = SamplingSums(records=run.records, batches=batch_sums)
@@ -190,6 +198,7 @@ def as_declared(run: Run) -> RunEvidence:
         ),
         sampling_log=sampling_log,
         noise_log=noise_log,
+        count_log=count_log,
         norm_log=NormSums(largest=1.0, missing=missing, astray=missing) if norms else None,
         steps=total if iterates else None,
         states=States(still=0, apart=0, blind=False) if iterates else None,
@@ -243,7 +252,7 @@ def _sampled(run: Run, part: _Part) -> float:
 
 def _compared(run: Run, phases: Sequence[Phase]) -> bool:
     """Whether there are enough groups of gradient canaries, and clipping keeps their directions."""
-    flat = all(phase.clipping_scheme == "flat" for phase in phases)
+    flat = all(phase.clipping_scheme in ("flat", "adaptive") for phase in phases)
     enough = run.groups and all(count // 2 >= canary_contributions.LEAST for count in run.groups.values())
     return bool(flat and enough and "gradient-canaries" in run.capabilities)
 

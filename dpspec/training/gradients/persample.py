@@ -255,8 +255,10 @@ class Clipper:
     def is_flat(self) -> bool:
         return self.coordinate_bound == inf and not self.per_layer
 
-    def scale(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+    def scale(self, squares: Tensor, clip_norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
+
+        ``clip_norms`` (b,), float64, replaces the clip norm of flat clipping.
 
         Returns factors (b,), float32, or (k, b) per layer, and norms (b,), float64, of the scaled gradients. Norms are
         zero for a record with a non-finite gradient, and so are its factors, per layer in that layer only.
@@ -267,7 +269,7 @@ class Clipper:
             scaled = torch.linalg.vector_norm(layer_norms * factors, dim=0)
             return factors, torch.where(squares.isfinite().all(0), scaled, 0.0)
         norms = squares.sum(0).sqrt()
-        factors = clip_factors(norms, self.clip_norm)
+        factors = clip_factors(norms, self.clip_norm if clip_norms is None else clip_norms)
         scaled = torch.where(norms.isfinite(), norms * factors, 0.0)
         # Before truncation slightly smaller, so that float32 rounding of products cannot exceed the norm.
         return factors if self.coordinate_bound == inf else factors * _BELOW, scaled
@@ -295,16 +297,16 @@ def clipper_of(phase: Mapping[str, Any]) -> Clipper:
     clip_norm = Phase.of(phase).clip_norm
     clipping = phase.get("clipping") or {"scheme": "flat"}
     match clipping.get("scheme"):
-        case "flat":
+        case "flat" | "adaptive":  # adaptive: the clip norm of the first step
             return Clipper(clip_norm)
         case "truncated":
             return Clipper(clip_norm, float(clipping["coordinate_bound"]))
         case "per-layer":
             return Clipper(clip_norm, per_layer=True)
-    raise ValueError(f"clipping scheme must be flat, truncated or per-layer, got {clipping.get('scheme')!r}")
+    raise ValueError(f"clipping scheme must be flat, truncated, per-layer or adaptive, got {clipping.get('scheme')!r}")
 
 
-def clip_factors(norms: Tensor, bound: float) -> Tensor:
+def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
     """min(1, bound / norm) for float64 norms, rounded down to float32; 0 if a norm is not finite.
 
     Rounding down ensures norm * factor <= bound in float64.

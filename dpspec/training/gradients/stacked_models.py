@@ -47,11 +47,21 @@ class StackedModel:
         sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
-    def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
+    def add_clipped(
+        self,
+        sums: Tensor,
+        states: Tensor,
+        x: Tensor,
+        y: Tensor,
+        inside: Tensor,
+        how: Clipper,
+        clip_norms: Tensor | None = None,
+    ) -> Tensor:
         """Add clipped gradients of ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P) to ``sums`` (R, P) in place.
 
-        Non-finite gradients count as zero, as do records outside of the mask ``inside`` (R, c). Returns the norms (R,
-        c), float64, of the added contributions.
+        Non-finite gradients count as zero, as do records outside of the mask ``inside`` (R, c). ``clip_norms`` (R,),
+        float64, replaces the clip norm of flat clipping for each model. Returns the norms (R, c), float64, of the
+        added contributions.
         """
         names, totals = self.layout.names, self.layout.split(sums)
         with full_precision(self._device):
@@ -60,7 +70,8 @@ class StackedModel:
                 return self._add_written(totals, outputs, written, inputs, inside, how)
             by_name = self._squares(inputs, outputs, written)
             squares = torch.stack([by_name[name].flatten() for name in names])
-            factors, norms = how.scale(squares)
+            of_records = None if clip_norms is None else clip_norms.unsqueeze(1).expand(inside.shape).flatten()
+            factors, norms = how.scale(squares, of_records)
             finite = squares.isfinite().all(0).view(inside.shape)
             counted = inside & finite
             if not bool(finite.all()):

@@ -88,7 +88,7 @@ def part(memory: Memory, name: str) -> Memory:
 
 
 #: Increase this number when the meaning of stored arrays changes.
-_FORMAT = 6
+_FORMAT = 7
 
 #: Minimum ratio of training time to saving time.
 _WORTH = 20.0

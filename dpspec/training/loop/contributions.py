@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
 from dpspec.sampling import SamplingScheme
+from dpspec.training.adaptive_clipping import unclipped
 from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory, persample
 from dpspec.training.gradients.ghost_calls import add_rows
@@ -165,12 +166,13 @@ class Population:
     """Clipped gradients of all real records at one model: ``sum`` (P,), and sum of squared norms.
 
     For users, the mean contribution over the choice of their records. ``within``: upper bound on the sum of variances
-    over this choice; 0 for records.
+    over this choice; 0 for records. ``unclipped``: number of contributions shorter than the clip norm, of records only.
     """
 
     sum: Tensor
     squares: Number = 0.0
     within: float = 0.0
+    unclipped: Number = 0.0
 
     def mean(self, sampler: SamplingScheme, planted: Tensor | None = None) -> Tensor:
         """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
@@ -249,7 +251,8 @@ def population(
     """
     if records_per_user is None:
         clipped = model.clipped_sum(state, x, y, clip)
-        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
+        number = float_on_cpu(unclipped(clipped.norms, clipper(clip).clip_norm))
+        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()), unclipped=number)
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
     for count in torch.unique(counts).tolist():
@@ -265,17 +268,17 @@ def population(
 
 
 def estimated(
-    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
+    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:
-    """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
-    rows = send(places, x.device)
+    """Estimate from at least two records ``indices`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
+    rows = send(indices, x.device)
     clipped = model.clipped_sum(state, x[rows], y[rows], clip)
-    factor, squares = len(x) / len(places), len(x) * clip_norm**2
+    factor, squares = len(x) / len(indices), len(x) * clip_norm**2
     return Estimated(
         factor * clipped.sum,
         squares,
         factor * squares,
         sampled=float_on_cpu(clipped.norms.square().sum()),
-        places=places,
+        places=indices,
         factor=factor,
     )

@@ -5,8 +5,8 @@ runs cannot be resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice, repeat
 from math import sqrt
 from typing import Any, TypeAlias
 
@@ -20,12 +20,13 @@ from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.sampling import SamplingScheme, sampler_of
+from dpspec.training.adaptive_clipping import AdaptiveClipping, unclipped
 from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clipper, clipper_of
+from dpspec.training.gradients.persample import Clip, ClippedSum, Clipper, FlatModel, clipper, clipper_of
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.checkpoint import Checkpoint, Stateful, job_digest
+from dpspec.training.loop.checkpoint import Checkpoint, Remembering, Stateful, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
 from dpspec.training.loop.optimizers import update_of
 
@@ -38,6 +39,7 @@ class ScheduledPhase:
     sampler: SamplingScheme
     clip: Clip
     noise: str = "gaussian"
+    adaptive: AdaptiveClipping | None = None
 
     @classmethod
     def of(cls, phase: Phase, records: int) -> "ScheduledPhase":
@@ -51,7 +53,12 @@ class ScheduledPhase:
             sampler=sampler,
             clip=clipper_of(phase),
             noise=phase.noise,
+            adaptive=AdaptiveClipping.of(phase),
         )
+
+    def at(self, clip_norm: float) -> "ScheduledPhase":
+        """The phase at a step with ``clip_norm``, which an adaptive phase replaces by the next one."""
+        return self if self.adaptive is None else replace(self, clip_norm=clip_norm, clip=Clipper(clip_norm))
 
     @property
     def deviation(self) -> float:
@@ -69,6 +76,11 @@ class Schedule:
     @property
     def total(self) -> int:
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step of each phase; steps count from 1."""
+        return list(accumulate((phase.steps for phase in self.phases[:-1]), initial=1))
 
     @property
     def records_per_user(self) -> int | None:
@@ -99,6 +111,42 @@ Noise: TypeAlias = Callable[[Tensor, float, torch.Generator], Tensor]
 Update: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
+class ClipNorms(Remembering):
+    """The clip norms of the steps of one run, and the noisy counts that choose them. The noise has its own generator.
+
+    An adaptive phase begins with its declared clip norm.
+    """
+
+    kept = ("clip_norm", "_source")
+
+    def __init__(self, schedule: Schedule, job: TrainingJob) -> None:
+        self.clip_norm = 0.0
+        self._source = generator(job.seed, "counts")
+        self._first_steps, self._batch_size = schedule.first_steps, job.expected_batch_size
+
+    def begin(self, step: int, phase: ScheduledPhase) -> ScheduledPhase:
+        """The phase with the clip norm of its ``step``."""
+        if phase.adaptive is None or step in self._first_steps:
+            self.clip_norm = phase.clip_norm
+        return phase.at(self.clip_norm)
+
+    def count(self, phase: ScheduledPhase, norms: Tensor) -> tuple[float, float, float] | None:
+        """Choose the next clip norm from the ``norms`` (b,) after clipping; None unless the phase is adaptive.
+
+        Returns the clip norm of the step, its noisy count and the noise in it, as in ``Observer.counted``.
+        """
+        rule = phase.adaptive
+        if rule is None:
+            return None
+        noise = self.noise(rule.count_std)
+        noisy = rule.count(int(unclipped(norms, phase.clip_norm)), len(norms)) + noise
+        self.clip_norm = rule.next_clip_norm(phase.clip_norm, noisy, self._batch_size)
+        return phase.clip_norm, noisy, noise
+
+    def noise(self, std: float) -> float:
+        return std * float(torch.randn((), generator=self._source, dtype=torch.float64))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """Everything that determines one run. Parts with state are :class:`Stateful`."""
@@ -108,6 +156,7 @@ class Parts:
     contributions: Contributions
     noise: Noise
     update: Update
+    clip_norms: ClipNorms
 
     @property
     def stateful(self) -> Mapping[str, Stateful]:
@@ -115,6 +164,7 @@ class Parts:
             "contributions": self.contributions,
             "noise": self.noise,
             "update": self.update,
+            "clip_norms": self.clip_norms,
             **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
         }
         return {name: part for name, part in loop_objects.items() if isinstance(part, Stateful)}
@@ -171,18 +221,24 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     update = update_of(first.options, first.expected_batch_size, total)
     coins = [generator(job.seed, "sampling") for job in jobs]
     sources = [generator(job.seed, "noise", device) for job in jobs]
+    clip_norms = [ClipNorms(schedule, job) for schedule, job in zip(schedules, jobs, strict=True)]
     states = torch.stack([flat_model.flatten(job.model) for job in jobs]).to(device)
     with torch.no_grad(), full_precision(device):
         for job, state in zip(jobs, states, strict=True):
             for observer in job.observers:
                 observer.released(0, state)
-        for step, phases in enumerate(zip(*schedules, strict=True), start=1):
+        for step, declared in enumerate(zip(*schedules, strict=True), start=1):
             if any(job.cancelled is not None and job.cancelled() for job in jobs):
                 raise Cancelled
+            phases = [of_run.begin(step, phase) for of_run, phase in zip(clip_norms, declared, strict=True)]
             batches = [phase.sampler.draw(source) for phase, source in zip(phases, coins, strict=True)]
-            sums, norms = runs.clipped_sums(states, batches, phases[0].clip)
-            noises = torch.stack([noise(s, phases[0].deviation, g) for s, g in zip(sums, sources, strict=True)])
+            sums, norms = runs.clipped_sums(states, batches, [phase.clip for phase in phases])
+            drawn = zip(sums, phases, sources, strict=True)
+            noises = torch.stack([noise(total, phase.deviation, source) for total, phase, source in drawn])
             states = update(states, sums + noises)
+            # All runs report their clip norms first: the first released model is compared for all runs together.
+            for of_run, phase, of_batch, job in zip(clip_norms, phases, norms, jobs, strict=True):
+                _report_count(job.observers, step, of_run.count(phase, of_batch))
             for run, job in enumerate(jobs):
                 for observer in job.observers:
                     observer.sampled(step, batches[run])
@@ -211,8 +267,13 @@ class _Runs:
         ]
         self.records = [len(job.x) + (job.canaries.count if job.canaries is not None else 0) for job in jobs]
 
-    def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
-        how = clipper(clip)
+    def clipped_sums(
+        self, states: Tensor, batches: Sequence[Tensor], clips: Sequence[Clip]
+    ) -> tuple[Tensor, list[Tensor]]:
+        how, clip_norms = clipper(clips[0]), None
+        if len({clipper(clip) for clip in clips}) > 1:  # adaptive
+            clip_norms = torch.tensor([clipper(clip).clip_norm for clip in clips], dtype=torch.float64)
+            clip_norms = clip_norms.to(states.device)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
         where = send(pad_sequence(drawn, batch_first=True), states.device)
@@ -224,17 +285,26 @@ class _Runs:
             for runs, records in tiles(where.shape[0], where.shape[1], chunk):
                 tile = runs, records
                 rows = self._x[where[tile]], self._y[where[tile]]
-                norms[tile] = self._stacked.add_clipped(sums[runs], states[runs], *rows, inside[tile], how)
+                clip_norms_of_tile = None if clip_norms is None else clip_norms[runs]
+                norms[tile] = self._stacked.add_clipped(
+                    sums[runs], states[runs], *rows, inside[tile], how, clip_norms_of_tile
+                )
             return sums, norms
 
         (sums, norms), self._most = memory.halving(added, self._stacked.chunk(how), self._most)
         contribution_norms = [row[:n] for row, n in zip(norms, reals, strict=True)]
-        for run, (canaries, batch) in enumerate(zip(self._canaries, batches, strict=True)):
+        for run, (canaries, batch, clip) in enumerate(zip(self._canaries, batches, clips, strict=True)):
             if canaries is not None and len(batch) > reals[run]:
                 planted = canaries(states[run], batch[reals[run] :] - len(self._rows[run]), clip)
                 sums[run] += planted.sum
                 contribution_norms[run] = torch.cat([contribution_norms[run], planted.norms])
         return sums, contribution_norms
+
+
+def _report_count(observers: Sequence[dps.Observer], step: int, report: tuple[float, float, float] | None) -> None:
+    if report is not None:
+        for observer in observers:
+            observer.counted(step, *report)
 
 
 class NativeTrainer:
@@ -269,39 +339,42 @@ def parts_of(job: TrainingJob) -> Parts:
         contributions=contributions,
         noise=NOISES[schedule.noise],
         update=update_of(job.options, job.expected_batch_size, schedule.total),
+        clip_norms=ClipNorms(schedule, job),
     )
 
 
-def train_with(job: TrainingJob, parts: Parts) -> None:
+def train_with(job: TrainingJob, loop_parts: Parts) -> None:
     """Run a job with possibly replaced parts in full float32. A resumed run ends with the same bits."""
-    state, observers, total = parts.initial, job.observers, parts.schedule.total
+    state, observers, total = loop_parts.initial, job.observers, loop_parts.schedule.total
     sampling, source = generator(job.seed, "sampling"), generator(job.seed, "noise", state.device)
     stateful: dict[str, Stateful | torch.Generator] = {
-        **parts.stateful,
+        **loop_parts.stateful,
         "sampling": sampling,
         "source": source,
         **{f"observer{i}": observer for i, observer in enumerate(observers)},
     }
     checkpoint, resumed = None, None
     if job.resumable is not None:
-        checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, parts.initial))
+        checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, loop_parts.initial))
         resumed = checkpoint.load(stateful, state)
         if resumed is not None and job.resumable.resumed is not None:
-            job.resumable.resumed(resumed[0], parts.schedule.total)
+            job.resumable.resumed(resumed[0], loop_parts.schedule.total)
     done, state = resumed if resumed is not None else (0, state)
     with torch.no_grad(), full_precision(state.device):
         if resumed is None:
             for observer in observers:
                 observer.released(0, state)
-        for step, phase in enumerate(islice(parts.schedule, done, None), start=done + 1):
+        for step, declared in enumerate(islice(loop_parts.schedule, done, None), start=done + 1):
             if job.cancelled is not None and job.cancelled():
                 if checkpoint is not None:
                     checkpoint.save(step - 1, state, stateful)
                 raise Cancelled
+            phase = loop_parts.clip_norms.begin(step, declared)
             indices = phase.sampler.draw(sampling)
-            clipped = parts.contributions(state, indices, phase.clip)
-            noise = parts.noise(clipped.sum, phase.deviation, source)
-            state = parts.update(state, clipped.sum + noise)
+            clipped = loop_parts.contributions(state, indices, phase.clip)
+            noise = loop_parts.noise(clipped.sum, phase.deviation, source)
+            state = loop_parts.update(state, clipped.sum + noise)
+            _report_count(observers, step, loop_parts.clip_norms.count(phase, clipped.norms))
             for observer in observers:
                 observer.sampled(step, indices)
                 observer.clipped(step, clipped.norms)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf, isclose
 
 import numpy as np
 import torch
@@ -13,7 +13,10 @@ from dpspec.contract.frozen import Json
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
-from dpspec.stats.conformance.evidence import States, kept_width
+from dpspec.stats.conformance.evidence import CountSums, States, kept_width
+from dpspec.stats.conformance.evidence import number as finite_number
+from dpspec.stats.conformance.sampling import summary
+from dpspec.training.adaptive_clipping import AdaptiveClipping, unclipped
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.checkpoint import Memory, Remembering, part
@@ -105,6 +108,65 @@ class NormLog(Remembering, Observer):
         self.largest.append(float(largest))
 
 
+#: Relative rounding error of clip norms and counts in float64.
+_ROUNDING = 1e-9
+
+
+class CountLog(Remembering, Observer):
+    """Clip norms and noisy counts of adaptive clipping, compared with the rule by which each follows.
+
+    Attributes:
+        clip_norms: The clip norm of each step, (steps,): the declared one, or of adaptive phases the reported one.
+        squares: The squared noise of each count in declared standard deviations, (steps,); -1 without a count.
+        counts: Number of reported counts.
+        unruled: Number of clip norms that do not follow from the count before.
+        miscounted: Number of counts that differ from the number of unclipped contributions plus the noise.
+    """
+
+    kept = ("clip_norms", "squares", "counts", "unruled", "miscounted", "_next")
+
+    def __init__(self, schedule: Schedule, batch_size: float) -> None:
+        self._phases, self._first_steps = list(schedule), schedule.first_steps
+        self._batch_size, self._next = batch_size, 0.0
+        self._awaited: tuple[AdaptiveClipping, float, float, float] | None = None
+        self.clip_norms: Array = np.array([phase.clip_norm for phase in self._phases])
+        self.squares: Array = np.full(len(self._phases), -1.0)
+        self.counts = self.unruled = self.miscounted = 0
+
+    def counted(self, step: int, clip_norm: float, count: float, noise: float) -> None:
+        self.counts += 1
+        rule = self._phases[step - 1].adaptive if step <= len(self._phases) else None
+        if rule is None:
+            return
+        expected = self.clip_norms[step - 1] if step in self._first_steps else self._next
+        self.unruled += not isclose(clip_norm, expected, rel_tol=_ROUNDING)
+        self.clip_norms[step - 1] = clip_norm
+        scaled = noise / rule.count_std
+        self.squares[step - 1] = finite_number(scaled * scaled)
+        self._next = rule.next_clip_norm(clip_norm, count, self._batch_size)
+        self._awaited = rule, clip_norm, count, noise
+
+    def clipped(self, step: int, norms: Tensor) -> None:
+        if self._awaited is None:
+            return
+        (rule, clip_norm, count, noise), self._awaited = self._awaited, None
+        right = rule.count(int(unclipped(norms, clip_norm)), len(norms))
+        tolerance = _ROUNDING * (1.0 + abs(right) + abs(noise))
+        self.miscounted += not abs(count - noise - right) <= tolerance
+
+    def evidence(self) -> CountSums | None:
+        if all(phase.adaptive is None for phase in self._phases) and not self.counts:
+            return None
+        reported = self.squares >= 0.0
+        steps = 1 + np.flatnonzero(reported)
+        return CountSums(
+            counts=self.counts,
+            unruled=self.unruled,
+            statistic=finite_number(float(self.squares[reported].sum())),
+            of_steps=summary(self.squares[reported], steps, count=1) if len(steps) else None,
+        )
+
+
 def spaced(vector: Tensor, width: int) -> Tensor:
     """Copy at most ``width`` evenly spaced entries of a vector as float32."""
     stride = max(1, ceil(len(vector) / width))
@@ -153,7 +215,12 @@ class StateLog(Remembering, Observer):
         schedule = Schedule.of(job.phases, len(job.x))
         rates = rates_of(job.options, schedule.total)
         move = min(rates(step) for step in range(1, schedule.total + 1))
-        noise = min(phase.deviation for phase in schedule.phases)
+        # The clip norm of adaptive phases may fall to its limit.
+        least = (inf if phase.adaptive is None else phase.adaptive.min_clipbound for phase in schedule.phases)
+        noise = min(
+            phase.noise_multiplier * min(phase.clip_norm, bound)
+            for phase, bound in zip(schedule.phases, least, strict=True)
+        )
         gradient = noise / (job.expected_batch_size if job.options["reduction"] == "mean" else 1.0)
         optimizer = job.options.get("optimizer") or {}
         if gradient > 0.0 and optimizer.get("kind") == "adam":

@@ -12,10 +12,11 @@ from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
-from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision, send
+from dpspec.training.adaptive_clipping import unclipped
+from dpspec.training.device import Array, Number, SyncedAttribute, TransferQueue, float_on_cpu, full_precision, send
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.persample import Clip, FlatModel, clipper
+from dpspec.training.gradients.persample import Clipper, FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, estimated, population
@@ -36,6 +37,7 @@ class Residuals(Remembering, Observer):
         spread: Expected contribution of sampling of real records to ``squares``.
         rounding: Bound on the rounding error of ||r_t|| in clip norms.
         expected: The same bound from the models before the step.
+        counts: Noisy counts of adaptive clipping minus the expected count of the real records, (steps,).
         steps: Number of observed updates. Updates beyond the declared number are counted but not measured.
         looked: Mask (steps,) of the measured steps; other entries stay 0.
     """
@@ -49,9 +51,10 @@ class Residuals(Remembering, Observer):
     spread: SyncedAttribute[Tensor] = SyncedAttribute()
     rounding: SyncedAttribute[Tensor] = SyncedAttribute()
     expected: SyncedAttribute[Tensor] = SyncedAttribute()
+    counts: SyncedAttribute[Tensor] = SyncedAttribute()
 
     kept: tuple[str, ...] = (
-        *("squares", "spread", "rounding", "expected", "steps"),
+        *("squares", "spread", "rounding", "expected", "counts", "steps"),
         *("previous", "_estimated", "_update", "log"),
     )
 
@@ -75,6 +78,7 @@ class Residuals(Remembering, Observer):
         self.previous: Tensor | None = None
         self._estimated: Tensor | None = None
         self._batch: Tensor | None = None
+        self._count: tuple[float, float] | None = None
         self._knows_drawn = drawn
         # A sample of all records is exact, not an estimate.
         self._sample = sample if sample is not None and sample.count < len(self.x) else None
@@ -83,7 +87,8 @@ class Residuals(Remembering, Observer):
         self.steps = 0
         self.transfers = TransferQueue()
         self.projections = torch.zeros(total, 0)
-        self.squares, self.spread, self.rounding, self.expected = torch.zeros(4, total, dtype=torch.float64)
+        of_steps = torch.zeros(5, total, dtype=torch.float64)
+        self.squares, self.spread, self.rounding, self.expected, self.counts = of_steps
 
     def keep_log(self, job: TrainingJob) -> None:
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
@@ -93,6 +98,13 @@ class Residuals(Remembering, Observer):
         self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
     ) -> None:
         """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
+
+    def at_its_clip_norm(self, phase: ScheduledPhase) -> ScheduledPhase:
+        """The phase with the reported clip norm of the step, without a report the declared one."""
+        return phase if self._count is None else phase.at(self._count[0])
+
+    def counted(self, step: int, clip_norm: float, count: float, noise: float) -> None:
+        self._count = clip_norm, count
 
     def sampled(self, step: int, indices: Tensor) -> None:
         if self._knows_drawn:
@@ -112,16 +124,18 @@ class Residuals(Remembering, Observer):
         recovered = self._update.invert(previous, state)
         if self.looked[step - 1]:
             with full_precision(state.device):
-                self._measure(step, phase, previous, recovered)
+                self._measure(step, self.at_its_clip_norm(phase), previous, recovered)
 
     def _measure(self, step: int, phase: ScheduledPhase, previous: Tensor, recovered: RecoveredUpdate) -> None:
         contribution: Population
+        records = len(self.x)
         direction: Tensor | None = None
         if self._knows_drawn:
             if self._batch is None:
                 raise ValueError(f"the batch of step {step} must be reported before its model is released")
             rows, self._batch = send(self._batch, self.x.device), None
-            contribution = Drawn(self.model.clipped_sum(previous, self.x[rows], self.y[rows], phase.clip).sum)
+            clipped, records = self.model.clipped_sum(previous, self.x[rows], self.y[rows], phase.clip), len(rows)
+            contribution = Drawn(clipped.sum, unclipped=float_on_cpu(unclipped(clipped.norms, phase.clip_norm)))
         elif self._sample is not None:
             contribution = self._estimate(step, phase, previous, self._sample, 0)
             if self.log is not None:
@@ -135,22 +149,27 @@ class Residuals(Remembering, Observer):
             most = getattr(phase.sampler, "records_per_user", None)
             contribution = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
-            contribution = self.populations.of(self, previous, phase.clip)
+            contribution = self.populations.of(self, previous, phase)
         residual = (recovered.noisy - contribution.mean(phase.sampler)) / phase.clip_norm
         square = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
         spread = contribution.spread(phase.sampler) / phase.clip_norm**2
         rounding, expected = recovered.rounding / phase.clip_norm, recovered.expected / phase.clip_norm
-        self.transfers.add(self._keep, step, square, spread, rounding, expected)
+        beyond: Number = 0.0
+        if phase.adaptive is not None and self._count is not None:
+            share = 1.0 if self._knows_drawn else phase.sampler.inclusion
+            beyond = self._count[1] - share * (contribution.unclipped + phase.adaptive.count(0, records))
+        self.transfers.add(self._keep, step, square, spread, rounding, expected, beyond)
         self.seen(step, phase, previous, residual, contribution)
         if self.log is not None:
-            self.log.add(step, previous, recovered, contribution, direction)
+            self.log.add(step, phase, previous, recovered, contribution, direction)
 
     def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int) -> Estimated:
         sampled_records = sample.at(step, len(self.x), number)
         return estimated(self.model, previous, self.x, self.y, sampled_records, phase.clip, phase.clip_norm)
 
     def _keep(self, step: int, *values: Array | float) -> None:
-        for statistic, value in zip((self.squares, self.spread, self.rounding, self.expected), values, strict=True):
+        statistics = self.squares, self.spread, self.rounding, self.expected, self.counts
+        for statistic, value in zip(statistics, values, strict=True):
             statistic[step - 1] = float(value)
 
     def noise_scale(self) -> OutsideNoise:
@@ -202,7 +221,8 @@ class SharedPopulations:
         for watcher in watchers:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
-    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
+    def of(self, watcher: Residuals, state: Tensor, phase: ScheduledPhase) -> Population:
+        """The population at ``state`` (P,), clipped by the watcher's ``phase``; others clip by their own clip norms."""
         ready_state, population = self._ready.pop(id(watcher), (None, None))
         if ready_state is state and population is not None:
             return population
@@ -211,23 +231,32 @@ class SharedPopulations:
         states = [state] + [
             watcher_behind.previous for watcher_behind in waiting if watcher_behind.previous is not None
         ]
-        first, *populations = self._all(torch.stack(states), clip)
+        clips = [clipper(of_run.clip) for of_run in (phase, *(w.at_its_clip_norm(phase) for w in waiting))]
+        first, *populations = self._all(torch.stack(states), clips)
         self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], populations, strict=True)}
         return first
 
-    def _all(self, states: Tensor, clip: Clip) -> list[Population]:
-        how, runs, records = clipper(clip), len(states), len(self._x)
+    def _all(self, states: Tensor, clips: Sequence[Clipper]) -> list[Population]:
+        how, runs, records = clips[0], len(states), len(self._x)
+        clip_norms = torch.tensor([clip.clip_norm for clip in clips], dtype=torch.float64, device=states.device)
 
-        def added(chunk: int) -> tuple[Tensor, Tensor]:
+        def added(chunk: int) -> tuple[Tensor, Tensor, Tensor]:
             sums = torch.zeros_like(states)
-            squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
+            squares, shorter = torch.zeros(2, runs, dtype=torch.float64, device=states.device)
             for run_range, record_range in tiles(runs, records, chunk):
                 run_count = len(states[run_range])
                 x, y = (rows[record_range].expand(run_count, -1, *rows.shape[1:]) for rows in (self._x, self._y))
                 inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-                norms = self._model.add_clipped(sums[run_range], states[run_range], x, y, inside, how)
+                bounds = clip_norms[run_range]
+                norms = self._model.add_clipped(
+                    sums[run_range], states[run_range], x, y, inside, how, bounds if len(set(clips)) > 1 else None
+                )
                 squares[run_range] += norms.square().sum(1)
-            return sums, squares
+                shorter[run_range] += unclipped(norms, bounds.unsqueeze(1))
+            return sums, squares, shorter
 
-        (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
-        return [Population(total, float_on_cpu(square)) for total, square in zip(sums, squares, strict=True)]
+        (sums, squares, shorter), self._most = memory.halving(added, self._model.chunk(how), self._most)
+        of_runs = zip(sums, squares, shorter, strict=True)
+        return [
+            Population(total, float_on_cpu(square), unclipped=float_on_cpu(number)) for total, square, number in of_runs
+        ]

@@ -28,7 +28,7 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.memory import ran_out
 from dpspec.training.gradients.persample import clipper
 from dpspec.training.loop.native import Schedule
-from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
+from dpspec.training.measure.logs import CountLog, NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import ProjectionObserver
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
@@ -46,10 +46,16 @@ class RunLogs:
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
+        self.counts = CountLog(self.schedule, job.expected_batch_size)
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        return (self.sampling, self.noise, self.norms, self.states)
+        return (self.sampling, self.noise, self.norms, self.states, self.counts)
+
+    @property
+    def deviations(self) -> Array:
+        """Declared standard deviation of the noise at each step, (steps,), at the reported clip norms."""
+        return np.array([phase.noise_multiplier for phase in self.schedule]) * self.counts.clip_norms
 
 
 class WatchedRun:
@@ -88,16 +94,18 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
     reported = ReportedSteps(**{log: count for log, count in counts.items() if count})
-    run = RunEvidence(told=reported, sampling_log=sampling.evidence())
+    run = RunEvidence(told=reported, sampling_log=sampling.evidence(), count_log=logs.counts.evidence())
     if (scaled := _scaled(logs)) is not None:
-        squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
+        squares = np.asarray(logs.noise.squares) / logs.deviations**2
         second_scaled = _scaled(second) if second is not None else None
         run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, second_scaled))
     if norms.largest:
-        clips = np.array([phase.clip_norm for phase in logs.schedule])
+        clips = logs.counts.clip_norms
         count = min(len(clips), len(norms.largest))
         largest = float(np.max(np.asarray(norms.largest[:count]) / clips[:count]))
         norm_sums = NormSums(largest=number(largest if largest >= 0.0 else np.nan))  # norms are not negative
+        if run.count_log is not None:
+            norm_sums = replace(norm_sums, miscounted=logs.counts.miscounted)
         if drawn := sampling.sizes:
             same = len(drawn) == len(norms.counts)
             astray = sum(map(operator.ne, drawn, norms.counts)) if same else None
@@ -108,7 +116,7 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
 
 def _scaled(logs: RunLogs) -> Array | None:
     """Stored noise (steps, width) in units of its declared standard deviation; None if it is not tested."""
-    deviations = np.array([phase.deviation for phase in logs.schedule])
+    deviations = logs.deviations
     gaussian = all(phase.noise == "gaussian" for phase in logs.schedule.phases)
     if len(logs.noise.squares) != len(deviations) or not gaussian or not np.all(deviations > 0):
         return None

@@ -23,7 +23,7 @@ from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_
 from dpspec.training.gradients.persample import ClippedSum, FlatModel, clipper
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import Population, RecordsAndCanaries
-from dpspec.training.loop.native import Schedule
+from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.measure.logs import spaced
 
@@ -103,17 +103,17 @@ class ResidualLog(Remembering):
     def add(
         self,
         step: int,
+        phase: ScheduledPhase,
         previous: Tensor,
         recovered: RecoveredUpdate,
         contribution: Population,
         direction: Tensor | None = None,
     ) -> None:
-        """Add a step from the model ``previous`` (P,).
+        """Add a step of ``phase``, with the step's clip norm, from the model ``previous`` (P,).
 
         Estimated updates are biased along the estimate itself: then ``direction`` is an independent estimate (P,).
         """
         number = bisect_left(self._ends, step)
-        phase = self._schedule.phases[number]
         begun = self._ends[number] - phase.steps
         sigma, clip = phase.noise_multiplier, phase.clip_norm
         if sigma * sigma == 0.0 or phase.noise != "gaussian":
@@ -121,7 +121,7 @@ class ResidualLog(Remembering):
         planted = self._kept.get(number)
         if planted is None:
             planted = self._planted(previous, self._indices, phase.clip)
-            if self._constant:  # gradient canaries
+            if self._constant and phase.adaptive is None:  # gradient canaries
                 self._kept[number] = planted
         rate = phase.sampler.inclusion
         expected = contribution.mean(phase.sampler, planted.sum) / clip

@@ -29,6 +29,8 @@ FAULTS: Mapping[str, str] = {
     "cap-forgotten": "where more than max_batch records enter all of them are kept",
     "shuffled": "batches are pieces of a shuffled epoch",
     "same-steps": "every epoch allocates records to the same steps",
+    "counts-without-noise": "the counts that choose the clip norms of adaptive clipping have no noise",
+    "noise-not-raised": "the gradients have the noise multiplier that pays for them and the counts together",
     "last-batch-dropped": "batches are cut into pieces of sixteen, and the last one is dropped unless it is full",
 }
 

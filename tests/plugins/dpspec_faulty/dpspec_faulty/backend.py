@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from dpspec.accounting import joint_noise_multiplier
 from dpspec.contract import TrainingJob
 from dpspec.sampling import SamplingScheme
 from dpspec.sampling.poisson import Poisson, TruncatedPoisson
 from dpspec.sampling.shuffled import Shuffled
-from dpspec.training.loop.native import Parts, Schedule, ScheduledPhase, parts_of, train_with
+from dpspec.training.loop.native import ClipNorms, Parts, Schedule, ScheduledPhase, parts_of, train_with
 from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 
 Break = Callable[[TrainingJob, Parts], Parts]
@@ -36,6 +37,19 @@ def _contributions(broken: Callable[[TrainingJob], gradients.BrokenContributions
 def _without_clip_norm(job: TrainingJob, parts: Parts) -> Parts:
     (clip_norm,) = {phase.clip_norm for phase in parts.schedule.phases}
     return _times(1.0 / clip_norm)(job, parts)
+
+
+class SilentCounts(ClipNorms):
+    def noise(self, std: float) -> float:
+        return 0.0
+
+
+def _not_raised(job: TrainingJob, parts: Parts) -> Parts:
+    """The noise multiplier that an accountant charges, of Opacus' issue 757 in the other direction."""
+    (phase,) = parts.schedule.phases
+    assert phase.adaptive is not None
+    joint = joint_noise_multiplier(phase.noise_multiplier, phase.adaptive.count_std)
+    return _times(joint / phase.noise_multiplier)(job, parts)
 
 
 def _batches(broken: Callable[[ScheduledPhase], SamplingScheme]) -> Break:
@@ -83,6 +97,8 @@ BROKEN: Mapping[str, Break] = {
     "shuffled": _batches(_pieces_of_an_epoch),
     "cap-forgotten": _batches(_without_cap),
     "same-steps": _batches(lambda phase: batches.SameSteps(phase.sampler)),
+    "counts-without-noise": lambda job, parts: replace(parts, clip_norms=SilentCounts(parts.schedule, job)),
+    "noise-not-raised": _not_raised,
     "last-batch-dropped": _batches(lambda phase: batches.LastBatchDropped(phase.sampler)),
 }
 
