@@ -79,6 +79,7 @@ def test_lower_ends_need_data_that_attain_them(overrides: tuple[str, ...], refut
         (("mechanism.clipping={scheme: adaptive}",), "missing key 'count_std'"),
         (("mechanism.clipping={scheme: flat, count_std: 2}",), "count_std applies to scheme: adaptive only"),
         (("mechanism.clipping.count_std=0",), "count_std"),
+        (("mechanism.clipping.count_std=1e-7",), "count_std must be at least 1e-6"),
         (("threat_model.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
         ((FULL, "threat_model.adjacency=zero-out"), "covers add-remove adjacency only, not zero-out"),
         (("claims.0.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
