@@ -13,6 +13,7 @@ from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import (
     CLIP_NORM,
     LEAST_CLIP_NORM,
+    LEAST_NOISE_MULTIPLIER,
     MOST_CLIP_NORM,
     NOISE_MULTIPLIER,
     SAMPLING,
@@ -42,7 +43,9 @@ CLIPPING: dict[str, dps.Json] = kit.block(
     ["scheme"],
     scheme=kit.choice("flat, per-layer or adaptive.", "flat", "per-layer", "adaptive"),
     count_std=kit.number(
-        "Standard deviation of the noise on the count, in records (adaptive, required).", above=0, most=1e9
+        "Standard deviation of the noise on the count, in records (adaptive, required).",
+        least=LEAST_NOISE_MULTIPLIER,
+        most=1e9,
     ),
     centered=kit.flag(
         "Whether an unclipped record adds 1/2 and a clipped one -1/2, instead of 1 and 0; default true (adaptive).",

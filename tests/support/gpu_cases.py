@@ -73,6 +73,17 @@ _LAPLACE_MIX = {
 
 _POISSON: dict[str, object] = {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}
 
+_ADAPTIVE: dict[str, object] = {**_POISSON, "mechanism.clipping": {"scheme": "adaptive", "count_std": 1.0}}
+
+_COUNTED: dict[str, object] = {
+    "audit.method": "many-run",
+    "audit.runs": 16,
+    "audit.canary.count": None,
+    "audit.score_counts": True,
+    "threat_model.group_size": [1],
+    "claims": [{"id": "c", "kind": "approx-dp", "epsilon": 90.0, "delta": 1e-5}],
+}
+
 #: By name: the kind of the mechanism, and overrides of its small spec.
 _CASES: dict[str, tuple[str, dict[str, object]]] = {
     "group": ("group", _POISSON),
@@ -82,6 +93,8 @@ _CASES: dict[str, tuple[str, dict[str, object]]] = {
     "group records": ("group", _RECORDS),
     "group records final": ("group", {**_RECORDS, "threat_model.access": "final-model", "audit.score": "path"}),
     "group many runs": ("group", {"audit.method": "many-run", "audit.runs": 16, "audit.canary.count": None}),
+    "group adaptive": ("group", _ADAPTIVE),
+    "group adaptive many runs": ("group", {**_ADAPTIVE, **_COUNTED}),
     "per-instance": ("per-instance", {"audit.attack": {"runs": 8}}),
     "per-instance full": ("per-instance", {"mechanism.sampling": {"scheme": "full"}, "audit.attack": {"runs": 8}}),
     "modelmix": ("modelmix", {}),

@@ -15,6 +15,7 @@ import dpspec
 from dpspec.accounting import PrivacyLoss, joint_noise_multiplier
 from dpspec.contract import Phase
 from dpspec.training.loop import native
+from dpspec.training.providers import native_constants
 from dpspec_group import scores
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
@@ -79,6 +80,7 @@ def test_lower_ends_need_data_that_attain_them(overrides: tuple[str, ...], refut
         (("mechanism.clipping={scheme: adaptive}",), "missing key 'count_std'"),
         (("mechanism.clipping={scheme: flat, count_std: 2}",), "count_std applies to scheme: adaptive only"),
         (("mechanism.clipping.count_std=0",), "count_std"),
+        (("mechanism.clipping.count_std=1e-7",), "count_std must be at least 1e-6"),
         (("threat_model.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
         ((FULL, "threat_model.adjacency=zero-out"), "covers add-remove adjacency only, not zero-out"),
         (("claims.0.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
@@ -150,6 +152,15 @@ def test_attacked_runs_conform(overrides: tuple[str, ...], tmp_path: Path) -> No
     assert {verdict.verdict for verdict in audit.verdicts} <= {"proved", "supported", "open", "refuted"}
     notes = {check.note for check in audit.checks if "count" in check.note}
     assert len(notes) == 3
+
+
+def test_the_divisor_of_counts_must_be_public(tmp_path: Path) -> None:
+    """Also with sums as updates: the expected batch size moves the clip norm, and depends on the number of records."""
+    statuses = []
+    for changes in ((), ("training.expected_batch_size=6",), (FLAT,)):
+        spec = attacked(tmp_path, *TRAINED, "training={reduction: sum}", *changes, text=TEXT)
+        statuses.append(native_constants(spec).status)
+    assert statuses == ["declared", "by-construction", "by-construction"]
 
 
 def test_the_sum_of_counts_and_projections_is_the_likelihood_ratio() -> None:
