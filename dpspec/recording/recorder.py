@@ -5,6 +5,7 @@ The observers are in :mod:`dpspec.recording.watched_training`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -42,6 +43,7 @@ def record(
     rate: float | None = None,
     records: int | None = None,
     planted: Planted | None = None,
+    loss: object = None,
     resume: bool = False,
     overwrite: bool = False,
     audit: float = SHARE,
@@ -75,6 +77,7 @@ def record(
         planted: The result of :func:`dpspec.plant`, for a loop without a loader. :meth:`Recorder.score` scores its
             canaries after the block. The recorder adds canaries of kind ``gradients`` to the clipped sums, and changes
             nothing else of the training.
+        loss: Without effect, for older scripts: replayed steps measure the sensitivity without the loss.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
         audit: The probability, in (0, 1], of an audit of each step after the first 50: clipped sums, gradients, updates
@@ -87,6 +90,8 @@ def record(
     declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
+    if loss is not None:
+        warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration)
     AuditedSteps(audit)  # refuses other shares before the block begins
     return Recorder(numbered(Path(folder)), training_parts, resume=resume, overwrite=overwrite, audit=audit)
