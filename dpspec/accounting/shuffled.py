@@ -53,11 +53,12 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
     steps = np.arange(-_REACH, _REACH, _STEP)
     edges = np.unique(np.concatenate([mean + steps for mean in means]))
     edges = edges[edges > -_REACH / math.sqrt(batches)]  # the largest of many sums is not smaller
-    larger, smaller = (
-        _masses(edges, batches, mean, share, up=up) for mean, up in ((means[2], False), (means[1], True))
+    high_mean_masses, low_mean_masses = _with_increasing_ratios(
+        _masses(edges, batches, means[2], share, up=False), _masses(edges, batches, means[1], share, up=True)
     )
-    larger, smaller = _merge(larger, smaller)
-    return Discrete(larger, smaller) if present > absent else Discrete(smaller, larger)
+    if present > absent:
+        return Discrete(high_mean_masses, low_mean_masses)
+    return Discrete(low_mean_masses, high_mean_masses)
 
 
 def _masses(edges: Floats, batches: int, mean: float, share: float, *, up: bool) -> Floats:
@@ -91,10 +92,10 @@ def _log_cdf(edges: Floats, mean: float) -> tuple[Floats, Floats]:
     return np.asarray(logs, dtype=np.float64), np.minimum(error, 1.0)
 
 
-def _merge(larger: Floats, smaller: Floats) -> tuple[Floats, Floats]:
+def _with_increasing_ratios(high_mean_masses: Floats, low_mean_masses: Floats) -> tuple[Floats, Floats]:
     """Merge neighboring cells until the likelihood ratio increases, and drop those without mass."""
     cells: list[tuple[float, float, float]] = []
-    for p, q in zip(larger.tolist(), smaller.tolist(), strict=True):
+    for p, q in zip(high_mean_masses.tolist(), low_mean_masses.tolist(), strict=True):
         if p == q == 0.0:
             continue
         ratio = p / q if q > 0.0 else math.inf

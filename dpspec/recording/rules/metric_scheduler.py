@@ -20,18 +20,18 @@ class MetricScheduler(TrainingRule):
 
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
-        self._number = 0
+        self._most_schedulers = 0
 
     def start(self, setup: RuleSetup) -> None:
         self._optimizers = [
             optimizer for optimizer in (setup.optimizer, setup.private_optimizer) if optimizer is not None
         ]
-        self._count()
+        self._count_plateau_schedulers()
 
     def stop(self) -> None:
-        self._count()
+        self._count_plateau_schedulers()
 
-    def _count(self) -> None:
+    def _count_plateau_schedulers(self) -> None:
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
         schedulers = [candidate for candidate in gc.get_objects() if type(candidate).__name__ == "ReduceLROnPlateau"]
@@ -43,10 +43,10 @@ class MetricScheduler(TrainingRule):
         number = sum(
             any(optimizer is training_optimizer for training_optimizer in self._optimizers) for optimizer in followed
         )
-        self._number = max(self._number, number)
+        self._most_schedulers = max(self._most_schedulers, number)
 
     def facts(self) -> Mapping[str, Any]:
-        return {"schedulers": self._number}
+        return {"schedulers": self._most_schedulers}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
