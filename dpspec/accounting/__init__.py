@@ -21,7 +21,8 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``displacement``, ``adaptive_clipping``, ``allocation``, ``shuffled``: other sampling schemes
+* ``truncated_poisson``, ``displacement``, ``adaptive_clipping``, ``shuffled``: other sampling schemes
+* ``allocation`` (on ``convex_laws`` and ``group_allocation``): random allocation
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``merging``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``moments``, ``rdp``: Renyi divergences
@@ -79,7 +80,7 @@ _NAMES = {
     "truncated_poisson": "Revealed TruncatedPoisson",
     "displacement": "displacement_pair",
     "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
-    "allocation": "EqualMembers RandomAllocation",
+    "allocation": "RandomAllocation",
     "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",
     "privacy_loss": "GRID PrivacyLoss group_curve",

@@ -41,19 +41,17 @@ class _AllocationTheory(Theory):
             if count
         )
 
-    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
+    def joint(self, phase: Phase, group_size: int, records: int) -> Composed:
         """Theorem 2."""
-        if not is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.most_members:
+        if not is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.exact_members:
             return ()
-        epochs, steps = self.epochs(phase)
-        return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
+        return self.attained(phase, group_size, records, group_size)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
         """The pair of ``choice`` members with one gradient; if 0 or out of range, an epoch's sum with all members."""
         epochs, steps = self.epochs(phase)
         if choice and is_alike(phase, choice):
-            kind = accounting.RandomAllocation if choice == 1 else accounting.EqualMembers
-            return ((kind(steps, phase.noise_multiplier, choice), epochs),)
+            return ((accounting.RandomAllocation(steps, phase.noise_multiplier, choice), epochs),)
         shift = group_size * phase.sampling.batches_per_epoch / math.sqrt(steps) * (1.0 - 2.0 * LAST_PLACE)
         return ((accounting.Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
 

@@ -51,8 +51,8 @@ class Theory:
         """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
         raise NotImplementedError
 
-    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
+    def joint(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """As :meth:`composed`, with all members of random allocation in one pair; none out of its range."""
         return self.composed(phase, group_size, records)
 
     def routed(self, phase: Phase, group_size: int, smaller: int, share: float) -> Composed:

@@ -139,7 +139,7 @@ def _choices(phases: Sequence[Phase], group_size: int, direction: str) -> Sequen
     if "random-allocation" not in schemes:
         return (0,)
     equal_members = all(is_alike(phase, group_size) for phase in phases)
-    return (group_size,) if equal_members and group_size <= accounting.EqualMembers.most_members else (1, 0)
+    return (group_size,) if equal_members and group_size <= accounting.RandomAllocation.most_members else (1, 0)
 
 
 def _attain(phases: Sequence[Phase], group_size: int) -> bool:
@@ -200,10 +200,10 @@ def loss_intervals(
         return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]), indices, width)
 
     highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
-    if "random-allocation" in schemes:  # alternative pairs with its shared steps revealed, unless out of range
-        revealed_pairs = [theory_of(phase).revealed(phase, group_size, records) for phase in phases]
-        if all(revealed_pairs):
-            alternatives = answers(tuple(pair for pairs in revealed_pairs for pair in pairs))
+    if "random-allocation" in schemes and group_size > 1:  # alternative pairs of all members, unless out of range
+        joint_pairs = [theory_of(phase).joint(phase, group_size, records) for phase in phases]
+        if all(joint_pairs):
+            alternatives = answers(tuple(pair for pairs in joint_pairs for pair in pairs))
             highs = [min(pair, key=_upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):

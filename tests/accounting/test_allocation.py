@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpspec.accounting import EqualMembers, Mixture, PrivacyLoss, RandomAllocation, gaussian
-from dpspec.accounting.allocation import Law, _sharings, by_doubling, combine
+from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
+from dpspec.accounting.convex_laws import Law, by_doubling, combine
+from dpspec.accounting.group_allocation import group_laws
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 
@@ -97,7 +97,7 @@ def test_sums_are_ordered_as_the_convex_order_says(values: list[float], times: i
     masses = np.full(len(points), 1.0 / len(points))
     total, chance = exact_sum(points, masses, times)
     above, below = (
-        by_doubling(Law(points, masses, upper), times, lambda one, other, _: combine(one, other, np.add, count, -40.0))
+        by_doubling(Law(points, masses, upper), times, lambda one, other, _: combine(one, other, count, -40.0))
         for upper in (True, False)
     )
     for c in np.quantile(total, [0.0, 0.1, 0.5, 0.9, 1.0]) + 1e-3:
@@ -117,7 +117,7 @@ def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
 
 def test_what_lies_beyond_the_last_point_is_lost_and_not_forgotten() -> None:
     law = Law(np.array([1.0, 10.0, 1e3]), np.array([0.998999, 1e-3, 1e-6]), True)  # sums of 1001 and more are beyond
-    found = combine(law, law, np.add, 50, math.log(1e-2))
+    found = combine(law, law, 50, math.log(1e-2))
     mean = 2.0 * float(law.masses @ law.values)
     assert float(found.masses @ found.values) + found.lost >= mean
     assert found.values[-1] < 100.0
@@ -155,29 +155,78 @@ def two_members(sigma: float, epsilon: float, direction: Direction, second: floa
 @pytest.mark.parametrize("sigma", [0.6, 1.5])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_two_members_in_two_steps_against_quadrature(sigma: float, direction: Direction) -> None:
-    """Equal members: just below the exact delta. The dominating pair: above it, and above that of opposite members."""
-    attained = PrivacyLoss.of(EqualMembers(2, sigma, 2), direction)
-    dominating = PrivacyLoss.of(RandomAllocation(2, sigma, 2), direction)
+    """The interval contains the exact delta of equal members, and is above that of opposite ones."""
+    loss = PrivacyLoss.of(RandomAllocation(2, sigma, 2), direction)
     for epsilon in (0.0, 0.5, 2.0):
         exact = two_members(sigma, epsilon, direction, 1.0)
-        found = attained.delta(epsilon, width=1e-3).lower
-        assert 0.995 * exact <= found <= exact * (1.0 + 1e-5)
-        most = dominating.delta(epsilon, width=1e-3).upper
-        assert exact <= most
-        assert two_members(sigma, epsilon, direction, -1.0) <= most
+        found = loss.delta(epsilon, width=1e-3)
+        assert 0.995 * exact <= found.lower <= exact * (1.0 + 1e-5)
+        assert exact * (1.0 - 1e-5) <= found.upper <= 1.01 * exact
+        assert two_members(sigma, epsilon, direction, -1.0) <= found.upper
+
+
+def adaptive_members(sigma: float, epsilon: float, direction: Direction, angles: Floats) -> float:
+    """delta of two members in two steps whose vectors at the second step depend on the first sum, by quadrature.
+
+    angles: (3, 2) of each member's vector to the first axis: at the first step, and at the second one after a first sum
+    whose first coordinate is negative, or is not.
+    """
+    x = np.linspace(-6.5 * sigma - 1.0, 6.5 * sigma + 1.0, 33)
+    grid = np.stack(np.meshgrid(x, x, x, x), axis=-1).reshape(-1, 2, 2)
+    density = np.exp(-np.square(grid).sum(axis=(1, 2)) / (2.0 * sigma**2)) / (2.0 * math.pi * sigma**2) ** 2
+    later = np.where((grid[:, 0, 0] < 0.0)[:, None], angles[1], angles[2])
+    vectors = np.stack((np.broadcast_to(angles[0], later.shape), later), axis=1)  # (n, step, member)
+    directions = np.stack((np.cos(vectors), np.sin(vectors)), axis=-1)
+    ratio = np.zeros(len(grid))
+    for assignment in itertools.product(range(2), repeat=2):
+        means = np.zeros_like(grid)
+        for member, step in enumerate(assignment):
+            means[:, step] += directions[:, step, member]
+        ratio += np.exp((2.0 * grid * means - np.square(means)).sum(axis=(1, 2)) / (2.0 * sigma**2)) / 4.0
+    gain = ratio - math.exp(epsilon) if direction == "present-first" else 1.0 - math.exp(epsilon) * ratio
+    return float(np.maximum(gain, 0.0) @ density) * float(x[1] - x[0]) ** 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vectors_that_depend_on_the_first_sum_leak_no_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sigma, epsilon = float(rng.uniform(0.8, 2.0)), float(rng.uniform(0.0, 1.5))
+    angles = rng.choice([0.0, math.pi / 3.0, math.pi]) * rng.uniform(-1.0, 1.0, (3, 2))
+    for direction in DIRECTIONS:
+        most = PrivacyLoss.of(RandomAllocation(2, sigma, 2), direction).delta(epsilon, width=1e-2).upper
+        assert adaptive_members(sigma, epsilon, direction, angles) <= most * 1.002
+
+
+@pytest.mark.parametrize(("steps", "sigma", "members"), [(3, 1.0, 2), (3, 1.3, 3), (5, 0.8, 4), (12, 1.5, 5)])
+def test_the_laws_have_the_moments_of_all_assignments(steps: int, sigma: float, members: int) -> None:
+    """The mean is 1, and the second moment, by counting pairs of assignments, is between those of the two laws."""
+    above, below = group_laws(steps, sigma, 60.0, members, exact=True)
+    counts = np.arange(members + 1.0)
+    factorials = np.array([math.factorial(c) for c in range(members + 1)], dtype=np.float64)
+    step = np.exp(np.multiply.outer(counts, counts) / sigma**2) / np.multiply.outer(factorials, factorials)
+    total = np.zeros_like(step)
+    total[0, 0] = 1.0
+    for _ in range(steps):
+        product = np.zeros_like(step)
+        for i, j in itertools.product(range(members + 1), repeat=2):
+            product[i:, j:] += step[i, j] * total[: members + 1 - i, : members + 1 - j]
+        total = product
+    second = total[members, members] * (factorials[-1] / float(steps) ** members) ** 2
+    for law in (above, below):
+        assert float(law.masses @ law.values) == pytest.approx(1.0, abs=1e-5)
+    low, high = (float(law.masses @ (law.values - 1.0) ** 2) for law in (below, above))
+    assert low <= (second - 1.0) * (1.0 + 1e-6)
+    assert (second - 1.0) * (1.0 - 1e-6) <= high <= 1.2 * (second - 1.0)
 
 
 @pytest.mark.parametrize(("steps", "members", "epochs"), [(4, 3, 2), (6, 2, 1)])
 def test_members_of_every_angle_against_simulated_sums(steps: int, members: int, epochs: int) -> None:
     """Sums are drawn as a training does; the ratio is the mean over all assignments. Six standard errors."""
     rng, draws, sigma, epsilon = np.random.default_rng(11), 20000, 1.2, 1.0
-    above, below = (
-        {
-            way: PrivacyLoss.of(pair(steps, sigma, members), way).compose(epochs).delta(epsilon, width=1e-2)
-            for way in DIRECTIONS
-        }
-        for pair in (RandomAllocation, EqualMembers)
-    )
+    intervals = {
+        way: PrivacyLoss.of(RandomAllocation(steps, sigma, members), way).compose(epochs).delta(epsilon, width=1e-2)
+        for way in DIRECTIONS
+    }
     for spread in (0.0, 1.0, math.pi / 2.0, math.pi):
         angles = np.linspace(0.0, spread, members)
         vectors = np.stack((np.cos(angles), np.sin(angles)), axis=1)
@@ -191,32 +240,26 @@ def test_members_of_every_angle_against_simulated_sums(steps: int, members: int,
         for direction, loss in losses.items():
             gains = np.maximum(-np.expm1(epsilon - loss), 0.0)
             mean, error = float(gains.mean()), 6.0 * float(gains.std()) / draws**0.5
-            assert mean - error <= above[direction].upper
+            assert mean - error <= intervals[direction].upper
             if spread == 0.0:
-                attained = below[direction].lower
+                attained = intervals[direction].lower
                 assert attained - error <= mean <= attained * 1.02 + error
 
 
-@pytest.mark.parametrize(("members", "steps"), [(1, 5), (2, 1), (2, 7), (4, 3), (4, 5)])
-def test_the_ways_to_share_steps_are_those_of_all_assignments(members: int, steps: int) -> None:
-    counted: Counter[tuple[int, ...]] = Counter()
-    for assignment in itertools.product(range(steps), repeat=members):
-        counted[tuple(sorted(Counter(assignment).values(), reverse=True))] += 1
-    found = {shares: math.exp(log) for log, shares in _sharings(members, steps)}
-    assert found == {shares: pytest.approx(count / steps**members) for shares, count in counted.items()}
+def test_groups_of_four_are_known_to_a_hundredth() -> None:
+    found = PrivacyLoss.of(RandomAllocation(632, 1.282, 4)).compose(20).epsilon(6.479e-11, width=1e-2)
+    assert 4.160 <= found.lower <= found.upper <= 4.210
 
 
 @pytest.mark.ci
-def test_the_ends_are_ordered_and_one_member_is_the_plain_pair() -> None:
+def test_larger_groups_lose_more_and_less_than_with_split_noise() -> None:
     for steps, sigma, members in ((10, 1.0, 2), (20, 1.5, 3)):
-        low = PrivacyLoss.of(EqualMembers(steps, sigma, members)).epsilon(1e-5, width=1e-2)
-        high = PrivacyLoss.of(RandomAllocation(steps, sigma, members)).epsilon(1e-5, width=1e-2)
-        fewer = PrivacyLoss.of(EqualMembers(steps, sigma, members - 1)).epsilon(1e-5, width=1e-2)
-        apart = PrivacyLoss.of(RandomAllocation(steps, sigma)).compose(members).epsilon(1e-5, width=1e-2)
-        assert fewer.lower <= low.lower <= high.upper
-        assert apart.lower <= high.upper
-    far = PrivacyLoss.of(EqualMembers(10, 1.0, 2)).compose(10).epsilon(1e-20)  # two stages had contradictory estimates
-    assert 32.30 < far.lower <= PrivacyLoss.of(RandomAllocation(10, 1.0, 2)).compose(10).epsilon(1e-20).upper
-    one, same = (PrivacyLoss.of(pair).epsilon(1e-5) for pair in (RandomAllocation(10, 1.0), EqualMembers(10, 1.0, 1)))
-    assert same.lower == pytest.approx(one.lower, rel=2e-3)
-    assert same.lower <= one.upper
+        group = PrivacyLoss.of(RandomAllocation(steps, sigma, members)).epsilon(1e-5, width=1e-2)
+        fewer = PrivacyLoss.of(RandomAllocation(steps, sigma, members - 1)).epsilon(1e-5, width=1e-2)
+        split = PrivacyLoss.of(RandomAllocation(steps, sigma / math.sqrt(members))).compose(members)
+        assert fewer.lower <= group.upper
+        assert group.lower <= split.epsilon(1e-5, width=1e-2).upper
+    many = PrivacyLoss.of(RandomAllocation(10, 2.0, 12)).epsilon(1e-5, width=1e-2)  # an estimate from above
+    assert 0.0 < many.lower <= many.upper
+    far = PrivacyLoss.of(RandomAllocation(10, 1.0, 2)).compose(10).epsilon(1e-20)
+    assert 32.30 < far.lower <= far.upper < 33.5

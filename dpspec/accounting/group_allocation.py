@@ -1,0 +1,298 @@
+"""Random allocation of k members with one gradient: the distribution of the likelihood ratio, above and below.
+
+The ratio of an epoch of t steps is k! / t^k times the coefficient of y^k in a product of t independent, identically
+distributed random polynomials of y (Theorem 2 of ``docs/explanation/proofs/random-allocation.md``), here cut after
+degree k:
+
+    1 + h_1(z) y + h_2(z) y^2 / 2! + ... + h_k(z) y^k / k!,    h_c(z) = exp(c z / sigma - c^2 / (2 sigma^2)),
+
+with a standard normal z. The product comes by doubling, and each factor is replaced by one on few outcomes. The ratio
+is linear in the coefficients of a factor, given all others, with factors that are not negative. So a factor is *below*
+in convex order if outcomes are merged into their mean, and *above* if coefficients become comonotone and each one
+moves, within a cell of equal probability, to two points with the same mean (Theorem 3 there).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr
+
+from dpspec.accounting.convex_laws import LIGHTEST, Law, by_doubling, place
+from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.numerics import EPS, Floats
+
+#: Outcomes from below, and cells from above for one member (fewer in proportion to 1 / sqrt(members)).
+_OUTCOMES, _CELLS = 1200, 1200
+
+#: Intervals of z from below.
+_SLICES = 1600
+
+#: Normal numbers beyond this have no mass in float64.
+FARTHEST = 37.0
+
+#: From above, no outcome is lighter, so that products do not underflow.
+_FLOOR = 1e-300
+
+#: Up to this ratio of the shares of a cell's coefficients, all of them move together.
+_TOGETHER = 1.3
+
+#: Shares are rounded down by this, and larger errors of a cell count as a doubled cell.
+_SAFE = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """A random polynomial of degree k on finitely many outcomes.
+
+    Attributes:
+        masses: (n,) probabilities of the outcomes.
+        values: (k, n) coefficients of y, ..., y^k; the constant term is 1.
+        off: c times this bounds the relative error of the coefficient of y^c.
+    """
+
+    masses: Floats
+    values: Floats
+    off: float
+
+
+@functools.lru_cache(maxsize=64)
+def group_laws(steps: int, sigma: float, depth: float, members: int, *, exact: bool) -> tuple[Law, Law]:
+    """The ratio's distribution without the group, from above and from below.
+
+    Args:
+        steps: t.
+        sigma: standard deviation of the noise in clip norms.
+        depth: tails of a total mass of e^-depth under either distribution are cut.
+        members: k.
+        exact: whether the first is above; otherwise it is an estimate, the second one.
+    """
+    log_tail = -depth - math.log(64.0 * steps)
+    edge = min(math.sqrt(-2.0 * log_tail), FARTHEST)
+    top = min(members / sigma + edge, FARTHEST)
+    cells = int(_CELLS / math.sqrt(members))
+    lowest = _step_from_below(np.linspace(-edge, top, _SLICES + 1), sigma, members)
+    below = by_doubling(lowest, steps, lambda a, b, last: _merged(*_products(a, b), last=last))
+    above = below
+    if exact:
+        highest = _step_from_above(np.linspace(-edge, top, cells + 1), sigma, members)
+        above = by_doubling(highest, steps, lambda a, b, last: _spread(*_products(a, b), cells, last=last))
+    # With the group, each of its used steps has a mean of at most k.
+    lost = math.exp(math.log(steps) + float(log_ndtr(members / sigma - top))) * (1.0 + 1e-9)
+    laws = []
+    for total, upper in ((above, True), (below, False)):
+        with np.errstate(divide="ignore"):
+            log_ratio = np.log(total.values[-1])
+        log_ratio = log_ratio + math.lgamma(members + 1.0) - members * math.log(steps)
+        order = np.argsort(log_ratio)
+        size = float(np.max(np.abs(log_ratio[np.isfinite(log_ratio)])))
+        off = members * total.off + 16.0 * EPS * (1.0 + size + members * math.log(steps))
+        laws.append(Law(np.exp(log_ratio)[order], total.masses[order], upper, lost if upper else 0.0, off))
+    return laws[0], laws[1]
+
+
+def _means(z: Floats, sigma: float, members: int) -> tuple[Floats, Floats, Floats]:
+    """Mass (n,) of each interval between neighbors of ``z``, means of the coefficients (k, n), relative errors (n,)."""
+    shifted = [Masses.of(LogRatio(np.array([c / sigma]), np.zeros(1)), z[:-1], z[1:]) for c in range(1, members + 1)]
+    log_mass = shifted[0].none
+    with np.errstate(invalid="ignore"):
+        means = np.array([np.exp(mass.group - log_mass) / math.factorial(c) for c, mass in enumerate(shifted, 1)])
+    error = np.max([mass.group_error + mass.none_error for mass in shifted], axis=0)
+    reach = float(np.max(np.abs(z[np.isfinite(z)]))) + members / sigma
+    return np.exp(log_mass), means, error + 64.0 * EPS * (1.0 + reach * reach)
+
+
+def _step_from_below(z: Floats, sigma: float, members: int) -> Coefficients:
+    """One step: each interval of z in its mean, the tails omitted."""
+    mass, means, error = _means(z, sigma, members)
+    used = error < 1e-6
+    return Coefficients(mass[used] * (1.0 - error[used]), means[:, used], 2.0 * float(error[used].max()))
+
+
+def _step_from_above(z: Floats, sigma: float, members: int) -> Coefficients:
+    """One step: each interval of z at two points, and what lies beyond the last point on it."""
+    mass, means, error = _means(np.concatenate(([-np.inf], z)), sigma, members)
+    count = np.arange(1.0, members + 1.0)[:, None]
+    factorial = np.array([math.factorial(c) for c in range(1, members + 1)], dtype=np.float64)[:, None]
+    points = np.exp((z - 0.5 * count / sigma) * (count / sigma)) / factorial
+    bottom = np.concatenate((np.zeros((members, 1)), points[:, :-1] * (1.0 - error[1:])), axis=1)
+    gain = means - bottom
+    # relative errors of the mean, as ones of the gain
+    step = _corners(mass, bottom, points * (1.0 + error), gain, 4.0 * error * np.max(means / gain, axis=0))
+    off = step.off
+    beyond = math.exp(float(log_ndtr(-z[-1]))) * (1.0 + 1e-12)
+    return Coefficients(np.append(step.masses, beyond), np.column_stack((step.values, points[:, -1])), off)
+
+
+def _products(left: Coefficients, right: Coefficients) -> tuple[Floats, list[Floats], float]:
+    """Masses (m,), coefficients of y to y^k, (m,) each, and ``off`` of all pairs of outcomes, equal pairs once."""
+    degree = len(left.values)
+    if left is right:
+        rows, columns = np.triu_indices(len(left.masses))
+    else:
+        rows, columns = (index.ravel() for index in np.indices((len(left.masses), len(right.masses))))
+    masses = left.masses[rows] * right.masses[columns]
+    if left is right:
+        masses[rows != columns] *= 2.0
+    first, second = left.values[:, rows], right.values[:, columns]
+    values = []
+    for power in range(degree):
+        total = first[power] + second[power]
+        for i in range(power):
+            total += first[i] * second[power - 1 - i]
+        values.append(total)
+    return masses, values, max(left.off, right.off) + EPS * (4.0 + degree)
+
+
+def _merged(masses: Floats, values: list[Floats], off: float, *, last: bool) -> Coefficients:
+    """From below: outcomes merged by c_1 + (k! c_k)^(1/k), which separates usual and large sums; ``last``: by c_k."""
+    degree = len(values)
+    heavy = masses > LIGHTEST
+    masses, values = masses[heavy], [value[heavy] for value in values]
+    keys = (np.log(values[-1]) + math.lgamma(degree + 1.0)) / degree
+    if not last:
+        keys = np.logaddexp(np.log(values[0]), keys)
+    weights = masses * (1.0 + values[-1] / float(masses @ values[-1]))
+    points = place(float(keys.min()), float(keys.max()) + 1e-9, keys, weights, _OUTCOMES)
+    cell = np.searchsorted(np.log(points.values), keys, side="right")
+    mass = np.bincount(cell, weights=masses)
+    used = mass > LIGHTEST
+    rounding = EPS * (8.0 + np.bincount(cell)[used])
+    means = np.array([np.bincount(cell, weights=masses * value)[used] / mass[used] for value in values])
+    return Coefficients(mass[used] * (1.0 - rounding), means, off + 4.0 * float(rounding.max()))
+
+
+def _spread(masses: Floats, values: list[Floats], off: float, cells: int, *, last: bool) -> Coefficients:
+    """From above: comonotone coefficients, in cells of equal probability, each moved to two points.
+
+    ``last``: only the coefficient of y^k matters, and only it is returned.
+    """
+    masses = np.maximum(masses * (1.0 + 4.0 * EPS), _FLOOR)
+    marginals = [_Marginal.of(row, masses) for row in (values[-1:] if last else values)]
+    under, over = _cuts(marginals[0], cells)
+    total = marginals[0].under[-1]
+    ends_under, ends_over = np.concatenate(([0.0], under, [total])), np.concatenate(([total], over, [0.0]))
+    lower_half = ends_under[1:] <= ends_over[:-1]
+    cell_mass = np.where(lower_half, np.diff(ends_under), -np.diff(ends_over)).astype(np.float64)
+    contents = [marginal.cells(under, over, cell_mass) for marginal in marginals]
+    low, high, gain, error, mismatch = (np.array(parts) for parts in zip(*contents, strict=True))
+    cell_mass *= 1.0 + 2.0 * mismatch.max(axis=0)
+    spread = _corners(cell_mass, low, high, gain, error.max(axis=0))
+    return replace(spread, off=off + spread.off)
+
+
+@dataclass(frozen=True, eq=False)
+class _Marginal:
+    """The distribution of one coefficient.
+
+    Attributes:
+        values: (m,), ascending.
+        masses: (m,), of the values.
+        under: (m,) total mass up to each value, in extended precision where the platform has it.
+        over: (m,) total mass from each value on.
+    """
+
+    values: Floats
+    masses: Floats
+    under: npt.NDArray[np.longdouble]
+    over: npt.NDArray[np.longdouble]
+
+    @classmethod
+    def of(cls, values: Floats, masses: Floats) -> _Marginal:
+        order = np.argsort(values)
+        ordered = masses[order].astype(np.longdouble)
+        return cls(values[order], masses[order], np.cumsum(ordered), np.cumsum(ordered[::-1])[::-1])
+
+    def cells(self, under: Floats, over: Floats, cell_mass: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """The conditional distribution in each cell.
+
+        Args:
+            under: (n - 1,) mass under each cut between cells.
+            over: (n - 1,) mass over each cut.
+            cell_mass: (n,) mass between neighboring cuts.
+
+        Returns:
+            Per cell, (n,): the lowest and the highest value, the mean less the lowest value, a bound on the relative
+            error of that difference, and one on the relative difference of the mass from ``cell_mass``.
+        """
+        last = len(self.values) - 1
+        # the value at each cut and the part of its mass under the cut, both from the smaller tail
+        from_below = np.minimum(np.searchsorted(self.under, under), last)
+        from_above = np.maximum(last - np.searchsorted(self.over[::-1], over), 0)
+        at = np.where(under < over, from_below, from_above)
+        rest = np.where(under < over, under - self.under[at], self.over[at] - over)
+        part = np.where(under < over, self.masses[at] + rest, rest).astype(np.float64)
+        part = np.clip(part, 0.0, self.masses[at])
+        ascending = np.lexsort((part, at))
+        at, part = at[ascending], part[ascending]
+        begin, end = np.append(0, at), np.append(at, last)
+        before, until = np.append(0.0, part), np.append(part, self.masses[last])
+        low, high = self.values[begin], self.values[end]
+        inner = begin < end
+        starts = begin[inner]
+        full, gain, terms = np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
+        if len(starts):
+            span = slice(starts[0], last)
+            masses, counts = self.masses[span], np.diff(np.append(starts, last))
+            full[inner] = np.add.reduceat(masses, starts - starts[0])
+            gains = masses * (self.values[span] - np.repeat(low[inner], counts))
+            gain[inner] = np.add.reduceat(gains, starts - starts[0])
+            terms[inner] = counts
+        gain += until * (high - low)
+        mass = full - before + until
+        error = EPS * (16.0 + 2.0 * terms) * (full + before + until) / np.maximum(mass, 1e-320)
+        mismatch = np.abs(mass / cell_mass - 1.0) + error * mass / cell_mass
+        return low, high, np.minimum(gain / np.maximum(mass, 1e-320), high - low), error, mismatch
+
+
+def _cuts(marginal: _Marginal, cells: int) -> tuple[Floats, Floats]:
+    """The mass under and over each cut between about ``cells`` cells, dense at large mass."""
+    keys = np.log(np.maximum(marginal.values, marginal.values[marginal.values > 0.0][0]))
+    tilted = marginal.masses * (1.0 + marginal.values / float(marginal.masses @ marginal.values))
+    points = place(float(keys[0]), float(keys[-1]) + 1e-9, keys, tilted, cells)
+    index = np.unique(np.searchsorted(keys, np.log(points.values)))
+    index = index[(index > 0) & (index < len(keys))]
+    under, over = marginal.under[index - 1], marginal.over[index]
+    # masses below the last digit of the sum make no cell
+    distinct = np.append(True, np.where(under[1:] <= over[:-1], under[1:] > under[:-1], over[1:] < over[:-1]))
+    return under[distinct], over[distinct]
+
+
+def _corners(masses: Floats, low: Floats, high: Floats, gain: Floats, error: Floats) -> Coefficients:
+    """Cells as two points each, or more if one coefficient's mean is much lower in the cell than another's.
+
+    A coefficient with the mean low + gain becomes low + gain / s with the probability s, and low otherwise. For any s
+    up to gain / (high - low) this is above the cell in convex order. A cell with an error above ``_SAFE`` counts at
+    both ends in full.
+
+    Args:
+        masses: (n,) of the cells.
+        low: (k, n) the lowest value of each coefficient.
+        high: (k, n) the highest value.
+        gain: (k, n) the mean less the lowest value.
+        error: (n,) bound on the relative errors of ``masses`` and ``gain``.
+    """
+    width = high - low
+    share = np.where(gain > 0.0, gain / np.where(width > 0.0, width, 1.0), 1.0)
+    share = np.minimum(share, 1.0) * (1.0 - _SAFE - 4.0 * np.minimum(error, _SAFE))
+    least = share.min(axis=0)
+    precise = error <= _SAFE
+    together = precise & (share.max(axis=0) <= _TOGETHER * least)
+    masses = masses * (1.0 + 2.0 * np.minimum(error, 1.0) + 8.0 * EPS)
+    parts = [(masses[~precise], ends[:, ~precise]) for ends in (low, high)]
+    parts.append((masses[together] * (1.0 - least[together]), low[:, together]))
+    parts.append((masses[together] * least[together], low[:, together] + gain[:, together] / least[together]))
+    apart = precise & ~together
+    masses, low, share, gain = masses[apart], low[:, apart], share[:, apart], gain[:, apart]
+    rank = np.argsort(np.argsort(-share, axis=0), axis=0)
+    bounds = np.concatenate((np.ones((1, len(masses))), -np.sort(-share, axis=0), np.zeros((1, len(masses)))))
+    moved = low + gain / share
+    parts += [(masses * (bounds[i] - bounds[i + 1]), np.where(rank < i, moved, low)) for i in range(len(share) + 1)]
+    mass = np.concatenate([part for part, _ in parts])
+    values = np.concatenate([values for _, values in parts], axis=1)
+    off = 4.0 * float(np.max(error[precise], initial=0.0)) + 8.0 * EPS
+    return Coefficients(np.maximum(mass, _FLOOR), values, off)
