@@ -19,7 +19,7 @@ CLIP_TOLERANCE = 1e-4
 Observed: TypeAlias = Literal["measured", "reported"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Measurement:
     """The outcome of one test.
 
@@ -114,13 +114,7 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
 
     ``detectable``: None for a property that covers a part of the assumption only.
     """
-    return Measurement(
-        test=f"{test}, exact",
-        declared=float(declared),
-        measured=float(measured),
-        p_value=1.0 if right else 0.0,
-        detectable=detectable,
-    )
+    return Measurement(f"{test}, exact", float(declared), float(measured), 1.0 if right else 0.0, detectable)
 
 
 def worst(assumption: str, measurements: Sequence[Measurement], observed: Observed, note: str) -> Check:
