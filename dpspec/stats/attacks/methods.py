@@ -22,21 +22,17 @@ def _method(kind: str, summary: str, *, anytime: bool = False, **statistics: Sta
 
 
 _GUESSES = "Correct guesses about the canaries of one run"
+_SEVERAL = f"{_GUESSES}, for several numbers of guesses"
 _POSITIVES = "Positives among many runs, above a threshold that was fixed in advance"
 _ORDERED = "Inclusion bits and scores of many runs, in their order, valid at any stopping time"
 _RANKED = "Inclusion bits of many runs by ascending score"
-_COUNTS: dict[str, Statistic] = dict.fromkeys(("present", "absent", "true_positives", "false_positives"), "count")
 
 OWN_METHODS = (
     _method("one-run", _GUESSES, canaries="count", guesses="count", correct="count"),
+    _method("one-run-ladder", _SEVERAL, canaries="count", guesses="counts", correct="counts"),
     _method(
-        "one-run-ladder",
-        f"{_GUESSES}, for several numbers of guesses",
-        canaries="count",
-        guesses="counts",
-        correct="counts",
+        *("many-run", _POSITIVES), present="count", absent="count", true_positives="count", false_positives="count"
     ),
-    _method("many-run", _POSITIVES, **_COUNTS),
     _method("many-run-ranked", _RANKED, outcomes="outcomes"),
     _method("many-run-sequential", _ORDERED, anytime=True, coins="outcomes", scores="counts"),
 )
