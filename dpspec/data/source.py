@@ -77,7 +77,7 @@ COMMON: dict[str, Json] = {
 
 
 def schema(*required: str, public: bool = False, **kind_keys: Json) -> dict[str, Json]:
-    """Return the JSON Schema of a data block with a kind's own keys, of which some are required, and the common ones.
+    """Return the JSON Schema of a data block with the common keys and a kind's own ones, which ``required`` lists in part.
 
     ``public`` is the default of this key.
     """
@@ -85,7 +85,7 @@ def schema(*required: str, public: bool = False, **kind_keys: Json) -> dict[str,
 
 
 def unscaled(data_block: dict[str, Json]) -> dict[str, Json]:
-    """Return the schema without the keys that scale features, which are no quantities."""
+    """Return the schema without the keys that scale features: ids are not quantities."""
     keys = {key: value for key, value in data_block["properties"].items() if key not in ("standardise", "radius")}
     return {**data_block, "properties": keys}
 

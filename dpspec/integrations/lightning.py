@@ -23,7 +23,7 @@ class DPSpecCallback(LiveAudit, Callback):
     end of the training the trainer's loggers also get ``dp/proved``. The report is printed, and ``FOLDER.html`` is its
     page. A budget ends the training also before ``min_steps`` and ``min_epochs``.
 
-    The arguments are those of :class:`~dpspec.integrations.live_audit.LiveAudit`. A module with several optimizers is a
+    :class:`~dpspec.integrations.live_audit.LiveAudit` describes the arguments. A module with several optimizers is a
     ``UsageError`` at the start of the training.
     """
 
