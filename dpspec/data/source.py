@@ -77,7 +77,7 @@ COMMON: dict[str, Json] = {
 
 
 def schema(*required: str, public: bool = False, **kind_keys: Json) -> dict[str, Json]:
-    """Return the JSON Schema of a data block with the common keys and a kind's own ones, which ``required`` lists in part.
+    """Return the JSON Schema of a data block with the common keys and the keys of a kind, some of these ``required``.
 
     ``public`` is the default of this key.
     """
