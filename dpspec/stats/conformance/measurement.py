@@ -1,7 +1,7 @@
 """Outcomes of conformance tests, the checks that they become, and the rows of the table of checks."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Check
@@ -34,16 +34,7 @@ class Measurement:
     detectable: float | None
 
     def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
-        return Check(
-            assumption=assumption,
-            test=self.test,
-            p_value=self.p_value,
-            observed=observed,
-            declared=self.declared,
-            measured=self.measured,
-            detectable=self.detectable,
-            note=note,
-        )
+        return Check(assumption=assumption, observed=observed, note=note, **asdict(self))
 
 
 @dataclass(frozen=True)
@@ -54,14 +45,8 @@ class Abstention:
 
     def check(self, assumption: str, observed: Observed, note: str, null: str) -> Check:
         """The reason follows the planned ``note``, by which a plan recognizes the check."""
-        return Check(
-            assumption=assumption,
-            test=null.partition(":")[0],
-            p_value=1.0,
-            observed=observed,
-            detectable=None,
-            note=f"{note}, not tested: {self.reason}",
-        )
+        test, text = null.partition(":")[0], f"{note}, not tested: {self.reason}"
+        return Check(assumption=assumption, test=test, p_value=1.0, observed=observed, note=text)
 
 
 #: None if a run has no evidence for the test.

@@ -36,9 +36,8 @@ def lower_tail(squares: float, count: int) -> Measurement:
     """
     _check(squares, count)
     scale, p_value = math.sqrt(squares / count), math.exp(log_lower_tail(squares, count))
-    return Measurement(
-        "chi-square, lower tail", 1.0, scale, p_value, _shortfall(LEVEL, count, max(0.0, squares - count))
-    )
+    detectable = _shortfall(LEVEL, count, max(0.0, squares - count))
+    return Measurement("chi-square, lower tail", 1.0, scale, p_value, detectable)
 
 
 def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurement:
@@ -108,9 +107,8 @@ def correlation(
         p_value = 2.0 * math.exp(min(0.0, float(np.min(-0.5 * chains * log_det - s * abs(products)))))
         threshold = math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
     detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
-    return Measurement(
-        test, 0.0, products / pairs, min(1.0, tried * p_value), detectable if detectable <= 1.0 else None
-    )
+    limit = detectable if detectable <= 1.0 else None
+    return Measurement(test, 0.0, products / pairs, min(1.0, tried * p_value), limit)
 
 
 def least_coordinate(least: float, steps: int, count: int) -> Measurement:
