@@ -194,10 +194,8 @@ class Audit(ABC):
         keys that change no trial. Never claims, confidence, the number of runs, or keys that only bounds read.
         ``split`` describes how one run's work is divided among trials: it enters keys but no seed.
         """
-        audit = spec.audit
-        document: dict[str, Json] = {
-            key: spec.document.get(key) for key in ("mechanism", "data", "model", "training", "threat_model")
-        }
+        audit, blocks = spec.audit, ("mechanism", "data", "model", "training", "threat_model")
+        document: dict[str, Json] = {key: spec.document.get(key) for key in blocks}
         if document["threat_model"] is not None:
             document["threat_model"] = without(document["threat_model"], ("min_records", "neighbours"))
         if document["data"] is not None:  # the visibility of values does not change them

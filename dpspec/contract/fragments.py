@@ -191,12 +191,8 @@ def untrainable(spec: Spec, facts: Facts, needs: Iterable[str] = ()) -> Iterator
 def requires_data(facts: Facts) -> Iterator[Diagnostic]:
     """Error ``data-not-at-hand`` of an audit that trains on data that is only declared."""
     if facts.digest is None:
-        yield Diagnostic(
-            code="data-not-at-hand",
-            message="data that is only declared can be bounded, not trained on",
-            path=("audit",),
-            help="leave audit out, or name the data",
-        )
+        message, help = "data that is only declared can be bounded, not trained on", "leave audit out, or name the data"
+        yield Diagnostic(code="data-not-at-hand", message=message, path=("audit",), help=help)
 
 
 def requires_model(facts: Facts) -> Iterator[Diagnostic]:
@@ -210,9 +206,6 @@ def requires_capabilities(spec: Spec, facts: Facts, needs: Mapping[str, str | No
     """Error ``missing-capability`` for each of ``needs`` that the backend lacks; the values are help texts."""
     for need, instead in needs.items():
         if need not in facts.capabilities:
-            yield Diagnostic(
-                code="missing-capability",
-                message=f"this attack needs {need!r}, which backend {spec.training.kind!r} does not support",
-                path=("training", "backend"),
-                help=instead,
-            )
+            message = f"this attack needs {need!r}, which backend {spec.training.kind!r} does not support"
+            path: Path = ("training", "backend")
+            yield Diagnostic(code="missing-capability", message=message, path=path, help=instead)

@@ -181,15 +181,8 @@ def backend(
     if constants is not None:
         text = f"the backend {kind} states where its constants come from"
         stated = Assumption(name="data-independent-hyperparameters", status=constants, text=text)
-    supported = None if schemes is None else frozenset(schemes)
-    return _decorator(
-        "backend",
-        kind,
-        capabilities=frozenset(capabilities),
-        schemes=supported,
-        constants=stated,
-        losses=losses,
-    )
+    reported, supported = frozenset(capabilities), None if schemes is None else frozenset(schemes)
+    return _decorator("backend", kind, capabilities=reported, schemes=supported, constants=stated, losses=losses)
 
 
 def reporter(format: str, *, suffix: str = ".txt") -> Callable[[F], F]:

@@ -143,15 +143,16 @@ class ExecutedRun:
         Without lower bounds, and without bounds that the recording states itself: whether the worst case is attained
         depends on the executed updates.
         """
-        recorded_bounds = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
+
+        def bounded(finding: Finding) -> tuple[str, FrozenMap, str]:
+            return finding.quantity, finding.at, finding.scope.adjacency
+
+        recorded_bounds = {bounded(finding) for finding in self.findings if finding.bound == "upper"}
         names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
         for outcome in outcomes:
             if not isinstance(outcome, Finding):
                 yield outcome
-            elif (
-                outcome.bound != "lower"
-                and (outcome.quantity, outcome.at, outcome.scope.adjacency) not in recorded_bounds
-            ):
+            elif outcome.bound != "lower" and bounded(outcome) not in recorded_bounds:
                 remaining = [assumption for assumption in outcome.assumptions if assumption.name not in names]
                 yield replace(outcome, assumptions=(*remaining, *self.assumptions))
         yield from self.checks
@@ -434,9 +435,6 @@ class Result:
         return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
 
 
-#: The column of a joined series that names the cell, unless the series has such a column.
-AUDIT = "audit"
-
 #: From strong to weak, and from public to secret.
 _RIGOR = ("certified", "theorem", "statistical", "approximate")
 _PRIVACY = ("public", "data-dependent", "per-record")
@@ -462,18 +460,21 @@ def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], nam
         axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
     first = of_name[0][1]
     own_columns = dict.fromkeys(column for _, series in of_name for column in series.columns)
-    varying = [
-        axis for axis in dict.fromkeys(a for audit, _ in of_name for a in axes[audit.name]) if axis not in own_columns
-    ]
-    columns: dict[str, list[Json]] = {column: [] for column in (AUDIT, *varying, *own_columns)}
+    all_axes = dict.fromkeys(axis for audit, _ in of_name for axis in axes[audit.name])
+    varying = [axis for axis in all_axes if axis not in own_columns]
+    columns: dict[str, list[Json]] = {column: [] for column in ("audit", *varying, *own_columns)}
     for audit, series in of_name:
         rows = max(map(len, series.columns.values()), default=0)
-        if AUDIT not in own_columns:
-            columns[AUDIT] += [audit.name] * rows
+        if "audit" not in own_columns:
+            columns["audit"] += [audit.name] * rows
         for axis in varying:
             columns[axis] += [axes[audit.name].get(axis)] * rows
         for column in own_columns:
             columns[column] += list(series.columns.get(column, [None] * rows))
+
+    def in_all(column: str, side: str) -> bool:
+        return all(column not in series.columns or series.bounds.get(column) == side for _, series in of_name)
+
     return Series(
         name=name,
         title=first.title,
@@ -482,21 +483,14 @@ def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], nam
         rigor=max((series.rigor for _, series in of_name), key=_RIGOR.index),
         source="; ".join(dict.fromkeys(series.source for _, series in of_name)),
         privacy=max((series.privacy for _, series in of_name), key=_PRIVACY.index),
-        bounds=FrozenMap(
-            {
-                key: side
-                for key, side in first.bounds.items()
-                if all(key not in series.columns or series.bounds.get(key) == side for _, series in of_name)
-            }
-        ),
+        bounds=FrozenMap({key: side for key, side in first.bounds.items() if in_all(key, side)}),
     )
 
 
 def _axes(audits: Sequence[AuditResult]) -> dict[str, str]:
     axes_of_cells = list(dict.fromkeys(axis for audit in audits for axis in audit.cell))
-    varying = [
-        axis for axis in axes_of_cells if len({repr(audit.cell.get(axis)) for audit in audits}) > 1
-    ] or axes_of_cells
+    varying = [axis for axis in axes_of_cells if len({repr(audit.cell.get(axis)) for audit in audits}) > 1]
+    varying = varying or axes_of_cells
     axes = {}
     for axis in varying:
         pieces = axis.split(".")

@@ -31,17 +31,13 @@ IDX = Dataset(
     kind="idx",
     summary="Images and labels in the IDX format of MNIST, pixels in [0, 1].",
     schema=schema(
-        {
-            "path": path("The folder of the files; by default the spec's."),
-            "images": string(
-                f"The training images: an IDX file of bytes (n, height, width), gzipped or not. {_RELATIVE}"
-            ),
-            "labels": string(f"The training labels: an IDX file of bytes (n), gzipped or not. {_RELATIVE}"),
-            "test_images": string(f"The test images; goes with test_labels. {_RELATIVE}"),
-            "test_labels": string(f"The test labels; goes with test_images. {_RELATIVE}"),
-            "classes": {**CLASSES, "default": 10},
-        },
-        required=["images", "labels"],
+        *("images", "labels"),
+        path=path("The folder of the files; by default the spec's."),
+        images=string(f"The training images: an IDX file of bytes (n, height, width), gzipped or not. {_RELATIVE}"),
+        labels=string(f"The training labels: an IDX file of bytes (n), gzipped or not. {_RELATIVE}"),
+        test_images=string(f"The test images; goes with test_labels. {_RELATIVE}"),
+        test_labels=string(f"The test labels; goes with test_images. {_RELATIVE}"),
+        classes={**CLASSES, "default": 10},
     ),
     source="dpspec.data.arrays:Idx",
 )
@@ -142,11 +138,9 @@ NPZ = Dataset(
     kind="npz",
     summary="Arrays x and y, and optionally x_test and y_test, of a numpy .npz file.",
     schema=schema(
-        {
-            "path": path("The .npz file: x is (n, features), (n, height, width) or (n, channels, height, width)."),
-            "classes": CLASSES,
-        },
-        required=["path", "classes"],
+        *("path", "classes"),
+        path=path("The .npz file: x is (n, features), (n, height, width) or (n, channels, height, width)."),
+        classes=CLASSES,
     ),
     source="dpspec.data.arrays:Npz",
 )
@@ -172,13 +166,9 @@ class Npz(Halves):
         channels, *size = self.describe().shape
         if len(size) == 2 and size[1] in (1, 3, 4) and channels not in (1, 3, 4):
             shape = f"({channels}, {size[0]}, {size[1]})"
-            yield Diagnostic(
-                code="channels-last",
-                message=f"images of shape {shape} have {channels} channels; the last axis may be the channels",
-                path=("data", "path"),
-                help="channels come first: x.transpose(0, 3, 1, 2)",
-                severity="warning",
-            )
+            message = f"images of shape {shape} have {channels} channels; the last axis may be the channels"
+            path, help = ("data", "path"), "channels come first: x.transpose(0, 3, 1, 2)"
+            yield Diagnostic(code="channels-last", message=message, path=path, help=help, severity="warning")
 
     def key(self, halves: list[str]) -> dict[str, Json]:
         return {"kind": "npz", "file": sha256(self.file())}
@@ -193,10 +183,7 @@ class Npz(Halves):
             source = f"{self.what()}: {name}"
             shape, dtype = npy_header(archive, name, source)
             if dtype.kind not in kinds or len(shape) not in axes:
-                values, axis_counts = (
-                    "real numbers" if "f" in kinds else "integers",
-                    joined([str(n) for n in axes], "or"),
-                )
+                values, axis_counts = "real numbers" if "f" in kinds else "integers", joined([*map(str, axes)], "or")
                 message = f"{source} must have {values} and {axis_counts} axes, got dtype {dtype} and shape {shape}"
                 raise DataError(message + _conversion(name, shape, dtype), "path")
             check_count(source, shape)

@@ -37,11 +37,7 @@ _BINARY = (
 )
 
 _TEXT = (
-    (
-        re.compile(rb"\s*(\[\s*)?[{\[]\s*[\"\[{}\]]"),
-        "JSON",
-        "convert it to a table; for token ids write kind: tokens",
-    ),
+    (re.compile(rb"\s*(\[\s*)?[{\[]\s*[\"\[{}\]]"), "JSON", "convert it to a table; for token ids write kind: tokens"),
     (re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE), "a web page or XML", "download the data themselves"),
     (re.compile(rb"\s*(%[^\n]*\n\s*)*@relation", re.IGNORECASE), "an ARFF file", "save it as CSV"),
 )

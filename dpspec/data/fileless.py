@@ -62,29 +62,27 @@ SYNTHETIC = Dataset(
     kind="synthetic",
     summary="Records drawn from a seed: blobs or images.",
     schema=schema(
-        {
-            "pattern": choice(
-                "blobs: a ball around one random unit vector per class. images: one random square picture per class, "
-                "pixels in [0, 1].",
-                "blobs",
-                "images",
-                default="blobs",
-            ),
-            "records": integer(
-                "The number of records to draw, before split and size.", least=2, most=10_000_000, default=1000
-            ),
-            "features": integer(
-                "The number of features of a record; for images a square number.", least=1, most=1_000_000, default=16
-            ),
-            "classes": {**CLASSES, "default": 2, "description": "The number of classes."},
-            "noise": number(
-                "The standard deviation of the Gaussian noise added to every feature after labeling.",
-                least=0,
-                most=1e6,
-                default=0.2,
-            ),
-        },
         public=True,
+        pattern=choice(
+            "blobs: a ball around one random unit vector per class. images: one random square picture per class, "
+            "pixels in [0, 1].",
+            "blobs",
+            "images",
+            default="blobs",
+        ),
+        records=integer(
+            "The number of records to draw, before split and size.", least=2, most=10_000_000, default=1000
+        ),
+        features=integer(
+            "The number of features of a record; for images a square number.", least=1, most=1_000_000, default=16
+        ),
+        classes={**CLASSES, "default": 2, "description": "The number of classes."},
+        noise=number(
+            "The standard deviation of the Gaussian noise added to every feature after labeling.",
+            least=0,
+            most=1e6,
+            default=0.2,
+        ),
     ),
     source="dpspec.data.fileless:Synthetic",
 )
@@ -129,7 +127,7 @@ class Synthetic(Source):
 DIGITS = Dataset(
     kind="digits",
     summary="1797 handwritten digits of 8 x 8 pixels in [0, 1], 10 classes (scikit-learn).",
-    schema=schema({}, public=True),
+    schema=schema(public=True),
     source="dpspec.data.fileless:Digits",
 )
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import prod
@@ -22,8 +22,10 @@ from dpspec.text import closest, did_you_mean
 if TYPE_CHECKING:
     import numpy as np
 
+    Array: TypeAlias = np.ndarray[Any, Any]
+
     #: Features (n, ...) and labels (n,).
-    Rows: TypeAlias = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    Rows: TypeAlias = tuple[Array, Array]
 
 _SEED: dict[str, Json] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0}
 
@@ -74,15 +76,18 @@ COMMON: dict[str, Json] = {
 }
 
 
-def schema(
-    kind_keys: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
-) -> dict[str, Json]:
-    """Return the JSON Schema of a data block with a kind's own keys and the common ones.
+def schema(*required: str, public: bool = False, **kind_keys: Json) -> dict[str, Json]:
+    """Return the JSON Schema of a data block with the common keys and the keys of a kind, some of these ``required``.
 
-    ``public`` is the default of this key. ``scaled``: ``standardise`` and ``radius`` can scale the features.
+    ``public`` is the default of this key.
     """
-    common = {key: value for key, value in COMMON.items() if scaled or key not in ("standardise", "radius")}
-    return block(None, list(required), **kind_keys, **common, public={**_PUBLIC, "default": public})
+    return block(None, list(required), **kind_keys, **COMMON, public={**_PUBLIC, "default": public})
+
+
+def unscaled(data_block: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema without the keys that scale features: ids are not quantities."""
+    keys = {key: value for key, value in data_block["properties"].items() if key not in ("standardise", "radius")}
+    return {**data_block, "properties": keys}
 
 
 _PUBLIC: dict[str, Json] = flag(
@@ -102,9 +107,7 @@ def path(description: str) -> dict[str, Json]:
     return string(f"{description} Relative to the spec's directory.")
 
 
-def checked(
-    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, source: object, *, missing: bool = False
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def checked(x: Array, y: Array, classes: int, source: object, *, missing: bool = False) -> Rows:
     """Validate records (n, ...) and labels (n,), and convert them to float32 and int64.
 
     ``classes`` is 1 for real-valued targets, which become float32. ``missing`` accepts missing features, NaN.
@@ -307,9 +310,8 @@ def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
         raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}", key)
     test_count = int(test) if test >= 1 else int(test * count + 0.5)
     if not 1 <= test_count < count:
-        raise DataError(
-            f"split.test holds out {test_count} of {count} {unit}; testing and training need at least one each", key
-        )
+        message = f"split.test holds out {test_count} of {count} {unit}"
+        raise DataError(f"{message}; testing and training need at least one each", key)
     return test_count
 
 
@@ -335,10 +337,9 @@ def select(options: FrozenMap, whole: Facts) -> Selection:
         if isinstance(split["test"], tuple):
             test_rows = sorted(int(index) for index in split["test"])
             count = len(test_rows)
-            if test_rows[-1] >= records:
-                raise DataError(
-                    f"split.test holds out record {test_rows[-1]}, but the last of {records} records is {records - 1}"
-                )
+            if (last := test_rows[-1]) >= records:
+                rule = f"the last of {records} records is {records - 1}"
+                raise DataError(f"split.test holds out record {last}, but {rule}")
             if count == records:
                 raise DataError(f"split.test holds out all {records} records; training needs at least one")
         else:
@@ -372,7 +373,7 @@ def select(options: FrozenMap, whole: Facts) -> Selection:
 
 def _drawn(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
     """Draw ``count`` of ``records`` indices."""
-    indices: np.ndarray[Any, Any] = generator(seed, purpose).permutation(records)[:count]
+    indices: Array = generator(seed, purpose).permutation(records)[:count]
     return indices
 
 
@@ -411,13 +412,8 @@ class Source(ABC):
             key["standardise"] = [[*map(float, c)] if isinstance(c, tuple) else float(c) for c in both]
         if radius is not None:
             key["radius"] = float(radius)
-        return dataclasses.replace(
-            whole,
-            records=chosen.records,
-            test_records=chosen.test_records,
-            users=chosen.users,
-            digest=digest(key),
-        )
+        counted = dataclasses.replace(whole, records=chosen.records, test_records=chosen.test_records)
+        return dataclasses.replace(counted, users=chosen.users, digest=digest(key))
 
     def loading_bytes(self) -> int:
         """Memory of :meth:`load` in bytes, for all rows of the files: 8 per read and per converted value."""
@@ -441,11 +437,8 @@ class Source(ABC):
         del train, test
         chosen = self.selection(whole).rows(rows)
         del rows
-        return dataclasses.replace(
-            chosen,
-            train_x=transformed(chosen.train_x, self.options, source),
-            test_x=transformed(chosen.test_x, self.options, what_test),
-        )
+        test_x = transformed(chosen.test_x, self.options, what_test)
+        return dataclasses.replace(chosen, train_x=transformed(chosen.train_x, self.options, source), test_x=test_x)
 
     def selection(self, whole: Facts) -> Selection:
         return select(self.options, whole)
@@ -491,14 +484,10 @@ class Halves(Source):
                 message = f"test records have shape {tuple(test_record)}, training records {tuple(record)}"
                 raise DataError(f"{self.what(test=True)}: {message}")
         classes, vocabulary = self.options.get("classes", 10), self.options.get("vocabulary")
-        return whole_facts(
-            records,
-            tuple(record),
-            len(classes) if isinstance(classes, tuple) else int(classes),
-            self.key(halves),
-            test=sum(shape[0] for shape in test_shapes),
-            vocabulary=vocabulary,
-        )
+        count = len(classes) if isinstance(classes, tuple) else int(classes)
+        test_records = sum(shape[0] for shape in test_shapes)
+        key = self.key(halves)
+        return whole_facts(records, tuple(record), count, key, test=test_records, vocabulary=vocabulary)
 
     def read(self) -> LoadedData:
         return whole_rows(*map(self.rows, self.halves()))

@@ -97,10 +97,10 @@ class Table(Halves):
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                message = (
-                    "the same name; rename one column" if name else "no name; remove separators at the ends of lines"
-                )
-                raise DataError(f"{where}: columns {index + 1} and {position[name] + 1} have {message}", private=name)
+                fault = "the same name; rename one column"
+                if not name:
+                    fault = "no name; remove separators at the ends of lines"
+                raise DataError(f"{where}: columns {index + 1} and {position[name] + 1} have {fault}", private=name)
         features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
@@ -179,16 +179,13 @@ class Table(Halves):
         unnamed = [""] == index == features[-1:]
         if index:
             feature_names = [shortened(name) for name in features if name not in index]
-            yield Diagnostic(
-                code="index-column",
-                message="the last column has no name, and is used as a feature: the lines may end in a separator"
-                if unnamed
-                else f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
-                "is probably a saved index of rows, and is used as a feature",
-                path=("data", "path"),
-                help=f"list the features without it: columns: {json.dumps(feature_names, ensure_ascii=False)}",
-                severity="warning",
-            )
+            columns = f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))}"
+            message = f"{columns} is probably a saved index of rows, and is used as a feature"
+            if unnamed:
+                message = "the last column has no name, and is used as a feature: the lines may end in a separator"
+            help = f"list the features without it: columns: {json.dumps(feature_names, ensure_ascii=False)}"
+            path = ("data", "path")
+            yield Diagnostic(code="index-column", message=message, path=path, help=help, severity="warning")
 
     def selection(self, whole: Facts) -> Selection:
         options, where = self.options, self.what()
@@ -198,11 +195,8 @@ class Table(Halves):
         if options.get("user") is None:
             raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
         if len(bounds) == 2:
-            raise DataError(
-                "records_per_user rejects users with more records, max_records_per_user drops records; use one of the "
-                "two",
-                "records_per_user",
-            )
+            message = "records_per_user rejects users with more records, max_records_per_user drops records"
+            raise DataError(f"{message}; use one of the two", "records_per_user")
         if options.get("size") is not None:
             raise DataError("size counts records and is not supported for tables with users; remove it", "size")
         owners, records_by_user = self.owners(), dict[str, list[int]]()
@@ -213,11 +207,9 @@ class Table(Halves):
             raise DataError(f"{where}: record {record}: column {column!r} is empty; every record needs a user", "user")
         declared, largest = options.get("records_per_user"), max(map(len, records_by_user.values()), default=0)
         if declared is not None and largest > declared:
-            raise DataError(
-                f"{where}: a user has {largest} records, but records_per_user is {declared}; write "
-                f"max_records_per_user: {declared} to keep a random sample",
-                "records_per_user",
-            )
+            message = f"{where}: a user has {largest} records, but records_per_user is {declared}"
+            advice = f"write max_records_per_user: {declared} to keep a random sample"
+            raise DataError(f"{message}; {advice}", "records_per_user")
         most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
         user_records = tuple(tuple(_kept(name, records_by_user[name], most, seed)) for name in sorted(records_by_user))
         split, test_users, split_seed = options.get("split"), frozenset[int](), 0
@@ -229,10 +221,8 @@ class Table(Halves):
             test_users = frozenset(generator(split_seed, SPLIT).permutation(len(user_records))[:count].tolist())
         if test_users and whole.test_records:
             raise DataError("split: this source already has test records")
-        dropped, test_records = (
-            len(owners) - sum(map(len, user_records)),
-            sum(len(user_records[user]) for user in test_users),
-        )
+        dropped = len(owners) - sum(map(len, user_records))
+        test_records = sum(len(user_records[user]) for user in test_users)
         key: dict[str, Json] = {"user": options["user"]}
         if dropped:
             key["kept"] = [most, seed]

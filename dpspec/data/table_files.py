@@ -33,22 +33,20 @@ CSV = Dataset(
     kind="csv",
     summary="A CSV table with a header, numeric or categorical columns, and a label column.",
     schema=schema(
-        {
-            "path": path("The table, with column names in the first line."),
-            "separator": fragments.choice("The separator of columns. Default: a comma.", *SEPARATORS),
-            "decimal": fragments.choice("The decimal mark of numbers. Default: a point.", ".", ","),
-            "encoding": fragments.choice("The text encoding of the file. Default: utf-8.", *ENCODINGS),
-            **KEYS,
-            **USER_KEYS,
-            "missing": fragments.array(
-                "The spellings of missing values in numeric columns; an empty string for empty cells. "
-                "Only mechanisms that impute accept such records. Public constants.",
-                {"type": "string"},
-                least=1,
-                unique=True,
-            ),
-        },
-        required=["path", "label", "classes"],
+        *("path", "label", "classes"),
+        path=path("The table, with column names in the first line."),
+        separator=fragments.choice("The separator of columns. Default: a comma.", *SEPARATORS),
+        decimal=fragments.choice("The decimal mark of numbers. Default: a point.", ".", ","),
+        encoding=fragments.choice("The text encoding of the file. Default: utf-8.", *ENCODINGS),
+        **KEYS,
+        **USER_KEYS,
+        missing=fragments.array(
+            "The spellings of missing values in numeric columns; an empty string for empty cells. "
+            "Only mechanisms that impute accept such records. Public constants.",
+            {"type": "string"},
+            least=1,
+            unique=True,
+        ),
     ),
     source="dpspec.data.table_files:Csv",
 )
@@ -122,13 +120,11 @@ PARQUET = Dataset(
     kind="parquet",
     summary="A Parquet table with numeric or categorical columns and a label column (needs pyarrow).",
     schema=schema(
-        {
-            "path": path("The table of training records."),
-            "test_path": path("A table of test records with the same columns."),
-            **KEYS,
-            **USER_KEYS,
-        },
-        required=["path", "label", "classes"],
+        *("path", "label", "classes"),
+        path=path("The table of training records."),
+        test_path=path("A table of test records with the same columns."),
+        **KEYS,
+        **USER_KEYS,
     ),
     source="dpspec.data.table_files:Parquet",
 )
@@ -209,13 +205,11 @@ def _places(
         block = values[start : start + _BLOCK]
         if block.dtype.kind in "fiub":
             different, inverse = np.unique(block, return_inverse=True)
-            block_indices = np.array([index_by_text.get(_text_of(v), -1) for v in different], dtype=np.int32)[
-                inverse.reshape(-1)
-            ]
+            of_different = np.array([index_by_text.get(_text_of(v), -1) for v in different], dtype=np.int32)
+            block_indices = of_different[inverse.reshape(-1)]
         else:
-            index_by_value |= {
-                value: index_by_text.get(_text_of(value), -1) for value in set(block) - index_by_value.keys()
-            }
+            new_values = set(block) - index_by_value.keys()
+            index_by_value |= {value: index_by_text.get(_text_of(value), -1) for value in new_values}
             block_indices = np.fromiter(map(index_by_value.__getitem__, block), dtype=np.int32, count=len(block))
         bad = np.flatnonzero(block_indices < 0)
         if bad.size:

@@ -41,20 +41,19 @@ _LENGTH: dict[str, Json] = integer(
 TOKENS = Dataset(
     kind="tokens",
     summary="Labeled texts as sequences of token ids, one JSON object per line.",
-    schema=source.schema(
-        {
-            "path": source.path('The file (.jsonl). Each line is {"tokens": [5, 17, 3], "label": 1}.'),
-            "vocabulary": _VOCABULARY,
-            "length": _LENGTH,
-            "truncate": flag(
+    schema=source.unscaled(
+        source.schema(
+            *("path", "vocabulary", "length", "classes"),
+            path=source.path('The file (.jsonl). Each line is {"tokens": [5, 17, 3], "label": 1}.'),
+            vocabulary=_VOCABULARY,
+            length=_LENGTH,
+            truncate=flag(
                 "Truncate texts to the first length ids. By default longer texts are errors. Texts are "
                 "truncated independently.",
                 default=False,
             ),
-            "classes": source.CLASSES,
-        },
-        required=["path", "vocabulary", "length", "classes"],
-        scaled=False,
+            classes=source.CLASSES,
+        )
     ),
     source="dpspec.data.tokens:Tokens",
 )
@@ -62,23 +61,22 @@ TOKENS = Dataset(
 SYNTHETIC = Dataset(
     kind="synthetic-tokens",
     summary="Texts of token ids drawn from a seed, with preferred ids for each class.",
-    schema=source.schema(
-        {
-            "records": integer(
+    schema=source.unscaled(
+        source.schema(
+            public=True,
+            records=integer(
                 "The number of texts to draw, before split and size.", least=2, most=10_000_000, default=1000
             ),
-            "vocabulary": {**_VOCABULARY, "minimum": 4, "default": 50},
-            "length": {**_LENGTH, "default": 16},
-            "classes": {**source.CLASSES, "default": 2},
-            "noise": number(
+            vocabulary={**_VOCABULARY, "minimum": 4, "default": 50},
+            length={**_LENGTH, "default": 16},
+            classes={**source.CLASSES, "default": 2},
+            noise=number(
                 "The probability that a token is drawn from all ids instead of the class's ids.",
                 least=0,
                 most=1,
                 default=0.5,
             ),
-        },
-        public=True,
-        scaled=False,
+        )
     ),
     source="dpspec.data.tokens:SyntheticTokens",
 )
@@ -121,9 +119,8 @@ class Tokens(source.Halves):
         if not isinstance(tokens, list) or not all(_is_count(token) and token < vocabulary for token in tokens):
             raise DataError(f"{where}: tokens must be a list of integers in 0..{vocabulary - 1}")
         if len(tokens) > length and not self.options.get("truncate", False):
-            raise DataError(
-                f"{where}: {len(tokens)} tokens, but length is {length}; raise it or set truncate", "length"
-            )
+            message = f"{len(tokens)} tokens, but length is {length}; raise it or set truncate"
+            raise DataError(f"{where}: {message}", "length")
         return tokens[:length], label
 
 
@@ -133,11 +130,9 @@ class SyntheticTokens(source.Source):
     def describe(self) -> Facts:
         vocabulary, classes = self.number("vocabulary"), self.number("classes")
         if classes >= vocabulary:
-            raise DataError(
-                f"synthetic-tokens needs one id for each of {classes} classes and one for padding: vocabulary must "
-                f"be above {classes}, got {vocabulary}",
-                "vocabulary",
-            )
+            needed = f"one id for each of {classes} classes and one for padding"
+            rule = f"vocabulary must be above {classes}, got {vocabulary}"
+            raise DataError(f"synthetic-tokens needs {needed}: {rule}", "vocabulary")
         key = {name: self.number(name) for name in ("records", "length", "vocabulary", "classes", "seed")}
         shape = (key["records"], key["length"])
         source.check_count(self.what(), shape)

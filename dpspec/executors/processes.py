@@ -217,10 +217,11 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
 
     try:
         _running = True
-        context = InlineContext(
-            device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)), lambda: _terminated
-        )
-        for value in task.work(context):
+
+        def tell(value: Any) -> None:
+            send(TaskProgress(task=number, value=value))
+
+        for value in task.work(InlineContext(device, task.seconds, tell, lambda: _terminated)):
             send(PartialResult(task=number, value=value))
     except _GoneError:
         raise
@@ -279,12 +280,9 @@ def open_pool(demand: PoolRequest) -> Pool:
 
     device_names = devices(demand.device)
     free = _SHARE * free_bytes("cpu")
-    most = workers or min(
-        available if device_names == ("cpu",) else len(device_names), max(1, int(free // PROCESS_BYTES))
-    )
+    gpus = 0 if device_names == ("cpu",) else len(device_names)
+    most = workers or min(gpus or available, max(1, int(free // PROCESS_BYTES)))
     if most == 1:
         return InlinePool()
-    threads = max(
-        available, workers or (0 if device_names == ("cpu",) else len(device_names))
-    )  # each GPU needs a thread
+    threads = max(available, workers or gpus)  # each GPU needs a thread
     return Processes(device_names, most, threads, int(free), PROCESS_BYTES)

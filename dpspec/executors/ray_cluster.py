@@ -66,12 +66,8 @@ def open_pool(demand: PoolRequest) -> Pool:
         try:
             _check_head(demand.address)
             with _empty_folder(), safe_path(), _own_sigterm():
-                ray.init(
-                    address=demand.address,
-                    log_to_driver=False,
-                    logging_level="error",
-                    **({} if demand.address else {"include_dashboard": False}),
-                )
+                options = {} if demand.address else {"include_dashboard": False}
+                ray.init(address=demand.address, log_to_driver=False, logging_level="error", **options)
         except (OSError, RuntimeError, ValueError) as error:
             hint = "a cluster with token authentication needs RAY_AUTH_MODE=token in the environment"
             raise UsageError(f"no Ray cluster at {demand.address!r}: {error} ({hint})") from None
@@ -157,8 +153,6 @@ class Cluster:
         has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
         if demand.device.startswith("cuda") and not has_gpu:
             raise UsageError(f"device {demand.device!r} is not available: no node of the Ray cluster has a GPU")
-        if demand.device == "mps":
-            raise UsageError("device 'mps' is not available on a Ray cluster: use auto, cpu or cuda")
         self._gpu = has_gpu and demand.device != "cpu"
         self._over = threading.Event()
         head = ray.get_runtime_context().gcs_address

@@ -47,13 +47,10 @@ class Rounds:
             UsageError: There is not one update for each client, or a tensor has another shape than its parameter.
         """
         if len(updates) != len(clients):
-            raise UsageError(
-                f"aggregated got {len(updates)} updates of {len(clients)} clients: give one of each client"
-            )
-        rows = [
-            self._tensors(update, f"the update of client {client}")
-            for client, update in zip(clients, updates, strict=True)
-        ]
+            counts = f"{len(updates)} updates of {len(clients)} clients"
+            raise UsageError(f"aggregated got {counts}: give one of each client")
+        pairs = zip(clients, updates, strict=True)
+        rows = [self._tensors(update, f"the update of client {client}") for client, update in pairs]
         total = [torch.zeros(shape, dtype=torch.float64) for shape in self._shapes]
         for row in rows:
             for summed, part in zip(total, row, strict=True):

@@ -43,9 +43,8 @@ class RecordedStrategy(Strategy, AbstractContextManager["RecordedStrategy"]):
             UsageError: The strategy is not of this class. In a round: more clients took part, or arrays have integers.
         """
         if not isinstance(strategy, DifferentialPrivacyServerSideFixedClipping):
-            raise UsageError(
-                f"the strategy is {type(strategy).__name__}: give Flower's DifferentialPrivacyServerSideFixedClipping"
-            )
+            kind = type(strategy).__name__
+            raise UsageError(f"the strategy is {kind}: give Flower's DifferentialPrivacyServerSideFixedClipping")
         self._strategy, self._folder, self._clients = strategy, folder, clients
         self._stack = ExitStack()
         self._rounds: Rounds | None = None

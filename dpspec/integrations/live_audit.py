@@ -40,7 +40,20 @@ class LiveAudit:
         report: bool = True,
         **options: Any,
     ) -> None:
-        """Prepare the audit, with the arguments of a callback."""
+        """Prepare the audit of one training.
+
+        Args:
+            folder: The recording's folder, as for ``dpspec.record``.
+            epsilon: The claim; ``stop_at_epsilon`` by default, and no claim without either.
+            delta: Of the claim, the budget and all logged epsilons, in (0, 1).
+            stop_at_epsilon: The budget, > 0: the training ends before the step that would exceed it.
+            report: Whether to write the page.
+            **options: Of ``dpspec.record``: ``engine``, ``loss``, ``resume``, ``overwrite``.
+
+        Raises:
+            UsageError: A number is outside its range. At the start of the training: the trainer steps no optimizer of
+                Opacus, or one step exceeds the budget.
+        """
         if stop_at_epsilon is not None and not 0.0 < stop_at_epsilon < math.inf:
             raise UsageError(f"stop_at_epsilon must be finite and above 0, got {stop_at_epsilon!r}")
         if not 0.0 < delta < 1.0:
@@ -67,9 +80,8 @@ class LiveAudit:
             if _processes() > 1:
                 raise UsageError("stop_at_epsilon is for one process: give epsilon=, and fix the number of steps")
             self._budget = _Budget(self._limit, self.delta, optimizer, sampler_of(loader).batches)
-        self._recorder = dpspec.record(
-            self._folder, model=_with_hooks(model), optimizer=optimizer, loader=loader, **self._options
-        )
+        recorded = {"model": _with_hooks(model), "optimizer": optimizer, "loader": loader, **self._options}
+        self._recorder = dpspec.record(self._folder, **recorded)
         self._recorder.__enter__()
         atexit.register(self._abandon)
 
@@ -85,10 +97,8 @@ class LiveAudit:
         """The certified epsilon of the recorded steps, and the number of rules that fired, for the trainer's logs."""
         if self._recorder is None:
             return {}
-        return {
-            "dp/epsilon": self._recorder.epsilon(self.delta),
-            "dp/cautions": len(self._recorder.cautions(self.delta)),
-        }
+        cautions = len(self._recorder.cautions(self.delta))
+        return {"dp/epsilon": self._recorder.epsilon(self.delta), "dp/cautions": cautions}
 
     def end(self, error: BaseException | None = None) -> dict[str, float]:
         """End the recording; without an error check it, print the report, write the page, and return numbers for logs.

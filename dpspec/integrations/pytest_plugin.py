@@ -109,10 +109,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except DpspecError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.fixturenames.append(_ARGUMENT)
-    cases = [
-        pytest.param((specs, number, claim), id="-".join(filter(None, (name, claim)))) for number, name, claim in claims
-    ]
-    metafunc.parametrize(_ARGUMENT, cases, indirect=True)
+    ids = ["-".join(filter(None, (name, claim))) for _, name, claim in claims]
+    metafunc.parametrize(_ARGUMENT, [(specs, number, claim) for number, _, claim in claims], indirect=True, ids=ids)
 
 
 @pytest.fixture

@@ -130,11 +130,10 @@ class Convolution(Layer):
     def size(self, shape: Shape) -> tuple[Shape, int]:
         if len(shape) != 3:
             raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
-        h, w = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in shape[1:])
+        k = self.kernel
+        h, w = ((side + 2 * self.padding - k) // self.stride + 1 for side in shape[1:])
         if min(h, w) < 1:
-            raise ValueError(
-                f"images of {shape[1]} x {shape[2]} are smaller than the {self.kernel} x {self.kernel} kernel"
-            )
+            raise ValueError(f"images of {shape[1]} x {shape[2]} are smaller than the {k} x {k} kernel")
         return (self.width, h, w), (shape[0] * self.kernel**2 + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
@@ -203,9 +202,10 @@ _ACTIVATION: dict[str, Json] = choice(
     "The activation function. Bounded functions such as tanh often train better with clipping.", "relu", "tanh"
 )
 
-_HIDDEN: dict[str, Json] = array(
-    "The widths of the hidden layers.", {"type": "integer", "minimum": 1, "maximum": 65536}, least=1, most=16
-)
+_HIDDEN: dict[str, Json] = {
+    **array("The widths of the hidden layers.", {"type": "integer", "minimum": 1, "maximum": 65536}, least=1, most=16),
+    "default": [64],
+}
 
 #: The number of groups must divide the minimum number of channels, 16.
 _GROUPS: dict[str, Json] = {
@@ -215,12 +215,16 @@ _GROUPS: dict[str, Json] = {
 }
 
 
-def _model(kind: str, name: str, summary: str, properties: dict[str, Json], *, tokens: bool = False) -> Model:
+def _activation(default: str) -> dict[str, Json]:
+    return {**_ACTIVATION, "default": default}
+
+
+def _model(kind: str, name: str, summary: str, *, tokens: bool = False, **options: Json) -> Model:
     factory = f"dpspec.models.architectures:{name}"
-    return Model(kind=kind, summary=summary, schema=block(**properties), factory=factory, tokens=tokens)
+    return Model(kind=kind, summary=summary, schema=block(**options), factory=factory, tokens=tokens)
 
 
-LINEAR = _model("linear", "Linear", "One linear score per class (multinomial logistic regression).", {"bias": _BIAS})
+LINEAR = _model("linear", "Linear", "One linear score per class (multinomial logistic regression).", bias=_BIAS)
 
 
 class Linear(Stack):
@@ -228,12 +232,8 @@ class Linear(Stack):
         return FLATTEN, Dense(self.facts.classes, bias=bool(self.options.get("bias", True)))
 
 
-MLP = _model(
-    "mlp",
-    "Mlp",
-    "Dense layers with activations between them.",
-    {"hidden": {**_HIDDEN, "default": [64]}, "activation": {**_ACTIVATION, "default": "relu"}},
-)
+_DENSE = "Dense layers with activations between them."
+MLP = _model("mlp", "Mlp", _DENSE, hidden=_HIDDEN, activation=_activation("relu"))
 
 
 class Mlp(Stack):
@@ -258,16 +258,14 @@ CNN_SMALL = _model(
     "cnn-small",
     "CnnSmall",
     "3 x 3 convolutions with pooling, then one dense layer; for images of at least 8 x 8.",
-    {
-        "channels": array(
-            "The number of channels after each convolution.",
-            {"type": "integer", "minimum": 1, "maximum": 4096},
-            least=1,
-            most=8,
-            default=[16, 32],
-        ),
-        "activation": {**_ACTIVATION, "default": "relu"},
-    },
+    channels=array(
+        "The number of channels after each convolution.",
+        {"type": "integer", "minimum": 1, "maximum": 4096},
+        least=1,
+        most=8,
+        default=[16, 32],
+    ),
+    activation=_activation("relu"),
 )
 
 
@@ -282,12 +280,7 @@ class CnnSmall(Stack):
         yield from (FLATTEN, Dense(self.facts.classes))
 
 
-LENET5 = _model(
-    "lenet5",
-    "Lenet5",
-    "LeNet-5 for images of 28 x 28 or 32 x 32.",
-    {"activation": {**_ACTIVATION, "default": "tanh"}},
-)
+LENET5 = _model("lenet5", "Lenet5", "LeNet-5 for images of 28 x 28 or 32 x 32.", activation=_activation("tanh"))
 
 
 class Lenet5(Stack):
@@ -333,7 +326,7 @@ def _subsample(width: int) -> Layer:
     """(channels, h, w) to (width, ceil(h / 2), ceil(w / 2)): drop every second pixel, add channels of zeros."""
     return Plain(
         lambda shape: (width, *(-(-side // 2) for side in shape[1:])),
-        lambda modules, shape: modules.Subsample(2, width - shape[0]),
+        lambda modules, shape: modules.Subsample(width - shape[0]),
     )
 
 
@@ -341,7 +334,8 @@ RESNET20 = _model(
     "resnet20",
     "Resnet20",
     "ResNet-20 for images of at least 8 x 8, with group normalization instead of batch normalization.",
-    {"groups": {**_GROUPS, "default": 8}, "activation": {**_ACTIVATION, "default": "relu"}},
+    groups={**_GROUPS, "default": 8},
+    activation=_activation("relu"),
 )
 
 
@@ -369,7 +363,8 @@ WIDE_RESNET_16_4 = _model(
     "wide-resnet-16-4",
     "WideResnet16x4",
     "Wide ResNet of depth 16 and width 4 for images of at least 8 x 8, with group normalization.",
-    {"groups": {**_GROUPS, "default": 16}, "activation": {**_ACTIVATION, "default": "relu"}},
+    groups={**_GROUPS, "default": 16},
+    activation=_activation("relu"),
 )
 
 
@@ -407,15 +402,11 @@ TRANSFORMER = _model(
     "transformer",
     "Transformer",
     "A small transformer encoder for token sequences, with scores from the mean over all tokens.",
-    {
-        "width": integer("The length of a token's vector; a multiple of heads.", least=1, most=4096, default=32),
-        "heads": integer("The number of attention heads.", least=1, most=64, default=2),
-        "layers": integer(
-            "The number of layers, each with attention and two dense layers.", least=1, most=48, default=1
-        ),
-        "hidden": integer("The width between the two dense layers of each layer.", least=1, most=65536, default=64),
-    },
     tokens=True,
+    width=integer("The length of a token's vector; a multiple of heads.", least=1, most=4096, default=32),
+    heads=integer("The number of attention heads.", least=1, most=64, default=2),
+    layers=integer("The number of layers, each with attention and two dense layers.", least=1, most=48, default=1),
+    hidden=integer("The width between the two dense layers of each layer.", least=1, most=65536, default=64),
 )
 
 

@@ -23,15 +23,14 @@ class Sum(nn.Module):
 
 
 class Subsample(nn.Module):
-    """Select every ``stride``-th pixel and append ``more`` channels of zeros."""
+    """Select every second pixel and append ``more`` channels of zeros."""
 
-    def __init__(self, stride: int, channels_added: int) -> None:
+    def __init__(self, channels_added: int) -> None:
         super().__init__()
-        self.stride = stride
         self.more = channels_added
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        return nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.more))
 
 
 #: Attention score of padding, whose softmax is 0.

@@ -73,9 +73,8 @@ def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], module: torch
             wrong.append(f"{quoted(name)} is {_entry(tensor)} and must be {expected_tensors[name]}")
     if wrong:
         expected = _some([f"{quoted(name)} {entry}" for name, entry in expected_tensors.items()], _EXPECTED)
-        raise ValueError(
-            f"{path} does not contain this model's weights: {_some(wrong, _SHOWN)}. It must contain {expected}"
-        )
+        faults = _some(wrong, _SHOWN)
+        raise ValueError(f"{path} does not contain this model's weights: {faults}. It must contain {expected}")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise DataError(f"{path}: {quoted(name)} contains values that are not finite", PLACE)
@@ -88,11 +87,9 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path
     with torch.no_grad():
         for names in _tied(module):
             first, *tied_names = [name for name in names if name in tensors]
-            for tied_name in tied_names:
-                if not torch.equal(tensors[first], tensors[tied_name]):
-                    raise ValueError(
-                        f"{path}: {quoted(first)} and {quoted(tied_name)} are tied in the model but differ"
-                    )
+            for name in tied_names:
+                if not torch.equal(tensors[first], tensors[name]):
+                    raise ValueError(f"{path}: {quoted(first)} and {quoted(name)} are tied in the model but differ")
             state[first].copy_(tensors[first])
 
 

@@ -296,11 +296,11 @@ def _descriptor(part: Part, type_: type[Any], field: str, code: str) -> Any:
 
 def _dataset_schema(part: Part) -> dict[str, Any]:
     """The keys of every dataset, ``classes``, and the function's own."""
-    if taken := sorted({"classes", *data_schema({})["properties"]} & set(part.readers)):
+    if taken := sorted({"classes", *data_schema()["properties"]} & set(part.readers)):
         raise ValueError(f"{part.function.__name__}(): every dataset has the key {taken[0]!r}: rename the parameter")
     if part.settings["target"] == "real":
-        return data_schema(part.schema["properties"], part.schema.get("required", ()))
+        return data_schema(*part.schema.get("required", ()), **part.schema["properties"])
     default = part.settings["classes"]
     classes = CLASSES if default is None else {**CLASSES, "default": default}
     required = [*part.schema.get("required", ()), *(["classes"] if default is None else [])]
-    return data_schema({**part.schema["properties"], "classes": classes}, required)
+    return data_schema(*required, **part.schema["properties"], classes=classes)

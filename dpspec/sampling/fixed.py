@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract.phase import Phase
 from dpspec.sampling.poisson import PoissonTheory
-from dpspec.sampling.scheme import Composed, SamplingScheme, require_batch
+from dpspec.sampling.scheme import Composed, SamplingScheme
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +63,6 @@ class FixedSize(SamplingScheme):
     replaced = _ReplacedInFixed()
 
     batch_size: int
-
-    def __post_init__(self) -> None:
-        require_batch(self.batch_size, self.records)
 
     @classmethod
     def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:

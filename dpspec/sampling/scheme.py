@@ -108,6 +108,11 @@ class SamplingScheme:
     theory: ClassVar[Theory | None] = None
     replaced: ClassVar[Theory | None] = None
 
+    def __post_init__(self) -> None:
+        batch_size = getattr(self, "batch_size", None)
+        if batch_size is not None and not 1 <= batch_size <= self.records:
+            raise ValueError(f"batch_size must be within 1..{self.records} (the records), got {batch_size}")
+
     @classmethod
     def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:
         """The sum of the sizes of the first ``steps`` batches, and of their squares, of the check ``exact_sizes``."""
@@ -166,21 +171,12 @@ class EpochSampling(SamplingScheme):
         self.draws = torch.tensor(state["draws"]) if "draws" in state else None
 
 
-def require_batch(batch_size: int, records: int) -> None:
-    if not 1 <= batch_size <= records:
-        raise ValueError(f"batch_size must be within 1..{records} (the records), got {batch_size}")
-
-
 @functools.cache
-def _loaded(code: str) -> type[SamplingScheme]:
-    module, _, name = code.partition(":")
-    scheme: type[SamplingScheme] = getattr(import_module(module), name)
-    return scheme
-
-
 def scheme_named(name: str) -> type[SamplingScheme]:
     """The class of a scheme of ``SCHEMES``."""
-    return _loaded(SCHEMES[name].code)
+    module, _, attribute = SCHEMES[name].code.partition(":")
+    scheme: type[SamplingScheme] = getattr(import_module(module), attribute)
+    return scheme
 
 
 def scheme_of(phase: Phase) -> type[SamplingScheme]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract.phase import Phase
-from dpspec.sampling.scheme import LAST_PLACE, Composed, EpochSampling, Theory, require_batch
+from dpspec.sampling.scheme import LAST_PLACE, Composed, EpochSampling, Theory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,9 +87,6 @@ class Shuffled(EpochSampling):
     replaced = _ReplacedInShuffled()
 
     batch_size: int
-
-    def __post_init__(self) -> None:
-        require_batch(self.batch_size, self.records)
 
     @classmethod
     def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:

@@ -240,19 +240,16 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
         odds = math.log(rate) - math.log1p(-rate) + shift
         return TruncatedSize(records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), cap)
 
-    def rejects(alternative: TruncatedSize, sign: float) -> bool:
-        surely = steps * alternative.mean - sign * float(special.ndtri(_POWER)) * math.sqrt(
-            steps * alternative.variance
-        )
-        if sign > 0.0:
-            return surely > steps * law.mean and law.above(surely, steps) <= level
-        return surely < steps * law.mean and law.below(max(0.0, surely), steps) <= level
-
     distances = []
     for sign in (-1.0, 1.0):
 
         def is_rejected(shift: float, sign: float = sign) -> bool:
-            return rejects(tilted(sign * shift), sign)
+            alternative = tilted(sign * shift)
+            deviation = math.sqrt(steps * alternative.variance)
+            surely = steps * alternative.mean - sign * float(special.ndtri(_POWER)) * deviation
+            if sign > 0.0:
+                return surely > steps * law.mean and law.above(surely, steps) <= level
+            return surely < steps * law.mean and law.below(max(0.0, surely), steps) <= level
 
         if not is_rejected(40.0):
             return None

@@ -61,13 +61,8 @@ def repeats(count: int, expected: float, gaps: int, tried: int, test: str) -> Me
     needed = math.log(LEVEL / tried / len(_EXPONENTS))
     rejected_count = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
     share = (rejected_count + _Z * math.sqrt(rejected_count)) / max(1, gaps)
-    return Measurement(
-        test=test,
-        declared=expected,
-        measured=float(count),
-        p_value=_bounded(math.log(tried) + log_repeats(count, expected)),
-        detectable=share if share <= 1.0 else None,
-    )
+    p_value = _bounded(math.log(tried) + log_repeats(count, expected))
+    return Measurement(test, expected, float(count), p_value, share if share <= 1.0 else None)
 
 
 def _events(counts: Array) -> Array:
@@ -117,13 +112,10 @@ def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> M
     low, high = _probabilities(edge_error)
     needed = math.log(2.0 * len(low) * tried / LEVEL)
     detectable_shift = (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(total) + edge_error if total else math.inf
-    return Measurement(
-        test=test,
-        declared=0.5 * float(low[worst] + high[worst]),
-        measured=float(_events(interval_counts)[worst]) / total if total else 0.0,
-        p_value=_bounded(math.log(tried) + float(log_p)),
-        detectable=detectable_shift if detectable_shift < 0.5 else None,
-    )
+    declared = 0.5 * float(low[worst] + high[worst])
+    measured = float(_events(interval_counts)[worst]) / total if total else 0.0
+    p_value = _bounded(math.log(tried) + float(log_p))
+    return Measurement(test, declared, measured, p_value, detectable_shift if detectable_shift < 0.5 else None)
 
 
 def dependence(vectors: Array) -> tuple[float, int]:
@@ -149,13 +141,8 @@ def coarse(count: int, values: int, test: str) -> Measurement:
     divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
     needed = math.log(1.0 / LEVEL)
     detectable_share = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
-    return Measurement(
-        test=test,
-        declared=COARSE,
-        measured=count / values,
-        p_value=_bounded(-values * divergence),
-        detectable=detectable_share if detectable_share <= 1.0 else None,
-    )
+    detectable = detectable_share if detectable_share <= 1.0 else None
+    return Measurement(test, COARSE, count / values, _bounded(-values * divergence), detectable)
 
 
 def _bounded(log_p: float) -> float:
@@ -197,13 +184,7 @@ def _units(vectors: Array) -> Array:
 
 def _normal(score: float, tried: int, dimensions: float, test: str) -> Measurement:
     """Test the most extreme of ``tried`` values that are N(0, 1); as correlations in ``dimensions`` dimensions."""
-    detectable_correlation = (float(special.ndtri(POWER)) - float(special.ndtri(0.5 * LEVEL / tried))) / math.sqrt(
-        dimensions
-    )
-    return Measurement(
-        test=test,
-        declared=0.0,
-        measured=score / math.sqrt(dimensions),
-        p_value=min(1.0, 2.0 * tried * float(special.ndtr(-abs(score)))),
-        detectable=detectable_correlation if detectable_correlation <= 1.0 else None,
-    )
+    detectable_correlation = (_Z - float(special.ndtri(0.5 * LEVEL / tried))) / math.sqrt(dimensions)
+    p_value = min(1.0, 2.0 * tried * float(special.ndtr(-abs(score))))
+    detectable = detectable_correlation if detectable_correlation <= 1.0 else None
+    return Measurement(test, 0.0, score / math.sqrt(dimensions), p_value, detectable)

@@ -44,17 +44,12 @@ def small_job(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=weights) * 0.1)
-    phase = {
-        "steps": steps,
-        "noise_multiplier": noise,
-        "clip_norm": clip_norm,
-        "sampling": sampling or poisson_sampling(0.5),
-    }
+    phase = {"steps": steps, "noise_multiplier": noise, "clip_norm": clip_norm}
     return TrainingJob(
         x=x,
         y=y,
         model=model,
-        phases=(FrozenMap(phase),),
+        phases=(FrozenMap({**phase, "sampling": sampling or poisson_sampling(0.5)}),),
         options=options,
         expected_batch_size=RECORDS / 2,
         device="cpu",
@@ -267,10 +262,8 @@ class BackendSuite(ProviderSuite):
         scale = float(job.options["learning_rate"]) / divisor
         noise = torch.stack([a - b for a, b in zip(ends[::2], ends[1::2], strict=True)]).double() / scale
         count, square = noise.numel(), float((noise**2).sum()) / (2 * 3.0**2)
-        require(
-            abs(square - count) / (2 * count) ** 0.5 < 6,
-            f"the noise in the model deviates {3.0 * (square / count) ** 0.5:.4f} on the sum, declared 3",
-        )
+        deviation = f"{3.0 * (square / count) ** 0.5:.4f} on the sum, declared 3"
+        require(abs(square - count) / (2 * count) ** 0.5 < 6, f"the noise in the model deviates {deviation}")
 
     def test_it_says_where_its_constants_come_from(self) -> None:
         """If the descriptor says that divisor, rate and clip norm do not depend on the records, they do not."""
@@ -292,10 +285,8 @@ class BackendSuite(ProviderSuite):
             x, y = (np.concatenate([rows] * copies) for rows in (job.x, job.y))
             self.code()().train(dataclasses.replace(job, x=x, y=y))
             moved.append(parameters(job.model) - before)
-        require(
-            torch.allclose(2 * moved[0], moved[1], rtol=1e-4, atol=1e-6),
-            "twice the records do not move the model twice as far: some divisor counts the records",
-        )
+        twice = torch.allclose(2 * moved[0], moved[1], rtol=1e-4, atol=1e-6)
+        require(twice, "twice the records do not move the model twice as far: some divisor counts the records")
 
     def test_parts_are_those_of_the_native_loop(self) -> None:
         """A backend with ``parts`` equals the native loop bit by bit: mechanisms replace parts of that loop."""
@@ -327,11 +318,8 @@ class BackendSuite(ProviderSuite):
         planted, log = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=canary(len(plain)))
         moved = (planted - plain).abs()
         require(float(moved[2]) > 0, "the canary's gradient is not in the update")
-        other_coordinates = torch.cat([moved[:2], moved[3:]])
-        require(
-            float(other_coordinates.max()) <= 1e-5 * float(moved[2]),
-            "the canary moves coordinates that are not its own",
-        )
+        alone = float(torch.cat([moved[:2], moved[3:]]).max()) <= 1e-5 * float(moved[2])
+        require(alone, "the canary moves coordinates that are not its own")
         for drawn in log.all("sampled"):
             fits = sorted(drawn.tolist()) == list(range(RECORDS + 1))
             require(fits, f"full sampling with one canary drew {sorted(drawn.tolist())}")

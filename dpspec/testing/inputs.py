@@ -87,10 +87,8 @@ class DatasetSuite(ProviderSuite):
             ("test", loaded.test_x, loaded.test_y, facts.test_records),
         ):
             of_target = "float32" if facts.real_target else "int64"
-            for name, array, shape, dtype in (
-                ("x", x, (count, *facts.shape), "float32"),
-                ("y", y, (count,), of_target),
-            ):
+            arrays = (("x", x, (count, *facts.shape), "float32"), ("y", y, (count,), of_target))
+            for name, array, shape, dtype in arrays:
                 require(array.shape == shape, f"{split}_{name} has shape {array.shape}, not {shape}")
                 require(str(array.dtype) == dtype, f"{split}_{name} is {array.dtype}, not {dtype}")
             require(bool(np.isfinite(x).all()), f"{split}_x holds values that are not finite")
@@ -120,9 +118,6 @@ class DatasetSuite(ProviderSuite):
 
     def _options(self) -> FrozenMap:
         return filled(self.provider().schema, self.options)
-
-
-_BATCH = 4
 
 
 class ModelSuite(ProviderSuite):
@@ -169,11 +164,11 @@ class ModelSuite(ProviderSuite):
         """Records (b, *shape) give finite outputs (b, classes)."""
         import torch
 
-        outputs = self.factory().build(0)(self._records(0))
-        expected_shape = (_BATCH, self.facts.classes)
-        require(
-            tuple(outputs.shape) == expected_shape, f"outputs have shape {tuple(outputs.shape)}, not {expected_shape}"
-        )
+        records = self._records(0)
+        outputs = self.factory().build(0)(records)
+        expected_shape = (len(records), self.facts.classes)
+        shape = tuple(outputs.shape)
+        require(shape == expected_shape, f"outputs have shape {shape}, not {expected_shape}")
         require(bool(torch.isfinite(outputs).all()), "outputs are not finite")
 
     def test_records_do_not_see_each_other(self) -> None:
@@ -204,13 +199,9 @@ class ModelSuite(ProviderSuite):
             raise AssertionError(str(error)) from None
 
     def _records(self, seed: int) -> torch.Tensor:
-        import torch
+        from dpspec.training.function_model import records_of
 
-        shape = self.facts.shape or (self.facts.features,)
-        if self.facts.vocabulary is not None:
-            source = torch.Generator().manual_seed(seed)
-            return torch.randint(0, self.facts.vocabulary, (_BATCH, *shape), generator=source).float()
-        return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(seed))
+        return records_of(self.facts, seed).float()
 
 
 class LossSuite(ProviderSuite):
@@ -254,15 +245,9 @@ class CanarySuite(ProviderSuite):
 
         provider: Canary = cls.provider()
         x, y = _rows(cls.facts)
-        request = Asked(
-            count=cls.count,
-            seed=seed,
-            facts=cls.facts,
-            options=filled(provider.schema, cls.options),
-            x=x if provider.reads_data else None,
-            y=y if provider.reads_data else None,
-        )
-        canaries = cls.code()(request)
+        options = filled(provider.schema, cls.options)
+        request = Asked(count=cls.count, seed=seed, facts=cls.facts, options=options)
+        canaries = cls.code()(replace(request, x=x, y=y) if provider.reads_data else request)
         if provider.space == "input":
             require(isinstance(canaries, tuple) and len(canaries) == 2, f"make() returns a {type(canaries).__name__}")
             return (np.asarray(canaries[0]), np.asarray(canaries[1]))
@@ -276,12 +261,9 @@ class CanarySuite(ProviderSuite):
 
         canaries = self.made(1)
         if self.provider().space == "gradient":
-            expected_shape = (self.count, self.facts.parameters)
-            require(
-                canaries[0].shape == expected_shape,
-                f"directions have the shape {canaries[0].shape}, not {expected_shape}",
-            )
-            products = canaries[0].astype(np.float64) @ canaries[0].astype(np.float64).T
+            rows, expected_shape = canaries[0], (self.count, self.facts.parameters)
+            require(rows.shape == expected_shape, f"directions have the shape {rows.shape}, not {expected_shape}")
+            products = rows.astype(np.float64) @ rows.astype(np.float64).T
             off = float(np.abs(products - np.eye(self.count)).max())
             require(off <= _TOLERANCE, f"products of directions are off by {off:.2g}: they must be orthonormal")
             return

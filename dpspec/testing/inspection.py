@@ -32,16 +32,9 @@ class Promise:
 
 
 #: The suite of each family of providers.
-_SUITES: dict[str, type[ProviderSuite]] = {
-    "mechanism": MechanismSuite,
-    "dataset": DatasetSuite,
-    "model": ModelSuite,
-    "loss": LossSuite,
-    "canary": CanarySuite,
-    "score": ScoreSuite,
-    "backend": BackendSuite,
-    "reporter": ReporterSuite,
-}
+_ALL: list[type[ProviderSuite]] = [MechanismSuite, DatasetSuite, ModelSuite, LossSuite, CanarySuite, ScoreSuite]
+_ALL += [BackendSuite, ReporterSuite]
+_SUITES = {suite.family: suite for suite in _ALL}
 
 
 #: Suites that need the provider's options, which are known to its authors only unless all have defaults.
@@ -53,12 +46,8 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
     (field,) = (candidate.field for candidate in FAMILIES if candidate.name == family)
     provider = getattr(registry.catalog, field)[kind].provider
     # A suite without an author: any sampling scheme except Poisson may be missing.
-    settings: dict[str, Any] = {
-        "kind": kind,
-        "family": family,
-        "registry": classmethod(lambda cls: registry),
-        "schemes": frozenset(),
-    }
+    settings: dict[str, Any] = {"kind": kind, "family": family, "schemes": frozenset()}
+    settings["registry"] = classmethod(lambda cls: registry)
     base = _SUITES.get(family, ProviderSuite)
     if base is BackendSuite:
         settings["options"] = provider.as_declared

@@ -247,10 +247,9 @@ class MechanismSuite(ProviderSuite):
             specs = [self.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
             audits = [self.run([spec], train=False).result.audits[0] for spec in specs]
             uppers = [[f for f in audit.findings if f.bound == "upper"] for audit in audits]
-            chosen = [
-                [f for f in findings if not self.quantities or f.quantity in self.quantities] for findings in uppers
-            ]
-            tables = [{_conditions(f): f.value for f in findings} for findings in chosen]
+            if self.quantities:
+                uppers = [[f for f in findings if f.quantity in self.quantities] for findings in uppers]
+            tables = [{_conditions(f): f.value for f in findings} for findings in uppers]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
             require(common, f"{key}: no upper bound at any of {trend.values}")
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
@@ -268,10 +267,8 @@ class MechanismSuite(ProviderSuite):
 def _conditions(finding: Finding) -> str:
     usual = asdict(Scope())
     conditions = [f"{key} {value}" for key, value in finding.at.items()]
-    scope = [f"{key} {value}" for key, value in asdict(finding.scope).items() if value != usual[key]]
-    return f"on {finding.quantity} by {finding.method}" + f" at {', '.join(conditions + scope)}" * bool(
-        conditions or scope
-    )
+    conditions += [f"{key} {value}" for key, value in asdict(finding.scope).items() if value != usual[key]]
+    return f"on {finding.quantity} by {finding.method}" + f" at {', '.join(conditions)}" * bool(conditions)
 
 
 def _changed(spec: Spec, **audit: Any) -> Spec:
@@ -299,10 +296,8 @@ _SCOPE = {
 def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
     """Describe claims without an upper bound of their quantity and scope: they stay open at any value."""
     quantities = sorted({f.quantity for f in findings if f.bound == "upper"})
-    bounds = sorted({f.bound for f in findings})
-    available = (
-        f"upper bounds are of {', '.join(quantities)}" if quantities else f"bounds are {', '.join(bounds) or 'absent'}"
-    )
+    bounds = ", ".join(sorted({f.bound for f in findings})) or "absent"
+    available = f"upper bounds are of {', '.join(quantities)}" if quantities else f"bounds are {bounds}"
     for claim in spec.claims:
         for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
             if quantity not in quantities:

@@ -154,10 +154,8 @@ class ProviderSuite:
         (family,) = [f for f in FAMILIES if f.name == cls.family]
         offers: Mapping[str, Offered] = getattr(cls.catalog(), family.field)
         broken = "; ".join(f"{b.distribution} {b.version} is broken: {b.reason}" for b in cls.catalog().broken)
-        require(
-            cls.kind in offers,
-            f"no plugin offers {cls.family} {cls.kind!r} (installed: {', '.join(offers) or 'none'}). {broken}",
-        )
+        installed = f"(installed: {', '.join(offers) or 'none'}). {broken}"
+        require(cls.kind in offers, f"no plugin offers {cls.family} {cls.kind!r} {installed}")
         return offers[cls.kind]
 
     @classmethod
@@ -221,12 +219,11 @@ class ProviderSuite:
 
     def test_the_descriptor_can_travel(self) -> None:
         """The descriptor can be pickled, for trials in other processes and on other machines."""
+        name = f"{self.family} {self.kind!r}"
         try:
             pickle.dumps(self.provider())
         except Exception as error:
-            raise AssertionError(
-                f"{self.family} {self.kind!r} cannot be pickled, which other processes need: {error}"
-            ) from error
+            raise AssertionError(f"{name} cannot be pickled, which other processes need: {error}") from error
 
     def test_the_code_it_names_exists(self) -> None:
         """The reference in the descriptor can be imported and called."""

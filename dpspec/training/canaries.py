@@ -16,6 +16,7 @@ from dpspec.contract import ModelFactory
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
 from dpspec.training.device import Array, full_precision, generator, send, tensors
+from dpspec.training.losses import cross_entropy
 from dpspec.training.providers import MOST_FEATURES
 
 
@@ -334,9 +335,7 @@ def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
             total = 0.0
             for batch in torch.split(torch.randperm(len(x), generator=order), _BATCH):
                 batch_indices = batch.to(device)
-                losses = nn.functional.cross_entropy(
-                    module(features[batch_indices]), labels[batch_indices], reduction="none"
-                )
+                losses = cross_entropy(module(features[batch_indices]), labels[batch_indices])
                 optimizer.zero_grad()
                 torch.autograd.backward(losses.mean())
                 optimizer.step()

@@ -20,6 +20,8 @@ from torch import Tensor
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
 
 def resolve_device(name: str) -> str:
     """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``."""
@@ -48,9 +50,7 @@ def devices(name: str) -> tuple[str, ...]:
     return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (device,)
 
 
-def tensors(
-    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: str | torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(x: Array, y: Array, device: str | torch.device) -> tuple[Tensor, Tensor]:
     """Features as float32, and labels as int64 or real-valued targets as float32."""
     of_target = torch.float32 if y.dtype.kind == "f" else torch.int64
     return torch.tensor(x, dtype=torch.float32, device=device), torch.tensor(y, dtype=of_target, device=device)
@@ -114,12 +114,8 @@ def _precision_settings() -> tuple[Any, ...]:
     libraries, names = (backends.cudnn, backends.mkldnn), ("matmul", "conv", "rnn")
     operations = [(backends.cuda, "matmul"), *itertools.product(libraries, names)]
     settings = [getattr(library, operation, None) for library, operation in operations]
-    return (
-        backends,
-        backends.cudnn,
-        backends.mkldnn,
-        *(setting for setting in settings if hasattr(setting, "fp32_precision")),
-    )
+    settings = [setting for setting in settings if hasattr(setting, "fp32_precision")]
+    return backends, backends.cudnn, backends.mkldnn, *settings
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -133,8 +129,6 @@ def generator(seed: int, purpose: str, device: str | torch.device = "cpu") -> to
     random.manual_seed(derive(seed, purpose))
     return random
 
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: A float, or a 0-dimensional tensor on a GPU that may still be computing it.
 Number: TypeAlias = float | Tensor

@@ -54,7 +54,7 @@ def _count(part: Part, options: FrozenMap, facts: Facts) -> int:
     module = _build(part, options, facts, 0)
     with torch.random.fork_rng(devices=[]):
         check_module(module.eval(), facts)
-        first, second = (_records(facts, seed) for seed in (0, 1))
+        first, second = (records_of(facts, seed) for seed in (0, 1))
         second[0] = first[0]
         labels = targets_of(facts)
         module.train()
@@ -70,7 +70,7 @@ def targets_of(facts: Facts) -> Tensor:
     return torch.linspace(-1.0, 1.0, _BATCH) if facts.real_target else torch.arange(_BATCH) % facts.classes
 
 
-def _records(facts: Facts, seed: int) -> Tensor:
+def records_of(facts: Facts, seed: int) -> Tensor:
     shape, source = (_BATCH, *(facts.shape or (facts.features,))), torch.Generator().manual_seed(seed)
     if facts.vocabulary is not None:
         return torch.randint(0, facts.vocabulary, shape, generator=source)

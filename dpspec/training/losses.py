@@ -47,11 +47,8 @@ class SeparateLoss:
         self._function = function
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses: Tensor = vmap(self._alone)(outputs, targets)
+        losses: Tensor = vmap(lambda output, target: self._function(output[None], target[None])[0])(outputs, targets)
         return losses
-
-    def _alone(self, output: Tensor, target: Tensor) -> Tensor:
-        return self._function(output.unsqueeze(0), target.unsqueeze(0))[0]
 
 
 #: Number of records of a batch of the check.

@@ -55,9 +55,8 @@ class _Run:
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         if len(job.phases) != 1:
-            raise UsageError(
-                "backend 'opacus' supports one phase: make_private takes one noise_multiplier and clip_norm"
-            )
+            text = "supports one phase: make_private takes one noise_multiplier and clip_norm"
+            raise UsageError(f"backend 'opacus' {text}")
         phase = Phase.of(job.phases[0])
         if phase.clipping_scheme != "flat" or phase.noise != "gaussian":
             declared = f"{phase.clipping_scheme} and {phase.noise}"

@@ -90,9 +90,12 @@ _DIVISOR = choice(
     default="records",
 )
 
+#: Name of the assumption about divisor, rate, clip norm and schedule.
+_CONSTANTS = "data-independent-hyperparameters"
+
 #: The native loop computes no constants from the records.
 NATIVE_CONSTANTS = Assumption(
-    name="data-independent-hyperparameters",
+    name=_CONSTANTS,
     status="by-construction",
     text="the native loop takes divisor, rate, clip norm and schedule from its job, not from the records",
 )
@@ -115,7 +118,7 @@ def native_constants(spec: Spec) -> Assumption:
         f"the divisor is the sampling rate times the number of {unit}, which is assumed to be public; "
         "training.expected_batch_size declares a divisor without this assumption"
     )
-    return Assumption(name="data-independent-hyperparameters", status="declared", text=text)
+    return Assumption(name=_CONSTANTS, status="declared", text=text)
 
 
 def opacus_constants(spec: Spec) -> Assumption:
@@ -131,9 +134,7 @@ def opacus_constants(spec: Spec) -> Assumption:
         wrong.append("a record's weight depends on other records' labels")
     fix = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) do not depend on records"
     text = "; ".join(wrong) + fix if wrong else "Opacus uses the divisor, rate and clip norm that the spec declares"
-    return Assumption(
-        name="data-independent-hyperparameters", status="false" if wrong else "by-construction", text=text
-    )
+    return Assumption(name=_CONSTANTS, status="false" if wrong else "by-construction", text=text)
 
 
 class RecordedTrainer:
@@ -141,46 +142,43 @@ class RecordedTrainer:
         raise TypeError("a recorded run cannot be trained again")
 
 
-_MODEL = {
-    "maxLength": 4096,
-    **string(
-        "The model to be released, a safetensors file relative to the spec's folder. Its tensors must be those at the "
-        "recording's end."
-    ),
-}
-
-_RUN = {
-    "maxLength": 4096,
-    **string(
-        "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the mechanism's "
-        "phases declare the run, the recording is the executed run."
-    ),
-}
-
-
 def _names(description: str) -> dict[str, Json]:
     return array(description, {"type": "string", "minLength": 1, "maxLength": 100}, most=50, default=[])
 
 
-_ASSUME = _names(
-    "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. A "
-    "violated channel cannot be assumed."
-)
-
-_PUBLIC_NAMES = _names(
-    "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
-    "clip_norm or divisor."
-)
-
-_ACCEPT = {
-    "type": "object",
-    "maxProperties": 100,
-    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
-    "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
+#: Keys of the backend ``recorded``.
+_RECORDED: dict[str, Json] = {
+    "run": {
+        "maxLength": 4096,
+        **string(
+            "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the "
+            "mechanism's phases declare the run, the recording is the executed run."
+        ),
+    },
+    "model": {
+        "maxLength": 4096,
+        **string(
+            "The model to be released, a safetensors file relative to the spec's folder. Its tensors must be those at "
+            "the recording's end."
+        ),
+    },
+    "assume": _names(
+        "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. "
+        "A violated channel cannot be assumed."
+    ),
+    "public": _names(
+        "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
+        "clip_norm or divisor."
+    ),
+    "accept": {
+        "type": "object",
+        "maxProperties": 100,
+        "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
+        "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
+    },
+    "select": _names("The only rules to evaluate; all by default."),
+    "ignore": _names("Rules that are not evaluated."),
 }
-
-_SELECT = _names("The only rules to evaluate; all by default.")
-_IGNORE = _names("Rules that are not evaluated.")
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
@@ -209,56 +207,34 @@ BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="recorded",
         summary="A run recorded by dpspec.record, audited without training again",
-        schema=block(
-            None,
-            ["run"],
-            run=_RUN,
-            model=_MODEL,
-            assume=_ASSUME,
-            public=_PUBLIC_NAMES,
-            accept=_ACCEPT,
-            select=_SELECT,
-            ignore=_IGNORE,
-        ),
+        schema=block(None, ["run"], **_RECORDED),
         capabilities=frozenset(),
         trainer="dpspec.training.providers:RecordedTrainer",
         recording="dpspec.engine.recorded.executed_run:RecordedRuns",
-        constants=Assumption(
-            name="data-independent-hyperparameters", status="unchecked", text="the recorded run was not inspected"
-        ),
+        constants=Assumption(name=_CONSTANTS, status="unchecked", text="the recorded run was not inspected"),
     ),
 )
 
 
 _SMOOTHING = number("Share of the label that is spread evenly over all values.", least=0, most=1, default=0.0)
 
+
+def _loss(kind: str, summary: str, *targets: str, **keys: Json) -> Loss:
+    """A loss whose function has the kind's name."""
+    function = f"dpspec.training.losses:{kind.replace('-', '_')}"
+    return Loss(kind=kind, summary=summary, function=function, targets=targets, schema=block(**keys))
+
+
+_THRESHOLD = number("Absolute error above which the loss is linear.", above=0, default=1.0)
+_OF_LABELS = "Cross entropy of the softmax of the outputs with the label"
+_OF_CLASSES = "Sum over classes of the cross entropy of the output's sigmoid with whether it is the label"
+_SQUARES = "Squared distance of the outputs from the one-hot label, or from a real-valued target"
+
 LOSSES = (
-    Loss(
-        kind="cross-entropy",
-        summary="Cross entropy of the softmax of the outputs with the label",
-        function="dpspec.training.losses:cross_entropy",
-        targets=("class",),
-        schema=block(label_smoothing=_SMOOTHING),
-    ),
-    Loss(
-        kind="binary-cross-entropy",
-        summary="Sum over classes of the cross entropy of the output's sigmoid with whether it is the label",
-        function="dpspec.training.losses:binary_cross_entropy",
-        targets=("class",),
-        schema=block(label_smoothing=_SMOOTHING),
-    ),
-    Loss(
-        kind="squared-error",
-        summary="Squared distance of the outputs from the one-hot label, or from a real-valued target",
-        function="dpspec.training.losses:squared_error",
-    ),
-    Loss(
-        kind="huber",
-        summary="Huber loss of the output for a real-valued target",
-        function="dpspec.training.losses:huber",
-        schema=block(threshold=number("Absolute error above which the loss is linear.", above=0, default=1.0)),
-        targets=("real",),
-    ),
+    _loss("cross-entropy", _OF_LABELS, "class", label_smoothing=_SMOOTHING),
+    _loss("binary-cross-entropy", _OF_CLASSES, "class", label_smoothing=_SMOOTHING),
+    _loss("squared-error", _SQUARES, "class", "real"),
+    _loss("huber", "Huber loss of the output for a real-valued target", "real", threshold=_THRESHOLD),
 )
 
 #: Maximum number of features for least-variance canaries, whose covariance is decomposed.
@@ -293,28 +269,25 @@ def random_direction_limit(facts: Facts, options: FrozenMap) -> tuple[int, str] 
     return (0, "texts have no directions") if facts.vocabulary is not None else None
 
 
-#: Canaries that are records, made by the functions of these names from training records.
-_RECORDS = {
-    "mislabelled": "Training records with a wrong label",
-    "blank": "Records with all features at their minimum and distinct labels",
-    "noise": "Uniform features between minimum and maximum, or uniform tokens, with a random label",
-    "duplicate": "Unmodified training records",
-    "least-variance": "Records along the directions of least variance with the least likely labels (ClipBKD)",
-    "random-direction": "Records of one length in random directions, equally many with each label",
-    "proxy-crafted": "Records chosen greedily for distinct gradients in proxy models, for up to 5000 canaries",
-}
-_LIMITS = {
-    "blank": "dpspec.training.providers:blank_limit",
-    "least-variance": "dpspec.training.providers:least_variance_limit",
-    "proxy-crafted": "dpspec.training.providers:proxy_crafted_limit",
-    "random-direction": "dpspec.training.providers:random_direction_limit",
-}
-_KEYS = {
-    "random-direction": block(
-        length=number("Norm of the records, in norms of the longest training record.", above=0, most=1e6, default=8.0)
+def _records(kind: str, summary: str, *, limited: bool = False, module: str = "canaries", **keys: Json) -> Canary:
+    """Canaries that are records, made from training records by the function of the kind's name."""
+    name = kind.replace("-", "_")
+    return Canary(
+        kind=kind,
+        summary=summary,
+        space="input",
+        reads_data=True,
+        schema=block(**keys),
+        make=f"dpspec.training.{module}:{name}",
+        limit=f"dpspec.training.providers:{name}_limit" if limited else "",
     )
-}
-_MAKERS = {"proxy-crafted": "dpspec.training.crafted_canaries:proxy_crafted"}
+
+
+_LENGTH = number("Norm of the records, in norms of the longest training record.", above=0, most=1e6, default=8.0)
+_UNIFORM = "Uniform features between minimum and maximum, or uniform tokens, with a random label"
+_LEAST = "Records along the directions of least variance with the least likely labels (ClipBKD)"
+_RANDOM = "Records of one length in random directions, equally many with each label"
+_CRAFTED = "Records chosen greedily for distinct gradients in proxy models, for up to 5000 canaries"
 
 CANARIES = (
     Canary(
@@ -323,18 +296,13 @@ CANARIES = (
         space="gradient",
         make="dpspec.training.canaries:orthogonal",
     ),
-    *(
-        Canary(
-            kind=kind,
-            summary=summary,
-            space="input",
-            reads_data=True,
-            schema=_KEYS.get(kind, block()),
-            make=_MAKERS.get(kind, f"dpspec.training.canaries:{kind.replace('-', '_')}"),
-            limit=_LIMITS.get(kind, ""),
-        )
-        for kind, summary in _RECORDS.items()
-    ),
+    _records("mislabelled", "Training records with a wrong label"),
+    _records("blank", "Records with all features at their minimum and distinct labels", limited=True),
+    _records("noise", _UNIFORM),
+    _records("duplicate", "Unmodified training records"),
+    _records("least-variance", _LEAST, limited=True),
+    _records("random-direction", _RANDOM, limited=True, length=_LENGTH),
+    _records("proxy-crafted", _CRAFTED, limited=True, module="crafted_canaries"),
 )
 
 #: Maximum number of canaries whose gradients the score ``path`` stores, if their batches are full and clipping is flat.
@@ -343,30 +311,20 @@ MOST_STORED = 4096
 #: Number of models that the score ``shadow`` trains; even.
 SHADOWS = 32
 
+
+def _score(kind: str, summary: str, **fields: Any) -> Score:
+    """A score whose function has the kind's name."""
+    return Score(kind=kind, summary=summary, score=f"dpspec.training.measure.scores:{kind.replace('-', '_')}", **fields)
+
+
+_FITTED = "Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed"
+_STRAIGHT = "Likelihood ratio of the final weights, assuming a straight path from the first model"
+_RELATIVE = "Loss of the canary relative to shadow models trained with independent inclusion bits"
+
 SCORES = (
-    Score(
-        kind="loss-difference",
-        summary="Decrease of the canary's loss since the first model",
-        score="dpspec.training.measure.scores:loss_difference",
-    ),
-    Score(kind="loss", summary="Negative loss of the canary", score="dpspec.training.measure.scores:loss"),
-    Score(
-        kind="likelihood-ratio",
-        summary="Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
-        score="dpspec.training.measure.scores:likelihood_ratio",
-        learns=True,
-    ),
-    Score(
-        kind="path",
-        summary="Likelihood ratio of the final weights, assuming a straight path from the first model",
-        score="dpspec.training.measure.scores:path",
-        gradients=True,
-        streamed_above=MOST_STORED,
-    ),
-    Score(
-        kind="shadow",
-        summary="Loss of the canary relative to shadow models trained with independent inclusion bits",
-        score="dpspec.training.measure.scores:shadow",
-        models=SHADOWS,
-    ),
+    _score("loss-difference", "Decrease of the canary's loss since the first model"),
+    _score("loss", "Negative loss of the canary"),
+    _score("likelihood-ratio", _FITTED, learns=True),
+    _score("path", _STRAIGHT, gradients=True, streamed_above=MOST_STORED),
+    _score("shadow", _RELATIVE, models=SHADOWS),
 )

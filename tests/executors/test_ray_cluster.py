@@ -105,8 +105,6 @@ def test_what_no_node_has_is_refused(pool: Cluster) -> None:
     assert until_end(pool, 2)[2][-1] == TaskFinished(task=2)
     with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
         open_pool(PoolRequest(tasks=1, seconds=1.0, device="cuda"))
-    with pytest.raises(UsageError, match="use auto, cpu or cuda"):
-        open_pool(PoolRequest(tasks=1, seconds=1.0, device="mps"))
 
 
 def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ def measured(kind: str, *, all_iterates: bool) -> str:
         f"measured on digits with {MEASURED_CANARIES} {kind} canaries and {view}: a median of {median:.2f} of a proved "
         f"epsilon of {MEASURED_EPSILON:.2f}, at most {most:.2f}"
     )
-    strongest, largest_median = max(
-        ((name, values[all_iterates][0]) for name, values in MEASURED.items()), key=lambda value: value[1]
-    )
+    strongest = max(MEASURED, key=lambda name: MEASURED[name][all_iterates][0])
+    largest_median = MEASURED[strongest][all_iterates][0]
     return text if largest_median <= median else f"{text}; {strongest} canaries: {largest_median:.2f}"

@@ -20,6 +20,8 @@ from dpspec.stats.attacks.methods import OWN_METHODS, Method, method_of
 #: Largest count.
 _MOST = 10**9
 
+_cached = lru_cache(maxsize=1 << 16)(Method.call)  # bounds, claims and reports make the same tests
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Metric:
@@ -101,11 +103,7 @@ def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     kind = _metric_of(evidence)
     end = 1.0 if side == "at-least" else 0.0
     worst = kind.every(int(1.0 - end), *_statistics(evidence, kind.statistics))
-
-    def refuted(value: float) -> bool:
-        return kind.tests[side](*worst, value) <= level
-
-    return bisect(refuted, end, 1.0 - end, within=1e-6)[0]
+    return bisect(lambda value: kind.tests[side](*worst, value) <= level, end, 1.0 - end, within=1e-6)[0]
 
 
 def about(evidence: Evidence) -> str:
@@ -143,11 +141,6 @@ def _number(evidence: Evidence, function: str, most: float, *arguments: Any) -> 
     return float(number)
 
 
-@lru_cache(maxsize=1 << 16)  # bounds, claims and reports make the same tests
-def _cached(method: Method, function: str, *arguments: Any) -> Any:
-    return method.call(function, *arguments)
-
-
 def _method_of(evidence: Evidence) -> Method:
     method = method_of(evidence.kind)
     if method is None:
@@ -163,10 +156,8 @@ def _metric_of(evidence: Evidence) -> _Metric:
 
 
 def _untested(evidence: Evidence, hypothesis: str, kinds: Iterable[str]) -> ValueError:
-    valid = ", ".join(sorted(kinds))
-    return ValueError(
-        f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no {hypothesis} (valid kinds: {valid})"
-    )
+    name, valid = f"{evidence.id!r} of kind {evidence.kind!r}", ", ".join(sorted(kinds))
+    return ValueError(f"evidence {name} tests no {hypothesis} (valid kinds: {valid})")
 
 
 def _selected(evidence: Evidence, method: Method) -> FrozenMap:

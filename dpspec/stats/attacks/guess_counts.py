@@ -192,10 +192,12 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]
-    extra = math.fsum(
-        one_run.correction(canaries, count, c, epsilon, delta, one_run.independent(canaries, count, c, epsilon, delta))
-        for count, c in met
-    )
+
+    def correction(count: int, right: int) -> float:
+        beta = one_run.independent(canaries, count, right, epsilon, delta)
+        return one_run.correction(canaries, count, right, epsilon, delta, beta)
+
+    extra = math.fsum(correction(count, c) for count, c in met)
     joint = _some_reached(guesses, thresholds, float(special.expit(-epsilon))) + extra
     return min(1.0, joint, math.fsum(single(count, c) for count, c in met))
 

@@ -75,14 +75,7 @@ class Conditional(NamedTuple):
 def design(mu: float, runs: int, canaries: int, delta: float, confidence: float) -> Design:
     """The design for an expected ``mu`` of a Gaussian curve, at ``delta`` or a larger one.
 
-    It is fixed before the guessed runs. A wrong ``mu`` makes the bound small, not false.
-
-    Args:
-        mu: The expected mu.
-        runs: Number of runs.
-        canaries: Number of canaries per run.
-        delta: The smallest delta of interest.
-        confidence: Confidence of the bound.
+    It is fixed before the guessed ``runs``, of ``canaries`` each. A wrong ``mu`` makes the bound small, not false.
     """
     guesses = 2.0 * _SHARES * runs * canaries
     right = special.ndtr(mixture_quantiles(_SHARES, mu)) / (2.0 * _SHARES)

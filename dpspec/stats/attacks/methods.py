@@ -11,43 +11,30 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from dpspec.contract.attacks import AttackMethod, EvidenceTest
+from dpspec.contract.attacks import AttackMethod, EvidenceTest, Statistic
 from dpspec.errors import PluginError
 
-_TESTS = "dpspec.stats.attacks.own_methods"
+
+def _method(kind: str, summary: str, *, anytime: bool = False, **statistics: Statistic) -> AttackMethod:
+    """A method whose test has the kind's name."""
+    test = f"dpspec.stats.attacks.own_methods:{kind.title().replace('-', '')}"
+    return AttackMethod(kind=kind, summary=summary, statistics=statistics, test=test, anytime=anytime)
+
+
+_GUESSES = "Correct guesses about the canaries of one run"
+_SEVERAL = f"{_GUESSES}, for several numbers of guesses"
+_POSITIVES = "Positives among many runs, above a threshold that was fixed in advance"
+_ORDERED = "Inclusion bits and scores of many runs, in their order, valid at any stopping time"
+_RANKED = "Inclusion bits of many runs by ascending score"
 
 OWN_METHODS = (
-    AttackMethod(
-        kind="one-run",
-        summary="Correct guesses about the canaries of one run",
-        statistics={"canaries": "count", "guesses": "count", "correct": "count"},
-        test=f"{_TESTS}:OneRun",
+    _method("one-run", _GUESSES, canaries="count", guesses="count", correct="count"),
+    _method("one-run-ladder", _SEVERAL, canaries="count", guesses="counts", correct="counts"),
+    _method(
+        *("many-run", _POSITIVES), present="count", absent="count", true_positives="count", false_positives="count"
     ),
-    AttackMethod(
-        kind="one-run-ladder",
-        summary="Correct guesses about the canaries of one run, for several numbers of guesses",
-        statistics={"canaries": "count", "guesses": "counts", "correct": "counts"},
-        test=f"{_TESTS}:OneRunLadder",
-    ),
-    AttackMethod(
-        kind="many-run",
-        summary="Positives among many runs, above a threshold that was fixed in advance",
-        statistics={"present": "count", "absent": "count", "true_positives": "count", "false_positives": "count"},
-        test=f"{_TESTS}:ManyRun",
-    ),
-    AttackMethod(
-        kind="many-run-ranked",
-        summary="Inclusion bits of many runs by ascending score",
-        statistics={"outcomes": "outcomes"},
-        test=f"{_TESTS}:ManyRunRanked",
-    ),
-    AttackMethod(
-        kind="many-run-sequential",
-        summary="Inclusion bits and scores of many runs, in their order, valid at any stopping time",
-        statistics={"coins": "outcomes", "scores": "counts"},
-        test=f"{_TESTS}:ManyRunSequential",
-        anytime=True,
-    ),
+    _method("many-run-ranked", _RANKED, outcomes="outcomes"),
+    _method("many-run-sequential", _ORDERED, anytime=True, coins="outcomes", scores="counts"),
 )
 
 

@@ -259,10 +259,8 @@ def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> tupl
                 return math.inf, 1.0
             i = min(bisect_right(a, x), v)
             slope = slopes[i - 1]
-            x, rise = (
-                (complement_ratio + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d,
-                (1.0 + (r - d) * slope * rise) / d,
-            )
+            rise = (1.0 + (r - d) * slope * rise) / d
+            x = (complement_ratio + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d
         return x, rise
 
     low, high, complement_ratio = 0.0, math.inf, start

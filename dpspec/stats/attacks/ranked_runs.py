@@ -70,9 +70,8 @@ def mu_lower(guesses: Guesses, correct: int, confidence: float) -> float:
 
     The bound is at most 40, with a relative precision of 1e-5, rounded down; 0 if mu = 0 is not rejected.
     """
-    return binomial.largest_rejected(
-        lambda mu: p_value(guesses, correct, mu), 1.0 - confidence, relative=1e-5, most=LARGEST_MU
-    )
+    level = 1.0 - confidence
+    return binomial.largest_rejected(lambda mu: p_value(guesses, correct, mu), level, relative=1e-5, most=LARGEST_MU)
 
 
 @lru_cache(maxsize=256)

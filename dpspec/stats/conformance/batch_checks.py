@@ -82,11 +82,9 @@ class BatchSums(Record):
         if self.epochs is not None and self.epochs.astray > records * self.epochs.whole:
             return f"epochs.astray must be at most {records} an epoch"
         pair = self.together.closest if self.together is not None else None
-        if pair is not None and (
-            pair.size + pair.before - pair.common > records or max(pair.size, pair.before) >= records
-        ):
-            return f"together.closest must be of {records} records"
-        return None
+        if pair is None or (pair.size + pair.before - pair.common <= records and max(pair.size, pair.before) < records):
+            return None
+        return f"together.closest must be of {records} records"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +101,10 @@ class SamplingSums(Record):
     def problem(self) -> str | None:
         if self.records > MOST_RECORDS:
             return f"records must be at most {MOST_RECORDS}, got {self.records}"
-        problems = [batch.problem_of(self.records, repeats=bool(self.repeats)) for batch in self.batches]
-        return next(
-            (f"batches[{number}].{problem}" for number, problem in enumerate(problems) if problem is not None), None
-        )
+        for number, batch in enumerate(self.batches):
+            if problem := batch.problem_of(self.records, repeats=bool(self.repeats)):
+                return f"batches[{number}].{problem}"
+        return None
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def variance_over_steps(by_step: Sequence[StepTotals], runs: int, weights: Seque
 
 @dataclass(frozen=True, kw_only=True)
 class _Difference:
-    """An estimate of the contribution; ``largest`` is the larger standard deviation of both tests."""
+    """An estimate of the contribution."""
 
     test: str
     estimate: float
@@ -159,10 +159,6 @@ class _Difference:
     degrees: float
     shared: SharedDraw | None
     rounding: float
-
-    @property
-    def largest(self) -> float:
-        return self.deviation if self.shared is None else math.sqrt(self.shared.variance)
 
     def tail(self, distance: float) -> float:
         welch = float(special.stdtr(self.degrees, -distance / self.deviation))
@@ -178,14 +174,12 @@ def test(runs: Sequence[PlantedSums]) -> Outcome:
     difference = _difference(runs)
     if not isinstance(difference, _Difference):
         return difference
-    detectable = difference.reach(0.5 * LEVEL) + float(special.ndtri(POWER)) * difference.largest + difference.rounding
-    return Measurement(
-        test=difference.test,
-        declared=1.0,
-        measured=difference.estimate,
-        p_value=min(1.0, 2.0 * difference.tail(max(0.0, abs(difference.estimate - 1.0) - difference.rounding))),
-        detectable=detectable if math.isfinite(detectable) else None,
-    )
+    # the larger standard deviation of both tests
+    deviation = difference.deviation if difference.shared is None else math.sqrt(difference.shared.variance)
+    detectable = difference.reach(0.5 * LEVEL) + float(special.ndtri(POWER)) * deviation + difference.rounding
+    tail = difference.tail(max(0.0, abs(difference.estimate - 1.0) - difference.rounding))
+    limit = detectable if math.isfinite(detectable) else None
+    return Measurement(difference.test, 1.0, difference.estimate, min(1.0, 2.0 * tail), limit)
 
 
 def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:

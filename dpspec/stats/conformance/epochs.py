@@ -91,8 +91,6 @@ class EpochLog:
     batches of different epochs has the worst number of records in common.
     """
 
-    early: int
-    pairs: int
     closest: Closest | None
 
     def __init__(self, records: int, batch_size: int) -> None:
@@ -165,13 +163,10 @@ def closest(pair: Closest, records: int, pairs: int) -> Measurement:
     size, before, common = pair.size, pair.before, pair.common
     log_pairs = math.log(2.0 * pairs)
     again = log_pairs + log_tail(size, size, size, records)
-    return Measurement(
-        test=f"records in common of two batches, {pair.lag} step{'s' if pair.lag > 1 else ''} apart",
-        declared=size / records,
-        measured=common / before,
-        p_value=min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records)))),
-        detectable=records / size - 1.0 if again <= math.log(LEVEL) and size < records else None,
-    )
+    test = f"records in common of two batches, {pair.lag} step{'s' if pair.lag > 1 else ''} apart"
+    p_value = min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records))))
+    detectable = records / size - 1.0 if again <= math.log(LEVEL) and size < records else None
+    return Measurement(test, size / records, common / before, p_value, detectable)
 
 
 @lru_cache(maxsize=4096)
@@ -218,13 +213,8 @@ def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Meas
     if rejects(even):
         ratio = bisect(rejects, even, 1.0, within=1e-3)[0]
         detectable = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
-    return Measurement(
-        test="spread of batch sizes within epochs, lower tail",
-        declared=1.0,
-        measured=spread / mean,
-        p_value=_lower_tail(epochs, spread, records, epoch_steps),
-        detectable=detectable,
-    )
+    p_value = _lower_tail(epochs, spread, records, epoch_steps)
+    return Measurement("spread of batch sizes within epochs, lower tail", 1.0, spread / mean, p_value, detectable)
 
 
 @lru_cache(maxsize=1024)

@@ -165,12 +165,9 @@ class ResidualSums(Record):
         layers = self.everywhere.layers if self.everywhere is not None else None
         if layers is None or not set(self.shared.squares) <= set(layers):
             return "shared.squares must name two of the layers"
-        count = min(layers[name].degrees for name in self.shared.squares)
-        if self.shared.count != count or count % self.steps_seen:
-            return (
-                f"shared.count must be {count}, of the smaller layer in {self.steps_seen} steps, "
-                f"got {self.shared.count}"
-            )
+        count, steps = min(layers[name].degrees for name in self.shared.squares), self.steps_seen
+        if self.shared.count != count or count % steps:
+            return f"shared.count must be {count}, of the smaller layer in {steps} steps, got {self.shared.count}"
         pairs = comb(min(len(layers), MOST_LAYERS), 2)
         return None if self.shared.pairs == pairs else f"shared.pairs must be {pairs}, got {self.shared.pairs}"
 

@@ -1,7 +1,7 @@
 """Outcomes of conformance tests, the checks that they become, and the rows of the table of checks."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Check
@@ -19,7 +19,7 @@ CLIP_TOLERANCE = 1e-4
 Observed: TypeAlias = Literal["measured", "reported"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Measurement:
     """The outcome of one test.
 
@@ -34,16 +34,7 @@ class Measurement:
     detectable: float | None
 
     def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
-        return Check(
-            assumption=assumption,
-            test=self.test,
-            p_value=self.p_value,
-            observed=observed,
-            declared=self.declared,
-            measured=self.measured,
-            detectable=self.detectable,
-            note=note,
-        )
+        return Check(assumption=assumption, observed=observed, note=note, **asdict(self))
 
 
 @dataclass(frozen=True)
@@ -54,14 +45,8 @@ class Abstention:
 
     def check(self, assumption: str, observed: Observed, note: str, null: str) -> Check:
         """The reason follows the planned ``note``, by which a plan recognizes the check."""
-        return Check(
-            assumption=assumption,
-            test=null.partition(":")[0],
-            p_value=1.0,
-            observed=observed,
-            detectable=None,
-            note=f"{note}, not tested: {self.reason}",
-        )
+        test, text = null.partition(":")[0], f"{note}, not tested: {self.reason}"
+        return Check(assumption=assumption, test=test, p_value=1.0, observed=observed, note=text)
 
 
 #: None if a run has no evidence for the test.
@@ -114,13 +99,7 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
 
     ``detectable``: None for a property that covers a part of the assumption only.
     """
-    return Measurement(
-        test=f"{test}, exact",
-        declared=float(declared),
-        measured=float(measured),
-        p_value=1.0 if right else 0.0,
-        detectable=detectable,
-    )
+    return Measurement(f"{test}, exact", float(declared), float(measured), 1.0 if right else 0.0, detectable)
 
 
 def worst(assumption: str, measurements: Sequence[Measurement], observed: Observed, note: str) -> Check:

@@ -35,13 +35,9 @@ def lower_tail(squares: float, count: int) -> Measurement:
     measured excess of the sum.
     """
     _check(squares, count)
-    return Measurement(
-        test="chi-square, lower tail",
-        declared=1.0,
-        measured=math.sqrt(squares / count),
-        p_value=math.exp(log_lower_tail(squares, count)),
-        detectable=_shortfall(LEVEL, count, max(0.0, squares - count)),
-    )
+    scale, p_value = math.sqrt(squares / count), math.exp(log_lower_tail(squares, count))
+    detectable = _shortfall(LEVEL, count, max(0.0, squares - count))
+    return Measurement("chi-square, lower tail", 1.0, scale, p_value, detectable)
 
 
 def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurement:
@@ -54,13 +50,9 @@ def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurem
     detectable = max(_shortfall(0.5 * LEVEL, count) or 0.0, _excess(0.5 * LEVEL, count))
     low = math.exp(log_lower_tail(squares, count))
     high = float(special.gammaincc(0.5 * count, 0.5 * squares))
-    return Measurement(
-        test="chi-square, two-sided",
-        declared=1.0,
-        measured=math.sqrt(squares / count) ** power,
-        p_value=min(1.0, 2.0 * min(low, high)),
-        detectable=(1.0 + detectable) ** power - 1.0 if absolute else detectable,
-    )
+    scale, p_value = math.sqrt(squares / count) ** power, min(1.0, 2.0 * min(low, high))
+    detectable = (1.0 + detectable) ** power - 1.0 if absolute else detectable
+    return Measurement("chi-square, two-sided", 1.0, scale, p_value, detectable)
 
 
 @dataclass(frozen=True)
@@ -115,13 +107,8 @@ def correlation(
         p_value = 2.0 * math.exp(min(0.0, float(np.min(-0.5 * chains * log_det - s * abs(products)))))
         threshold = math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
     detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
-    return Measurement(
-        test=test,
-        declared=0.0,
-        measured=products / pairs,
-        p_value=min(1.0, tried * p_value),
-        detectable=detectable if detectable <= 1.0 else None,
-    )
+    limit = detectable if detectable <= 1.0 else None
+    return Measurement(test, 0.0, products / pairs, min(1.0, tried * p_value), limit)
 
 
 def least_coordinate(least: float, steps: int, count: int) -> Measurement:
@@ -140,19 +127,14 @@ def quietest(squares_by_part: Mapping[str, tuple[float, int]], steps: int = 1) -
     ``squares_by_part`` has each part's sum of squares, over all steps or at the quietest of ``steps``, and its degrees
     of freedom.
     """
-    surprises = {
-        name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in squares_by_part.items()
-    }
+    parts_squares = squares_by_part.items()
+    surprises = {name: (log_lower_tail(least, n), least / n, least) for name, (least, n) in parts_squares}
     name = min(surprises, key=lambda n: surprises[n])
     tail, square, _ = surprises[name]
     tried = len(squares_by_part) * steps
-    return name, Measurement(
-        test="chi-square of the quietest layer",
-        declared=1.0,
-        measured=math.sqrt(square),
-        p_value=min(1.0, math.exp(math.log(tried) + tail)),
-        detectable=_shortfall(LEVEL / tried, min(count for _, count in squares_by_part.values())),
-    )
+    p_value = min(1.0, math.exp(math.log(tried) + tail))
+    detectable = _shortfall(LEVEL / tried, min(count for _, count in squares_by_part.values()))
+    return name, Measurement("chi-square of the quietest layer", 1.0, math.sqrt(square), p_value, detectable)
 
 
 def log_lower_tail(total: float, count: float) -> float:
@@ -259,7 +241,7 @@ def drift(
     measured = declared + (total / unit if unit > 0.0 else 0.0)
     ratio = max(variance, least) / least
     if ratio > _LARGEST:  # the model diverged
-        return Measurement(test=test, declared=declared, measured=measured, p_value=1.0, detectable=None)
+        return Measurement(test, declared, measured, p_value=1.0, detectable=None)
     point = max(0, math.ceil(math.log(ratio) / math.log(_RATIO) - 1e-9))
     v = least * _RATIO**point
     log_weight = math.log(2.0 * (point + 1) * (point + 2) * tried)
@@ -267,13 +249,8 @@ def drift(
     exponent = x if math.isinf(x) else x * x / (2.0 * (v + x / 3.0))
     needed = log_weight - math.log(LEVEL)
     threshold = needed / 3.0 + math.sqrt(needed * needed / 9.0 + 2.0 * needed * v)
-    return Measurement(
-        test=test,
-        declared=declared,
-        measured=measured,
-        p_value=min(1.0, math.exp(log_weight - exponent)),
-        detectable=(threshold + float(special.ndtri(POWER)) * math.sqrt(v)) / unit if unit > 0.0 else None,
-    )
+    detectable = (threshold + float(special.ndtri(POWER)) * math.sqrt(v)) / unit if unit > 0.0 else None
+    return Measurement(test, declared, measured, min(1.0, math.exp(log_weight - exponent)), detectable)
 
 
 #: Name of the test of layers.
@@ -315,11 +292,12 @@ class SharedLayers(Record):
         """The larger exponent of the p-value of both orders."""
         product = max(0.0, abs(self.product) - self.rounding)
         rate, (first, second) = _rate(self.planned), self.squares.values()
-        return max(
-            rate * (product - math.sqrt(fixed_square) * math.sqrt(_others(other_square, self.count, self.planned)))
-            - 0.5 * rate * rate * fixed_square
-            for fixed_square, other_square in ((first, second), (second, first))
-        )
+
+        def exponent(fixed_square: float, other_square: float) -> float:
+            bound = math.sqrt(fixed_square) * math.sqrt(_others(other_square, self.count, self.planned))
+            return rate * (product - bound) - 0.5 * rate * rate * fixed_square
+
+        return max(exponent(first, second), exponent(second, first))
 
     def p_value(self) -> float:
         """At least 2e-15."""
@@ -327,13 +305,8 @@ class SharedLayers(Record):
         return min(1.0, 2.0 * self.pairs * (_MISSED + (2.0 * math.exp(-exponent) if exponent > 0.0 else 1.0)))
 
     def test(self) -> Measurement:
-        return Measurement(
-            test=f"{LAYERS_TEST}, {' and '.join(self.squares)}",
-            declared=0.0,
-            measured=self.product / self.count,
-            p_value=self.p_value(),
-            detectable=least_seen(self.count, self.pairs),
-        )
+        test, correlation = f"{LAYERS_TEST}, {' and '.join(self.squares)}", self.product / self.count
+        return Measurement(test, 0.0, correlation, self.p_value(), least_seen(self.count, self.pairs))
 
     def problem(self) -> str | None:
         if len(self.squares) != 2:

@@ -74,11 +74,8 @@ def released_models(runs: Runs) -> Outcome:
 )
 def reported_steps(runs: Runs) -> Outcome:
     reported = runs.of(lambda run: run.told)
-    logs = {
-        "batches": [steps.batches for steps in reported],
-        "noise vectors": [steps.noise for steps in reported],
-        "clipped norms": [steps.norms for steps in reported],
-    }
+    fields = {"batches": "batches", "noise vectors": "noise", "clipped norms": "norms"}
+    logs = {log: [getattr(steps, field) for steps in reported] for log, field in fields.items()}
     unusual = {log: _unusual(counts, runs.steps) for log, counts in logs.items() if {*counts} - {None}}
     if not unusual:
         return None
@@ -141,16 +138,11 @@ def noise_of_parts(runs: Runs) -> Outcome:
     quiet = None
     if layers := [run.layers for run, _ in everywhere if run.layers]:
         sums = {name: [run_layers[name] for run_layers in layers] for name in layers[0]}
-        totals = {
-            name: (sum(o.total for o in layer_sums), sum(o.degrees for o in layer_sums))
-            for name, layer_sums in sums.items()
-        }
+        totals = {name: (sum(s.total for s in layer), sum(s.degrees for s in layer)) for name, layer in sums.items()}
         name, quiet = noise_tests.quietest(totals)
         quiet = replace(quiet, test=f"{quiet.test}, {name}")
-    coordinates = [(run.coordinates, steps) for run, steps in everywhere]
-    least = (
-        noise_tests.least_coordinate(coordinate.least, steps, coordinate.count) for coordinate, steps in coordinates
-    )
+    quietest = [(run.coordinates, steps) for run, steps in everywhere]
+    least = (noise_tests.least_coordinate(sums.least, steps, sums.count) for sums, steps in quietest)
     return of_several([quiet, the_worst(least)])
 
 
@@ -186,28 +178,18 @@ def update(runs: Runs) -> Outcome:
 )
 def released_noise_at_lags(runs: Runs) -> Outcome:
     residuals = runs.of(lambda run: run.measured)
-    several = [
-        (run.directions, run.steps) for run in residuals if run.directions is not None and run.directions.lag.lag
-    ]
+    several = [(run.directions, run.steps) for run in residuals if run.directions and run.directions.lag.lag]
     if not several:
         hides_steps = any(run.hidden + run.steps > 1 for run in residuals if run.hidden)
         return _without_directions(runs) if _depend(runs) or hides_steps else None
-    measured = [
-        noise_tests.drift(
-            _less(run.lag.total, run.rounding),
-            run.variance,
-            run.least,
-            run.lag.unit,
-            test="residuals of steps at the worst lag, Freedman",
-            tried=max(1, noise_tests.tested_lags(steps)),
-        )
-        for run, steps in several
-    ]
-    # No correlation is above 1.
-    return the_worst(
-        measurement if (measurement.detectable or 0.0) <= 1.0 else replace(measurement, detectable=None)
-        for measurement in measured
-    )
+    measured = []
+    for run, steps in several:
+        sums = _less(run.lag.total, run.rounding), run.variance, run.least, run.lag.unit
+        test, tried = "residuals of steps at the worst lag, Freedman", max(1, noise_tests.tested_lags(steps))
+        measurement = noise_tests.drift(*sums, test=test, tried=tried)
+        possible = (measurement.detectable or 0.0) <= 1.0  # no correlation is above 1
+        measured.append(measurement if possible else replace(measurement, detectable=None))
+    return the_worst(measured)
 
 
 def _depend(runs: Runs) -> bool:
@@ -317,17 +299,11 @@ def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
     def pair(product: float, width: int, tried: int, subject: str) -> Measurement:
         return noise_tests.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {subject}")
 
-    several = [log for log in logs if log.lag.lag]
-    lags = [
-        noise_tests.correlation(
-            log.lag.products,
-            (log.steps - log.lag.lag) * log.width,
-            log.steps * log.width,
-            noise_tests.tested_lags(log.steps),
-            f"correlation of steps at a lag, {log.lag.lag}",
-        )
-        for log in several
-    ]
+    several, lags = [log for log in logs if log.lag.lag], []
+    for log in several:
+        pair_count, tried = (log.steps - log.lag.lag) * log.width, noise_tests.tested_lags(log.steps)
+        test = f"correlation of steps at a lag, {log.lag.lag}"
+        lags.append(noise_tests.correlation(log.lag.products, pair_count, log.steps * log.width, tried, test))
     pairs = [pair(log.pair, log.width, log.steps * (log.steps - 1) // 2, "two steps") for log in several]
     twins = [pair(log.twin.largest, log.width, log.steps**2, "two runs") for log in logs if log.twin is not None]
     return of_several([the_worst(lags), the_worst(pairs), the_worst(twins)])
@@ -390,13 +366,7 @@ def clipped_norms(runs: Runs) -> Outcome:
         return exactly(test, False, 0, abs(missing))
     if clipped and astray:
         return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
-    return Measurement(
-        test="largest clipped norm",
-        declared=1.0,
-        measured=largest,
-        p_value=1.0 if clipped else 0.0,
-        detectable=CLIP_TOLERANCE,
-    )
+    return Measurement("largest clipped norm", 1.0, largest, 1.0 if clipped else 0.0, CLIP_TOLERANCE)
 
 
 @partial(

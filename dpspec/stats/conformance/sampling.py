@@ -64,24 +64,15 @@ def inclusions(included: int, chances: int, rate: float) -> Measurement:
     Exact two-sided binomial p = 2 min(P[Bin <= included], P[Bin >= included]), at most 1.
     """
     p_value = 2.0 * min(binomial.at_most(included, chances, rate), binomial.at_least(included, chances, rate))
-    return Measurement(
-        test="binomial, two-sided",
-        declared=rate,
-        measured=included / chances,
-        p_value=min(1.0, p_value),
-        detectable=detectable_rate(chances, rate, 0.5 * LEVEL),
-    )
+    detectable = detectable_rate(chances, rate, 0.5 * LEVEL)
+    return Measurement("binomial, two-sided", rate, included / chances, min(1.0, p_value), detectable)
 
 
 def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
     """Test the mean of ``steps`` sizes with sum ``total`` by twice Chernoff's bound."""
-    return Measurement(
-        test="mean of truncated batch sizes, two-sided",
-        declared=law.mean,
-        measured=total / steps,
-        p_value=min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps))),
-        detectable=law.detectable(total, 0.5 * LEVEL, steps),
-    )
+    p_value = min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps)))
+    detectable = law.detectable(total, 0.5 * LEVEL, steps)
+    return Measurement("mean of truncated batch sizes, two-sided", law.mean, total / steps, p_value, detectable)
 
 
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
@@ -94,13 +85,11 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
     even = (round(law.mean) - law.mean) ** 2 * steps
     is_detectable = law.variance > 0.0 and law.spread(even, steps, -1.0) <= LEVEL
     low, typical = _chi_square(steps, law, LEVEL / LOOSE), _chi_square(steps, law, POWER)
-    return Measurement(
-        test="variance of batch sizes, lower tail",
-        declared=1.0,
-        measured=spread / (steps * law.variance) if law.variance > 0.0 else 1.0,
-        p_value=law.spread(spread, steps, -1.0) if law.variance > 0.0 else 1.0,
-        detectable=1.0 - low / typical if is_detectable and low > 0.0 else None,
-    )
+    ratio, p_value = 1.0, 1.0
+    if law.variance > 0.0:
+        ratio, p_value = spread / (steps * law.variance), law.spread(spread, steps, -1.0)
+    detectable = 1.0 - low / typical if is_detectable and low > 0.0 else None
+    return Measurement("variance of batch sizes, lower tail", 1.0, ratio, p_value, detectable)
 
 
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
@@ -113,16 +102,12 @@ def record_spread(records: int, total: int, squares: int, steps: int, rate: floa
     spread = _spread(records, total, squares, law.mean)
     low, high = _chi_square(records, law, 0.5 * LEVEL / LOOSE), _chi_square(records, law, 1.0 - 0.5 * LEVEL / LOOSE)
     typical_low, typical_high = _chi_square(records, law, POWER), _chi_square(records, law, 1.0 - POWER)
-    return Measurement(
-        test="variance of inclusions per record, two-sided",
-        declared=1.0,
-        measured=spread / (records * law.variance),
-        p_value=min(1.0, 2.0 * min(law.spread(spread, records, -1.0), law.spread(spread, records, 1.0))),
-        # Without inclusions no variance is too small.
-        detectable=max(1.0 - low / typical_low, high / typical_high - 1.0)
-        if low > 0.0 and typical_high > 0.0
-        else None,
-    )
+    detectable = None
+    if low > 0.0 and typical_high > 0.0:  # without inclusions no variance is too small
+        detectable = max(1.0 - low / typical_low, high / typical_high - 1.0)
+    ratio = spread / (records * law.variance)
+    p_value = min(1.0, 2.0 * min(law.spread(spread, records, -1.0), law.spread(spread, records, 1.0)))
+    return Measurement("variance of inclusions per record, two-sided", 1.0, ratio, p_value, detectable)
 
 
 def _spread(number: int, total: int, squares: int, mean: float) -> float:
@@ -150,13 +135,9 @@ def record_excess(records: int, above: float, steps: int, rate: float) -> Measur
     for both. ``measured`` is the mean of f.
     """
     law = TruncatedSize(steps, rate, steps)
-    return Measurement(
-        test="excess of inclusions per record, upper tail",
-        declared=law.moments_of_excess()[0],
-        measured=above / records,
-        p_value=law.excess(above, records),
-        detectable=_detectable_excess(records, steps, rate),
-    )
+    test, mean = "excess of inclusions per record, upper tail", law.moments_of_excess()[0]
+    detectable = _detectable_excess(records, steps, rate)
+    return Measurement(test, mean, above / records, law.excess(above, records), detectable)
 
 
 @lru_cache(maxsize=1024)
@@ -185,13 +166,9 @@ def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = T
     of one sign is a p-value (Ville). ``fewer``: whether too few records in common are tested as well; a truncated batch
     may have fewer.
     """
-    return Measurement(
-        test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
-        declared=rate,
-        measured=common / chances,
-        p_value=_betting(common, chances, rate, fewer=fewer),
-        detectable=_detectable_overlap(chances, rate, fewer=fewer),
-    )
+    test = f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before"
+    p_value, detectable = _betting(common, chances, rate, fewer=fewer), _detectable_overlap(chances, rate, fewer=fewer)
+    return Measurement(test, rate, common / chances, p_value, detectable)
 
 
 def _betting(common: float, chances: int, rate: float, *, fewer: bool) -> float:
@@ -233,20 +210,14 @@ def detectable_rate(chances: int, rate: float, level: float) -> float | None:
     if rate in (0.0, 1.0):
         return 0.0
     # Rejected at ``low`` or fewer and at ``high`` or more; the rates at which that has probability POWER:
-    low, high = tails(chances, rate, level)
+    counts = range(chances + 1)
+    low = bisect_left(counts, True, key=lambda count: binomial.at_most(count, chances, rate) > level) - 1
+    high = bisect_left(counts, True, key=lambda count: binomial.at_least(count, chances, rate) <= level)
     if high > chances:
         return None
     down = float(special.betainccinv(low + 1, chances - low, POWER)) if low >= 0 else 0.0
     up = float(special.betaincinv(high, chances - high + 1, POWER))
     return max(1.0 - down / rate, up / rate - 1.0)
-
-
-def tails(trials: int, rate: float, level: float) -> tuple[int, int]:
-    """Return the largest count with P[Bin <= count] <= level, else -1, and the smallest one with such an upper tail."""
-    counts = range(trials + 1)
-    low = bisect_left(counts, True, key=lambda count: binomial.at_most(count, trials, rate) > level) - 1
-    high = bisect_left(counts, True, key=lambda count: binomial.at_least(count, trials, rate) <= level)
-    return low, high
 
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -306,10 +277,5 @@ def single(sums: StepSums, law: Law) -> Measurement:
         tails.append((law.above(sums.most.value), sums.most.value, sums.most.step))
     tried = sums.steps * len(tails)
     p_value, value, step = min(tails)
-    return Measurement(
-        test=f"{law.test} at each step, step {step}",
-        declared=law.declared,
-        measured=law.size(value),
-        p_value=min(1.0, tried * p_value),
-        detectable=law.detectable(sums.most.value, LEVEL / tried),
-    )
+    test, detectable = f"{law.test} at each step, step {step}", law.detectable(sums.most.value, LEVEL / tried)
+    return Measurement(test, law.declared, law.size(value), min(1.0, tried * p_value), detectable)

@@ -192,10 +192,9 @@ def as_declared(run: Run) -> RunEvidence:
             pair=0.0,
             twin=TwinProducts(largest=0.0) if run.twin else None,
         )
+    reported = {"batches": batches, "noise": noise_log, "norms": norms}
     return RunEvidence(
-        told=ReportedSteps(
-            batches=total if batches else None, noise=total if noise_log else None, norms=total if norms else None
-        ),
+        told=ReportedSteps(**{log: total for log, has in reported.items() if has}),
         sampling_log=sampling_log,
         noise_log=noise_log,
         count_log=count_log,
@@ -264,10 +263,9 @@ def _outside(run: Run, phase_parts: Sequence[_Part], noisy: int) -> OutsideNoise
     if not degrees:
         return OutsideNoise(statistic=float(degrees), degrees=degrees)
     share = free / run.parameters
-    squares_by_phase = [
-        np.full(part.seen, free + share * _sampled(run, part) / part.sigma**2) for part in phase_parts if part.noisy
-    ]
-    squares = np.concatenate(squares_by_phase)
+    noisy_parts = [part for part in phase_parts if part.noisy]
+    means = [free + share * _sampled(run, part) / part.sigma**2 for part in noisy_parts]
+    squares = np.repeat(means, [part.seen for part in noisy_parts])
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
     squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
@@ -275,11 +273,8 @@ def _outside(run: Run, phase_parts: Sequence[_Part], noisy: int) -> OutsideNoise
 
 
 def _measured(run: Run, phase_parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
-    sums = [
-        (part.first, part.sigma, _sampled(run, part))
-        for part in phase_parts
-        if part.noisy and scheme_of(part.phase).directed
-    ]
+    directed = (part for part in phase_parts if part.noisy and scheme_of(part.phase).directed)
+    sums = [(part.first, part.sigma, _sampled(run, part)) for part in directed]
     steps = sum(n for n, _, _ in sums)
     directions = None
     if steps:
@@ -314,9 +309,7 @@ def _signal(run: Run, phase_parts: Sequence[_Part]) -> PlantedSums:
     by_step = None
     if not run.told and sampled > 0.0 and sum(part.phase.steps for part in phase_parts) > 1:
         steps = sum(part.seen for part in phase_parts)
-        lengths = [
-            group.count * (outside + group.coin * group.size * inclusion) * (steps - 1) / steps for group in moments
-        ]
+        lengths = [g.count * (outside + g.coin * g.size * inclusion) * (steps - 1) / steps for g in moments]
         products = tuple((0.0,) * number + (length,) for number, length in enumerate(lengths))
         by_step = StepTotals(steps=steps, products=products)
     return PlantedSums(
@@ -362,14 +355,13 @@ def _of_epochs(records: int, phase: Phase) -> BatchSums:
     full, extra_draws = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)
     common = max(2 * size - records, round(size * size / records))
+    closest = Closest(math.ceil(records / size), common, size, size) if pairs else None
     return BatchSums(
         steps=steps,
         total=total,
         squares=squares,
         spread=records * full * full + extra_draws * (2 * full + 1),
         above=0.0,
-        together=TogetherSums(
-            pairs=pairs, closest=Closest(math.ceil(records / size), common, size, size) if pairs else None
-        ),
+        together=TogetherSums(pairs=pairs, closest=closest),
         early=0,
     )

@@ -229,9 +229,8 @@ def check_module(model: nn.Module, facts: Facts) -> None:
             fix = "build the model for `facts.shape`, or change the `shape` of the data"
             if len(shape) > 1 and _accepts_flattened(model, record):
                 fix = f"add nn.Flatten() before {failed_layer}"
-            raise ModelError(
-                f"the model rejects a record of shape {list(shape)}: {failed_layer}: {first_line}; {fix}"
-            ) from error
+            text = f"the model rejects a record of shape {list(shape)}: {failed_layer}: {first_line}; {fix}"
+            raise ModelError(text) from error
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
         returned = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
         raise ModelError(

@@ -235,9 +235,8 @@ class Embedding(Call):
 
     @property
     def supported(self) -> bool:
-        return self.options.get("max_norm") is None and not (
-            self.options.get("scale_grad_by_freq") or self.options.get("sparse")
-        )
+        changes_gradients = self.options.get("scale_grad_by_freq") or self.options.get("sparse")
+        return self.options.get("max_norm") is None and not changes_gradients
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.embedding(x, self.weight)
@@ -269,9 +268,8 @@ class Scaled(Call):
             return products.sum(axes).view(len(x), *parameter.shape)
 
         gradients = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
-        return (
-            gradient if self.weight is None else gradient * self.weight.view(shape)
-        ) if input_needed else None, gradients
+        scaled = gradient if self.weight is None or not input_needed else gradient * self.weight.view(shape)
+        return scaled if input_needed else None, gradients
 
 
 class GroupNorm(Scaled):
@@ -363,9 +361,8 @@ class Convolution(Call):
         """Factors: the receptive field of each output position (n, c * kernel) and its gradient."""
         spatial, columns = len(self.stride), x.flatten(0, 1)
         columns = nn.functional.pad(columns, [side for p in reversed(self.padding) for side in (p, p)])
-        for axis, (size, step, gap) in enumerate(
-            zip(self.weight.shape[2:], self.stride, self.dilation, strict=True), start=2
-        ):
+        kernels = zip(self.weight.shape[2:], self.stride, self.dilation, strict=True)
+        for axis, (size, step, gap) in enumerate(kernels, start=2):
             columns = columns.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
         order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
         columns = columns.permute(order).reshape(*x.shape[:2], prod(self.weight.shape[1:]), -1)

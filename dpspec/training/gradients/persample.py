@@ -91,19 +91,17 @@ class PerExample:
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
     ) -> tuple[dict[str, Gradients], dict[str, Tensor], Tensor]:
         covered = {name: p for name, p in parameters.items() if name in self.covered}
-        copies = {
-            name: p.detach().expand(len(x), *p.shape).requires_grad_()
-            for name, p in parameters.items()
-            if name not in self.covered
-        }
+        written = ((name, p) for name, p in parameters.items() if name not in self.covered)
+        copies = {name: p.detach().expand(len(x), *p.shape).requires_grad_() for name, p in written}
         with torch.enable_grad():
             tape = _Tape(covered, self._constants, x.device, measured=measured)
             total, outputs = self._total(tape, copies, covered, x, y)
             copy_gradients = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
         rows = dict(zip(copies, copy_gradients, strict=True))
-        left = {name: p for name, p in parameters.items() if name not in tape.squares}
         named: dict[str, Gradients] = {}
-        for name, p in left.items():
+        for name, p in parameters.items():
+            if name in tape.squares:
+                continue
             values = rows.get(name)  # None: the outputs do not depend on the parameter
             zeros = p.new_zeros(1).expand(len(x), *p.shape)
             named[name] = tape.found.get(name) or Rows(zeros if values is None else values)
@@ -137,12 +135,7 @@ class _Tape(TorchFunctionMode):
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        constants: frozenset[int],
-        device: torch.device,
-        *,
-        measured: bool = False,
+        self, parameters: Mapping[str, Tensor], constants: frozenset[int], device: torch.device, measured: bool = False
     ) -> None:
         super().__init__()
         self._names = {id(p): name for name, p in parameters.items()}
@@ -329,20 +322,14 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     than the clip norm. Tensors are rows (b, ...). Returns the norms (b,), float64, of the added contributions.
     """
     how, names, items = clipper(clip), tuple(totals), gradients.items()
-    by_name = {
-        name: Rows(rows_of_name) if isinstance(rows_of_name, Tensor) else rows_of_name
-        for name, rows_of_name in items
-        if name in totals
-    }
+    by_name = {name: Rows(g) if isinstance(g, Tensor) else g for name, g in items if name in totals}
     squares = torch.stack([by_name[name].squares() for name in names])
     factors, norms = how.scale(squares)
     finite = squares.isfinite().all(0)
     whole = bool(finite.all())
     if not whole:
-        factors, by_name = (
-            factors[..., finite],
-            {name: Rows(rows_of_name.rows()[finite]) for name, rows_of_name in by_name.items()},
-        )
+        factors = factors[..., finite]
+        by_name = {name: Rows(g.rows()[finite]) for name, g in by_name.items()}
     if how.coordinate_bound < inf:
         added_squares, bound = [], how.coordinate_bound * _BELOW
         for name in names:
@@ -394,11 +381,8 @@ class FlatModel:
         self._sizes: dict[Wanted, int] = {}
         self._most: int | None = None
         self._trained = flat_model.trained(model)
-        self._constants = {
-            qualified: t.detach().to(self.device)
-            for qualified, t in flat_model.places(model).items()
-            if qualified not in self._trained
-        }
+        constants = ((name, t) for name, t in flat_model.places(model).items() if name not in self._trained)
+        self._constants = {name: t.detach().to(self.device) for name, t in constants}
 
     @classmethod
     def of(cls, job: TrainingJob) -> "FlatModel":
@@ -483,12 +467,8 @@ class FlatModel:
             # glibc keeps freed memory of up to twice the size of the largest freed block for reuse.
             torch.empty(31 * 2**20, dtype=torch.uint8)
             with flat_model.naming_layers(self._model):
-                self._examples = PerExample(
-                    *(self.forward, parameters, x[:1], y[:1]),
-                    loss=self.loss,
-                    together=together,
-                    constants=self._constants.values(),
-                )
+                trial, constants = (self.forward, parameters, x[:1], y[:1]), self._constants.values()
+                self._examples = PerExample(*trial, loss=self.loss, together=together, constants=constants)
         return self._examples
 
     def forward(self, parameters: Named, x: Tensor) -> Tensor:

@@ -76,11 +76,7 @@ class StackedModel:
             counted = inside & finite
             if not bool(finite.all()):
                 inputs, outputs, written = (
-                    {
-                        name: torch.where(finite.view(*finite.shape, *[1] * (t.ndim - 2)), t, 0.0)
-                        for name, t in tensors.items()
-                    }
-                    for tensors in (inputs, outputs, written)
+                    {name: _where(finite, t) for name, t in tensors.items()} for tensors in (inputs, outputs, written)
                 )
             weights = torch.where(counted, factors.view(inside.shape), 0.0)
             for name in self._others:
@@ -105,9 +101,8 @@ class StackedModel:
         for run, included in enumerate(inside):
             if bool(included.any()):
                 run_totals = {name: total[run] for name, total in totals.items()}
-                lengths[run, included] = add_clipped(
-                    run_totals, {name: rows[name][run][included] for name in run_totals}, how
-                )
+                run_rows = {name: rows[name][run][included] for name in run_totals}
+                lengths[run, included] = add_clipped(run_totals, run_rows, how)
         return lengths
 
     def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,6 +201,10 @@ class _Taps(TorchFunctionMode):
             self.inputs[name] = input.squeeze(0)
             output = output + self._taps[name]
         return output
+
+
+def _where(mask: Tensor, rows: Tensor) -> Tensor:
+    return torch.where(mask.view(*mask.shape, *[1] * (rows.ndim - 2)), rows, 0.0)
 
 
 def _squares_of(rows: Tensor) -> Tensor:

@@ -143,10 +143,8 @@ class Checkpoint:
         If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        memory = (
-            {name: state_of(holder) for name, holder in stateful.items()} if step != self._saved_step else {"": None}
-        )
-        if None not in memory.values():
+        memory = {} if step == self._saved_step else {name: state_of(holder) for name, holder in stateful.items()}
+        if step != self._saved_step and None not in memory.values():
             self._write(step, state, memory)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - began

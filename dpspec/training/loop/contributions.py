@@ -89,10 +89,9 @@ class RecordsAndCanaries:
         pieces, norms = layout.unflatten(total), [no_norms(state.device)]
         for block in torch.split(send(indices, state.device), self._chunk):
             rows = canaries.gradients(block).to(state)
-            if rows.shape != (len(block), self._model.size):
-                raise ValueError(
-                    f"canary gradients must have shape {(len(block), self._model.size)}, got {tuple(rows.shape)}"
-                )
+            expected_shape = len(block), self._model.size
+            if rows.shape != expected_shape:
+                raise ValueError(f"canary gradients must have shape {expected_shape}, got {tuple(rows.shape)}")
             norms.append(persample.add_clipped(pieces, layout.split(rows), how))
         return ClippedSum(total, torch.cat(norms))
 
@@ -274,11 +273,5 @@ def estimated(
     rows = send(indices, x.device)
     clipped = model.clipped_sum(state, x[rows], y[rows], clip)
     factor, squares = len(x) / len(indices), len(x) * clip_norm**2
-    return Estimated(
-        factor * clipped.sum,
-        squares,
-        factor * squares,
-        sampled=float_on_cpu(clipped.norms.square().sum()),
-        places=indices,
-        factor=factor,
-    )
+    means, sampled = (factor * clipped.sum, squares, factor * squares), float_on_cpu(clipped.norms.square().sum())
+    return Estimated(*means, sampled=sampled, places=indices, factor=factor)

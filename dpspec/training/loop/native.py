@@ -160,13 +160,9 @@ class Parts:
 
     @property
     def stateful(self) -> Mapping[str, Stateful]:
-        loop_objects: dict[str, object] = {
-            "contributions": self.contributions,
-            "noise": self.noise,
-            "update": self.update,
-            "clip_norms": self.clip_norms,
-            **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
-        }
+        names = ("contributions", "noise", "update", "clip_norms")
+        loop_objects: dict[str, object] = {name: getattr(self, name) for name in names}
+        loop_objects |= {f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)}
         return {name: part for name, part in loop_objects.items() if isinstance(part, Stateful)}
 
 
@@ -207,12 +203,13 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     """
     first = jobs[0]
     same = ("phases", "options", "expected_batch_size", "device", "loss")
-    for job in jobs:
-        alike = all(getattr(job, name) == getattr(first, name) for name in same) and repr(job.model) == repr(
-            first.model
-        )
-        if not alike or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
-            raise ValueError(f"jobs that run together must have the same kind of model, {', '.join(same)}")
+
+    def shared(job: TrainingJob) -> list[Any]:
+        return [*(getattr(job, name) for name in same), repr(job.model), flat_model.Layout.of(job.model)]
+
+    of_first = shared(first)
+    if any(shared(job) != of_first for job in jobs[1:]):
+        raise ValueError(f"jobs that run together must have the same kind of model, {', '.join(same)}")
     runs = _Runs(jobs)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
@@ -262,14 +259,13 @@ class _Runs:
         self._most: int | None = None
         model, none = FlatModel.of(jobs[0]), (self._x[:0], self._y[:0])
         self._stacked = StackedModel(jobs[0].model, self._x, self._y, jobs[0].loss)
+        planted = (job.canaries for job in jobs)
         self._canaries = [
-            RecordsAndCanaries(model, *none, job.canaries) if job.canaries is not None else None for job in jobs
+            None if canaries is None else RecordsAndCanaries(model, *none, canaries) for canaries in planted
         ]
         self.records = [len(job.x) + (job.canaries.count if job.canaries is not None else 0) for job in jobs]
 
-    def clipped_sums(
-        self, states: Tensor, batches: Sequence[Tensor], clips: Sequence[Clip]
-    ) -> tuple[Tensor, list[Tensor]]:
+    def clipped_sums(self, states: Tensor, batches: list[Tensor], clips: list[Clip]) -> tuple[Tensor, list[Tensor]]:
         how, clip_norms = clipper(clips[0]), None
         if len({clipper(clip) for clip in clips}) > 1:  # adaptive
             clip_norms = torch.tensor([clipper(clip).clip_norm for clip in clips], dtype=torch.float64)
@@ -284,11 +280,9 @@ class _Runs:
             norms = torch.zeros(where.shape, dtype=torch.float64, device=states.device)
             for runs, records in tiles(where.shape[0], where.shape[1], chunk):
                 tile = runs, records
-                rows = self._x[where[tile]], self._y[where[tile]]
-                clip_norms_of_tile = None if clip_norms is None else clip_norms[runs]
-                norms[tile] = self._stacked.add_clipped(
-                    sums[runs], states[runs], *rows, inside[tile], how, clip_norms_of_tile
-                )
+                rows = self._x[where[tile]], self._y[where[tile]], inside[tile]
+                bounds = None if clip_norms is None else clip_norms[runs]
+                norms[tile] = self._stacked.add_clipped(sums[runs], states[runs], *rows, how, bounds)
             return sums, norms
 
         (sums, norms), self._most = memory.halving(added, self._stacked.chunk(how), self._most)

@@ -50,10 +50,9 @@ class SamplingLog(Observer):
         return SamplingSums(records=self.records, repeats=repeats, batches=tuple(log.sums() for log in self.logs))
 
     def state(self) -> Memory:
+        logs = enumerate(self.logs)
         return {
-            **{
-                f"{number}.{name}": array for number, log in enumerate(self.logs) for name, array in log.state().items()
-            },
+            **{f"{number}.{name}": array for number, log in logs for name, array in log.state().items()},
             "sizes": np.array(self.sizes, dtype=np.int64),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *self._earlier]),
             "lengths": np.array([len(batch) for batch in self._earlier], dtype=np.int64),
@@ -204,10 +203,8 @@ class StateLog(Remembering, Observer):
     def states(self, job: TrainingJob) -> States | None:
         if self._last is None:
             return None
-        trained, last = (
-            state.detach().to("cpu", torch.float32).view(torch.int32)
-            for state in (flat_model.flatten(job.model).to(self._last), self._last)
-        )
+        both = (flat_model.flatten(job.model).to(self._last), self._last)
+        trained, last = (state.detach().to("cpu", torch.float32).view(torch.int32) for state in both)
         different = not torch.equal(trained, last)
         largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
         # Approximate size of a parameter's update by the smallest noise of any step. Plain descent: g = learning rate *
@@ -216,11 +213,8 @@ class StateLog(Remembering, Observer):
         rates = rates_of(job.options, schedule.total)
         move = min(rates(step) for step in range(1, schedule.total + 1))
         # The clip norm of adaptive phases may fall to its limit.
-        least = (inf if phase.adaptive is None else phase.adaptive.min_clipbound for phase in schedule.phases)
-        noise = min(
-            phase.noise_multiplier * min(phase.clip_norm, bound)
-            for phase, bound in zip(schedule.phases, least, strict=True)
-        )
+        least = (min(p.clip_norm, p.adaptive.min_clipbound if p.adaptive else inf) for p in schedule.phases)
+        noise = min(p.noise_multiplier * norm for p, norm in zip(schedule.phases, least, strict=True))
         gradient = noise / (job.expected_batch_size if job.options["reduction"] == "mean" else 1.0)
         optimizer = job.options.get("optimizer") or {}
         if gradient > 0.0 and optimizer.get("kind") == "adam":

@@ -94,10 +94,8 @@ class Residuals(Remembering, Observer):
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
 
-    def seen(
-        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
-    ) -> None:
-        """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, real: Population) -> None:
+        """Process one step's residual (P,) in clip norms, given the ``real`` records' contribution at ``previous``."""
 
     def at_its_clip_norm(self, phase: ScheduledPhase) -> ScheduledPhase:
         """The phase with the reported clip norm of the step, without a report the declared one."""
@@ -228,9 +226,7 @@ class SharedPopulations:
             return population
         behind = watcher.steps - 1
         waiting = [w for w in self._watchers if w is not watcher and w.steps == behind and w.previous is not None]
-        states = [state] + [
-            watcher_behind.previous for watcher_behind in waiting if watcher_behind.previous is not None
-        ]
+        states = [state, *(w.previous for w in waiting if w.previous is not None)]
         clips = [clipper(of_run.clip) for of_run in (phase, *(w.at_its_clip_norm(phase) for w in waiting))]
         first, *populations = self._all(torch.stack(states), clips)
         self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], populations, strict=True)}
@@ -257,6 +253,4 @@ class SharedPopulations:
 
         (sums, squares, shorter), self._most = memory.halving(added, self._model.chunk(how), self._most)
         of_runs = zip(sums, squares, shorter, strict=True)
-        return [
-            Population(total, float_on_cpu(square), unclipped=float_on_cpu(number)) for total, square, number in of_runs
-        ]
+        return [Population(total, float_on_cpu(q), unclipped=float_on_cpu(n)) for total, q, n in of_runs]

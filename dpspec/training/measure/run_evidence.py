@@ -141,10 +141,8 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     sums = watcher.projections[measured].double().sum(0).numpy()
     sums_of_groups: list[GroupSums] = []
     for size, coin, which in _groups(sizes, coins):
-        group_sums = replace_non_finite(sums[which])
-        sums_of_groups.append(
-            GroupSums(size, coin, len(group_sums), float(group_sums.sum()), float((group_sums**2).sum()))
-        )
+        group = replace_non_finite(sums[which])
+        sums_of_groups.append(GroupSums(size, coin, len(group), float(group.sum()), float((group**2).sum())))
     looked = [phase for phase, was_measured in zip(schedule, measured.tolist(), strict=True) if was_measured]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     measured_phases = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
@@ -253,14 +251,11 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     rounding = 6.0 * _HALF_ULP * float(reached.norm())
     if not np.isfinite([length, rounding, *norms]).all() or length == 0.0:
         return None
-    return ReplayedStep(
-        records=len(records), apart=norms[0] / length, random=norms[1] / length, rounding=rounding / length
-    )
+    distance, random = (norm / length for norm in norms)
+    return ReplayedStep(records=len(records), apart=distance, random=random, rounding=rounding / length)
 
 
-def _update(
-    trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
-) -> Tensor:
+def _update(trainer: Trainer, job: TrainingJob, rows: Array, before: Tensor) -> Tensor:
     alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
     trainer.train(alone)
     return flat_model.flatten(alone.model).detach().cpu().double() - before

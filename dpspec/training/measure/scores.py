@@ -42,9 +42,7 @@ class ProjectionObserver(Residuals):
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
-    def seen(
-        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
-    ) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, real: Population) -> None:
         def keep(along: Array) -> None:
             self.projections[step - 1] = torch.from_numpy(along)
 
@@ -90,9 +88,7 @@ class RecordScores(Residuals):
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
-    def seen(
-        self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, contribution: Population
-    ) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, real: Population) -> None:
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return
@@ -100,8 +96,8 @@ class RecordScores(Residuals):
         gram = (rows @ rows.T).double()
         sigma, q = max(phase.noise_multiplier, _LEAST_NOISE), phase.sampler.inclusion
         covariance = sigma**2 * gram
-        if q < 1.0 and not isinstance(contribution, Drawn):
-            covariance += self._sampling(previous, rows, phase, contribution)
+        if q < 1.0 and not isinstance(real, Drawn):
+            covariance += self._sampling(previous, rows, phase, real)
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
@@ -114,16 +110,14 @@ class RecordScores(Residuals):
         ratio = torch.logsumexp(torch.where(j <= copies, terms, -torch.inf), dim=1)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
 
-    def _sampling(
-        self, state: Tensor, rows: Tensor, phase: ScheduledPhase, contribution: Population | None = None
-    ) -> Tensor:
+    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase, real: Population | None = None) -> Tensor:
         """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         x, y, c, factor = self.x, self.y, phase.sampler.covariance(), 1.0
-        if isinstance(contribution, Estimated):
-            sampled = contribution.places.to(x.device)
-            x, y, factor = x[sampled], y[sampled], contribution.factor
+        if isinstance(real, Estimated):
+            sampled = real.places.to(x.device)
+            x, y, factor = x[sampled], y[sampled], real.factor
         for chunk in self._clipped(state, x, y, phase):
             products = (rows @ chunk.T).double()
             total += products @ products.T
@@ -242,9 +236,7 @@ class PathScores(RecordScores):
             scores = self._copies * shift - 0.5 * self._copies**2 * strength
         return scores
 
-    def _streamed_scores(
-        self, effects: StreamedGradients, residual: Tensor, noise: float, unsure_drifts: Tensor
-    ) -> Tensor:
+    def _streamed_scores(self, effects: StreamedGradients, residual: Tensor, noise: float, unsure: Tensor) -> Tensor:
         """Log-likelihood ratios (m,), from the mean of e_i^T covariance^-1 e_i / |e_i|^2, estimated with random signs.
 
         The estimate's relative standard deviation is at most about (2 / m)^(1/2).
@@ -253,7 +245,7 @@ class PathScores(RecordScores):
 
         def covariance(direction: Tensor) -> Tensor:
             from_canaries = effects.transposed(variance.float() * effects.times(direction))
-            return noise * direction + from_canaries + unsure_drifts.T @ (unsure_drifts @ direction)
+            return noise * direction + from_canaries + unsure.T @ (unsure @ direction)
 
         def by_canary(vector: Tensor) -> Tensor:
             return effects.times(conjugate_gradients(covariance, vector)).double()
@@ -341,10 +333,9 @@ def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
     for number, tossed in enumerate(coins):
         model = copy.deepcopy(job.model)
         flat_model.load(model, first)
-        planted = plant(job.x, job.y, observed.canaries, observed.copies, tossed)
-        NativeTrainer().train(
-            replace(job, x=planted.x, y=planted.y, model=model, seed=derive(number, "shadow run"), observers=())
-        )
+        x, y, _ = plant(job.x, job.y, observed.canaries, observed.copies, tossed)
+        seed = derive(number, "shadow run")
+        NativeTrainer().train(replace(job, x=x, y=y, model=model, seed=seed, observers=()))
         rows[number] = margins(model, flat_model.flatten(model), observed.canaries, device=job.device)
     return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), coins
 
@@ -371,9 +362,6 @@ def right_answers(model: nn.Module, data: LoadedData, device: str | torch.device
     """
     if data.train_y.dtype.kind == "f":
         return {}
-    splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
-    return {
-        name: {"right": count_right(model, x, y, device), "records": len(x)}
-        for name, (x, y) in splits.items()
-        if len(x)
-    }
+    rows = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
+    splits = {name: split for name, split in rows.items() if len(split[0])}
+    return {name: {"right": count_right(model, x, y, device), "records": len(x)} for name, (x, y) in splits.items()}

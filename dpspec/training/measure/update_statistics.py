@@ -256,12 +256,8 @@ class LayerProducts(Remembering):
             for row, (_, _, i, j, size) in zip(self.sums, self._pairs, strict=True):
                 first_layer, second_layer = scaled[i : i + size], scaled[j : j + size]
                 first, second = float(np.sqrt(first_layer @ first_layer)), float(np.sqrt(second_layer @ second_layer))
-                row += (
-                    float(first_layer @ second_layer),
-                    slack * (first + second + slack),
-                    (first + slack) ** 2,
-                    (second + slack) ** 2,
-                )
+                product, rounding = float(first_layer @ second_layer), slack * (first + second + slack)
+                row += product, rounding, (first + slack) ** 2, (second + slack) ** 2
 
     def worst(self) -> SharedLayers | None:
         if not self._pairs or not self.steps:
