@@ -167,8 +167,13 @@ class Npz(Halves):
         if len(size) == 2 and size[1] in (1, 3, 4) and channels not in (1, 3, 4):
             shape = f"({channels}, {size[0]}, {size[1]})"
             message = f"images of shape {shape} have {channels} channels; the last axis may be the channels"
-            path, help = ("data", "path"), "channels come first: x.transpose(0, 3, 1, 2)"
-            yield Diagnostic(code="channels-last", message=message, path=path, help=help, severity="warning")
+            yield Diagnostic(
+                code="channels-last",
+                message=message,
+                path=("data", "path"),
+                help="channels come first: x.transpose(0, 3, 1, 2)",
+                severity="warning",
+            )
 
     def key(self, halves: list[str]) -> dict[str, Json]:
         return {"kind": "npz", "file": sha256(self.file())}
