@@ -113,7 +113,8 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
     if not bad:
         page.item(audit.conformance.reason)
         return
-    names = list(dict.fromkeys(check.test.removesuffix(", exact") for check in bad))
+    tests = [name for check in bad for name in check.test.removesuffix(", exact").split("; ")]
+    names = list(dict.fromkeys(tests))
     if internal or not recording.facts:
         for check in bad[:_MOST_CHECKS]:
             page.item(words.check(check) if internal else check.test.removesuffix(", exact"))

@@ -10,11 +10,12 @@ from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.recording.audited_steps import found_faults
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly, worst
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -36,7 +37,7 @@ UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
 _WITHOUT = "parameter updates without noise"
-_ORDERED = "assumed Poisson sampling; the loader's batches are"
+_ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
 
 #: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
@@ -191,8 +192,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        right, note = end.meddled == 0, f"at {_audited(end)}"
-        yield _sampled("update", MEDDLED, right, 0.0, end.meddled, note, None, whole=_all_audited(end))
+        yield _audited("update", MEDDLED, end, end.meddled, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 
 
@@ -226,76 +226,65 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         return
     if end.sums is not None and end.sums[0]:
         compared, edited = end.sums
-        note = f"compared {compared} times, at {_audited(end)}"
-        yield _sampled("clipping", EDITED, edited == 0, 0.0, edited, note, 1e-4, whole=_all_audited(end))
+        yield _audited("clipping", EDITED, end, edited, f"compared {compared} times, ", 1e-4)
     if end.ghost is not None and end.ghost[0]:
         batches, _, changed = end.ghost
-        note = f"{batches} batches, at {_audited(end)}"
-        yield _sampled("clipping", ADDED, changed == 0, 0.0, changed, note, None, whole=_all_audited(end))
+        yield _audited("clipping", ADDED, end, changed, f"{batches} batches, ", None)
     if end.adaptive is not None and end.adaptive[0]:
         yield from _adaptive_counts(end.adaptive)
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
-        most = LARGEST_MOVE * (1.0 + MOVE_ROUNDING)
-        yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
-        other_move = max(of_outputs, of_gradients)
-        yield _sampled(
-            "unmixed-batches", OTHERS_MOVED, other_move <= ROWS_ROUNDING, 0.0, other_move, note, ROWS_ROUNDING
-        )
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * MOVE_ROUNDING, MOVE_ROUNDING, note)
+        yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
-        yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)
+        yield _replayed(REMOVED, 1.0, moved, MOVE_ROUNDING, MOVE_ROUNDING, note)
     if end.passes is not None and end.passes[0]:
         passes, wrong, steps, without, compared = end.passes
         note = f"{passes} passes, at {steps - without} of {steps} steps"
-        whole, note = compared == passes, note if compared == passes else f"values at {compared} of {note}"
-        yield _sampled("gradient-parameters", OTHER_PARAMETERS, wrong == 0, 0.0, wrong, note, None, whole=whole)
+        note = note if compared == passes else f"values at {compared} of {note}"
+        yield _sampled("gradient-parameters", OTHER_PARAMETERS, wrong, note, _limit(end), whole=compared == passes)
     if end.updates is not None and end.updates[1]:
         steps, recomputed_steps, wrong, _ = end.updates
         note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
-        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit, whole=whole)
+        yield _sampled("update-rule", UPDATES, wrong, note, limit if whole else _limit(end), whole=whole)
 
 
 def _adaptive_counts(adaptive: tuple[int, float, float, int, int, float]) -> Iterator[Check]:
     """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
     steps, total, largest, silent, unexplained, _ = adaptive
-    measurements = [
-        gaussian_noise.spread(total, steps, COUNT_NOISE),
-        gaussian_noise.spread(largest, 1, COUNT_NOISE, steps),
-    ]
-    yield worst("noise-scale", measurements, "measured", f"in total and at each of {steps} steps")
+    yield gaussian_noise.spread(total, steps, COUNT_NOISE).check("noise-scale", "measured", f"of all {steps} counts")
+    single = gaussian_noise.spread(largest, 1, COUNT_NOISE, steps)
+    yield single.check("noise-scale", "measured", f"at each step, of {steps}")
     yield none_found("noise-scale", "counts of unclipped records without noise", "measured", silent, f"{steps} steps")
     yield none_found("data-independent-hyperparameters", NEXT_NORM, "measured", unexplained, f"{steps} steps")
 
 
-def _audited(end: Facts) -> str:
-    return f"{end.audits[1]} of {end.audits[0]} steps"
+def _audited(assumption: str, test: str, end: Facts, count: float, note: str, detectable: float | None) -> Check:
+    """The check that a count over the audited steps is zero."""
+    steps, audited, _ = end.audits
+    return _sampled(assumption, test, count, f"{note}at {audited} of {steps} steps", detectable, whole=audited == steps)
 
 
-def _all_audited(end: Facts) -> bool:
-    return end.audits[0] == end.audits[1]
+def _limit(end: Facts) -> float:
+    """The share of wrong steps that the audits find; 0 if they cover all."""
+    steps, audited, share = end.audits
+    return 0.0 if audited == steps else found_faults(steps, share) / steps
 
 
-def _sampled(
-    assumption: str,
-    test: str,
-    right: bool,
-    declared: float,
-    measured: float,
-    note: str,
-    detectable: float | None,
-    *,
-    whole: bool = False,
-) -> Check:
-    """A property computed at some steps: it verifies the ``whole`` run, or tests its other steps."""
-    if whole:
-        return exactly(test, right, declared, measured, detectable).check(assumption, "measured", note)
-    p_value = 1.0 if right else 0.0
-    measurement = Measurement(test=test, declared=declared, measured=measured, p_value=p_value, detectable=detectable)
-    return measurement.check(assumption, "measured", note)
+def _sampled(assumption: str, test: str, count: float, note: str, detectable: float | None, *, whole: bool) -> Check:
+    """The check that a count over some steps is zero: it verifies the ``whole`` run, or tests its other steps."""
+    check = none_found(assumption, test, "measured", count, note, detectable)
+    return check if whole else replace(check, test=test)
+
+
+def _replayed(test: str, declared: float, moved: float, rounding: float, detectable: float, note: str) -> Check:
+    right = moved <= declared + rounding
+    check = exactly(test, right, declared, moved, detectable).check("unmixed-batches", "measured", note)
+    return replace(check, test=test)
 
 
 def _batches(run: RecordedRun) -> Iterator[Check]:

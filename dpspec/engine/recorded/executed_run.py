@@ -56,6 +56,7 @@ from dpspec.engine.recorded.channels import (
     stated,
 )
 from dpspec.engine.recorded.checks import advice, own_checks
+from dpspec.engine.recorded.combined_checks import combined, corrected
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
@@ -86,7 +87,7 @@ GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", defaul
 
 
 def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
-    """A run and all its checks that need no declaration."""
+    """A run and all its tests that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
         reason = run.folder.fault
@@ -191,13 +192,15 @@ def _executed(
     canaries = canary_bound(run, deltas[-1])
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    checks = (*tested, *declared_checks(run, _declared_phases(spec), facts.records))
+    tests = [*tested, *declared_tests(run, _declared_phases(spec), facts.records)]
     if canaries is not None and canaries.contradicts and canaries.upper is not None:
         # A check that does not reject would support nothing.
         test = "lower bound by canaries, above the bound of the recorded schedule"
         note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
         values = canaries.upper, canaries.lower
-        checks = (*checks, exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
+        tests.append(exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
+    corrected_tests = corrected(tests)
+    checks = combined(corrected_tests)
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
         run_assumptions = assumptions(run, adjacency, public=public, group_size=size, released=released)
@@ -227,7 +230,7 @@ def _executed(
         needed = (*needed, stated("bounded", text, "false"))
     accept, select, ignore = _rule_names(spec)
     rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
-    phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
+    phases, bad = phases_of(run), [test for test in corrected_tests if rejected(test, len(checks))]
     run_channels = channels(checks, needed)
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
@@ -394,7 +397,7 @@ def digest_of(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
+def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
     """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
     if not phases:
         return

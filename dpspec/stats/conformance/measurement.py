@@ -121,9 +121,3 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
         p_value=1.0 if right else 0.0,
         detectable=detectable,
     )
-
-
-def worst(assumption: str, measurements: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    measured = the_worst(measurements)
-    assert measured is not None
-    return measured.check(assumption, observed, note)
