@@ -120,7 +120,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     Training(poisson=False, epochs=3, noise=2.0).run(tmp_path / "run")
     found = checked(tmp_path / "run", epsilon=100.0, group_sizes=(1, 2))
     assert found.conformance.status == "deviates"
-    assert "assumed Poisson sampling; the loader's batches are shuffled" in found.conformance.reason
+    assert "assumed Poisson sampling, although the loader's batches are shuffled" in found.conformance.reason
 
     def gaussian(mu):
         cdf = stats.norm.cdf

@@ -1,13 +1,15 @@
 """Checks that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dpspec.contract import Check
+from dpspec.contract import Check, Phase
 from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
+from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.audited_steps import found_faults
@@ -197,10 +199,8 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
 
 
 def _contributions(run: RecordedRun) -> Iterator[Check]:
-    internal, (missing, steps) = run.internal, run.contribution_gaps
-    if not run.has_contributions and missing is not None and steps is not None:
-        test = "drawn records without a separate contribution"
-        yield none_found("clipping", test, "reported", max(0, missing), "", None)
+    internal, (_, steps) = run.internal, run.contribution_gaps
+    if not run.has_contributions and steps is not None:
         test = "steps with more or fewer contributions than drawn records"
         yield none_found("clipping", test, "reported", steps, "", None)
     if internal is None:
@@ -309,19 +309,24 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
     last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
     test = "steps counted by the accountant"
     yield exactly(test, behind == 0, run.steps, last).check("accounting", "reported", "steps")
-    configured, noise = run["noise_multiplier"], run["told_noise"]
-    wrong = ~np.isclose(noise, configured, rtol=1e-9, atol=0.0, equal_nan=False)
-    yield _reported("noise multiplier of the accountant", wrong, configured, noise, "noise")
-    rates = np.array([np.nan if rate is None else rate for rate in run.rates])
-    if np.isfinite(rates).any():
-        wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
-        yield _reported("sampling rate of the accountant", wrong, rates, run["told_rate"], "rate")
+    noise, rates = run["noise_multiplier"], _floats(run.rates)
+    yield _equal("accounting", "noise multiplier of the accountant", noise, run["told_noise"])
+    if (sampled := np.isfinite(rates)).any():
+        rates, reported = (np.where(sampled, values, 0.0) for values in (rates, run["told_rate"]))
+        yield _equal("accounting", "sampling rate of the accountant", rates, reported)
 
 
-def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
-    first_wrong = int(np.argmax(wrong)) if wrong.any() else 0
-    declared, reported_value = (float(np.nan_to_num(values[first_wrong], nan=0.0)) for values in (executed, reported))
-    return exactly(test, not wrong.any(), declared, reported_value).check("accounting", "reported", note)
+def _floats(values: Sequence[float | None]) -> Array:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _equal(assumption: str, test: str, declared: Array, executed: Array) -> Check:
+    """The check that values of steps are equal; it has those of the first step with a difference."""
+    wrong = ~np.isclose(executed, declared, rtol=1e-9, atol=0.0)
+    step = int(np.argmax(wrong))
+    values = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))
+    note = f"first at step {step + 1}" if wrong.any() else "at all steps"
+    return exactly(test, not wrong.any(), *values).check(assumption, "reported", note)
 
 
 def _divided(run: RecordedRun) -> Iterator[Check]:
@@ -335,3 +340,29 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         values = float(declared[both][most_different]), float(measured[both][most_different])
         name, test, note = "data-independent-hyperparameters", DIVISOR, "the configured divisor"
         yield exactly(test, right, *values, precision).check(name, "reported", note)
+
+
+def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
+    """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
+    if not phases:
+        return
+    steps = sum(phase.steps for phase in phases)
+    test = "updates that the spec declares"
+    yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
+    executed = _floats(noise_multipliers(run))
+    declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
+    yield _equal("noise-scale", "noise multiplier that the spec declares", declared, executed[: len(declared)])
+    rates, declared = _floats(run.rates), _each(phases, [phase.rate(records) for phase in phases], run.steps)
+    yield _equal("sampling", "sampling rate that the spec declares", declared, rates[: len(declared)])
+    declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
+    yield _equal("clipping", "clip norm that the spec declares", declared, run["clip_norm"][: len(declared)])
+    loader_records = run.header.records
+    if loader_records is not None:
+        right, test = loader_records == records, "records that the spec declares"
+        yield exactly(test, right, records, loader_records).check("sampling", "reported", "of the loader's data")
+
+
+def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
+    """The value of each phase at each of the first ``steps`` steps."""
+    phase_values = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
+    return np.fromiter(itertools.islice(itertools.chain.from_iterable(phase_values), steps), dtype=np.float64)
