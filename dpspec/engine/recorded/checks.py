@@ -1,6 +1,5 @@
 """Checks that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
 
-import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -42,11 +41,6 @@ _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
 
-#: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
-_ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
-_MISSING_NORMS = "drawn records without a clipped norm"
-_FURTHER_NORMS = "clipped norms in excess of the drawn records"
-
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
     EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
@@ -80,9 +74,12 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    _MISSING_NORMS: _ROWS_APART,
-    _FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several "
-    "rows of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
+    "drawn records without a clipped norm": "Every row of a batch must be a drawn record, once: train on public rows "
+    "in separate steps.",
+    "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
+    "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
+    "on the sum of its losses.",
+    "binomial, two-sided": "Records are drawn at another rate than declared: account for the executed rate.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -91,7 +88,7 @@ _ADVICE = {
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, for every distribution.
-_SCALED = (*(_LAYER, noise_checks.QUIET, noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG),)
+_SCALED = (_LAYER, noise_checks.QUIET, noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG)
 
 #: Tests of products of steps that also reject if all noise is larger than declared.
 _LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES)
@@ -349,20 +346,14 @@ def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> I
     steps = sum(phase.steps for phase in phases)
     test = "updates that the spec declares"
     yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
-    executed = _floats(noise_multipliers(run))
-    declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
-    yield _equal("noise-scale", "noise multiplier that the spec declares", declared, executed[: len(declared)])
-    rates, declared = _floats(run.rates), _each(phases, [phase.rate(records) for phase in phases], run.steps)
-    yield _equal("sampling", "sampling rate that the spec declares", declared, rates[: len(declared)])
-    declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
-    yield _equal("clipping", "clip norm that the spec declares", declared, run["clip_norm"][: len(declared)])
-    loader_records = run.header.records
-    if loader_records is not None:
-        right, test = loader_records == records, "records that the spec declares"
-        yield exactly(test, right, records, loader_records).check("sampling", "reported", "of the loader's data")
-
-
-def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
-    """The value of each phase at each of the first ``steps`` steps."""
-    phase_values = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
-    return np.fromiter(itertools.islice(itertools.chain.from_iterable(phase_values), steps), dtype=np.float64)
+    compared: tuple[tuple[str, str, list[float], Sequence[float | None]], ...] = (
+        ("noise-scale", "noise multiplier", [phase.noise_multiplier for phase in phases], noise_multipliers(run)),
+        ("sampling", "sampling rate", [phase.rate(records) for phase in phases], run.rates),
+        ("clipping", "clip norm", [phase.clip_norm for phase in phases], run["clip_norm"].tolist()),
+    )
+    for assumption, name, values, executed in compared:
+        declared = np.repeat(values, [min(phase.steps, run.steps) for phase in phases])[: run.steps]
+        yield _equal(assumption, f"{name} that the spec declares", declared, _floats(executed)[: len(declared)])
+    if run.header.records is not None:
+        right, test = run.header.records == records, "records that the spec declares"
+        yield exactly(test, right, records, run.header.records).check("sampling", "reported", "of the loader's data")

@@ -4,6 +4,7 @@ A violated exact test rejects. Otherwise p = min(1, m min p) for the m statistic
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -35,16 +36,14 @@ def corrected(tests: Sequence[Check]) -> tuple[Check, ...]:
 
     A detection limit at level L grows at most in proportion to ln(1 / L), which bounds the limit at 1e-6 / m.
     """
-    statistical = [_is_statistical(test) for test in tests]
-    names = [test.assumption for test, counted in zip(tests, statistical, strict=True) if counted]
+    numbers = Counter(test.assumption for test in tests if _is_statistical(test))
+    return tuple(_of_several(test, numbers[test.assumption]) if _is_statistical(test) else test for test in tests)
 
-    def of_several(test: Check) -> Check:
-        number = names.count(test.assumption)
-        factor = 1.0 + math.log(number) / -math.log(LEVEL)
-        limit = None if test.detectable is None else factor * test.detectable
-        return replace(test, p_value=min(1.0, number * test.p_value), detectable=limit)
 
-    return tuple(of_several(test) if counted else test for test, counted in zip(tests, statistical, strict=True))
+def _of_several(test: Check, number: int) -> Check:
+    factor = 1.0 + math.log(number) / -math.log(LEVEL)
+    limit = None if test.detectable is None else factor * test.detectable
+    return replace(test, p_value=min(1.0, number * test.p_value), detectable=limit)
 
 
 def combined(tests: Iterable[Check]) -> tuple[Check, ...]:
