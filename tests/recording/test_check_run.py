@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -230,7 +231,7 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     (audit,) = json.loads(capsys.readouterr().out)["audits"]
     assert (audit["recording"]["steps"], audit["verdicts"][0]["verdict"]) == (40, "open")
     assert main(["check", str(sound), "-v"]) == 5
-    assert "sampling, rate, phase 1: binomial, two-sided" in " ".join(capsys.readouterr().out.split())
+    assert re.search(r"sampling, (\d) of \1 tests pass", " ".join(capsys.readouterr().out.split()))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,6 @@ _ADVICE = {
     "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",
-    "binomial, two-sided": "Records are drawn at another rate than declared: account for the executed rate.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -121,6 +120,9 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
+    exact = any(other.assumption == "sampling" and other.test.endswith(", exact") for other in rejected)
+    if check.test == "binomial, two-sided" and not exact:  # else the rate follows from another fault
+        return "Records are drawn at another rate than declared: account for the executed rate."
     return next((advice_text for name, advice_text in _ADVICE.items() if check.test.startswith(name)), "")
 
 

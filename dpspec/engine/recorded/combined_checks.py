@@ -72,7 +72,7 @@ def _combined(tests: Sequence[Check]) -> Check:
     bad = [test for test in by_surprise if test.p_value <= LEVEL]
     worst = by_surprise[0]
     names = dict.fromkeys(test.test.removesuffix(_EXACT) for test in bad or [worst])
-    exact = all(test.test.endswith(_EXACT) for test in tests)
+    exact = all(test.test.endswith(_EXACT) for test in bad or tests)
     limits = [(test.detectable, test.test) for test in tests if test.detectable is not None and not _is_single(test)]
     limit = max((size for size, name in limits if not name.startswith(_OTHER_QUANTITY)), default=None)
     largest = max((size for size, _ in limits), default=0.0)
