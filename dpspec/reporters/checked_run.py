@@ -113,10 +113,11 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
     if not bad:
         page.item(audit.conformance.reason)
         return
-    names = list(dict.fromkeys(check.test.removesuffix(", exact") for check in bad))
+    tests = [name for check in bad for name in check.test.removesuffix(", exact").split("; ")]
+    names = list(dict.fromkeys(tests))
     if internal or not recording.facts:
-        for check in bad[:_MOST_CHECKS]:
-            page.item(words.check(check) if internal else check.test.removesuffix(", exact"))
+        for text in [words.check(check) for check in bad] if internal else names[:_MOST_CHECKS]:
+            page.item(text)
         return
     more = len(names) - _MOST_CHECKS
     page.item(f"rejected: {joined([*names[:_MOST_CHECKS], *([f'{more} more'] if more > 0 else [])])}")

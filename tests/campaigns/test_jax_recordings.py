@@ -217,10 +217,10 @@ SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "half the noise": ("chi-square, two-sided", {}),
     "too many steps": ("exceeds the claimed 3", {"steps": 5 * STEPS}),
-    "repeated key": ("correlation of steps at a lag", {}),
-    "key of two steps": ("correlation of steps at a lag", {}),
+    "repeated key": ("noise of all steps at one distance along each other", {}),
+    "key of two steps": ("noise of all steps at one distance along each other", {}),
     "shuffled": ("variance of inclusions per record", {}),
-    "correlated noise": ("correlation of steps at a lag", {"plan": True}),
+    "correlated noise": ("noise of all steps at one distance along each other", {"plan": True}),
     "clip norm": ("largest clipped norm", {}),
     "noise of one layer": ("gradients other than the reported sum and noise", {}),
     "gradient of a sum": ("gradients other than the reported sum and noise", {}),

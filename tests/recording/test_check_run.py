@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     Training(poisson=False, epochs=3, noise=2.0).run(tmp_path / "run")
     found = checked(tmp_path / "run", epsilon=100.0, group_sizes=(1, 2))
     assert found.conformance.status == "deviates"
-    assert "assumed Poisson sampling; the loader's batches are shuffled" in found.conformance.reason
+    assert "assumed Poisson sampling, although the loader's batches are shuffled" in found.conformance.reason
 
     def gaussian(mu):
         cdf = stats.norm.cdf
@@ -230,7 +231,7 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     (audit,) = json.loads(capsys.readouterr().out)["audits"]
     assert (audit["recording"]["steps"], audit["verdicts"][0]["verdict"]) == (40, "open")
     assert main(["check", str(sound), "-v"]) == 5
-    assert "sampling, rate, phase 1: binomial, two-sided" in " ".join(capsys.readouterr().out.split())
+    assert re.search(r"sampling, (\d) of \1 tests pass", " ".join(capsys.readouterr().out.split()))
 
 
 @pytest.mark.parametrize(

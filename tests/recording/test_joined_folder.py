@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
         lambda t, rank: setattr(t, "loader", DPDataLoader.from_data_loader(t.plain_loader())),
         joined_checks.SHARED,
     ),
-    "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
+    "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
     "shares by other orders": (lambda t, rank: t.loader.batch_sampler.set_epoch(rank), joined_checks.FOREIGN),
     "one generator": (
         lambda t, rank: setattr(t.loader.batch_sampler, "generator", torch.Generator().manual_seed(3)),

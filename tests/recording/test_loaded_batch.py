@@ -41,7 +41,7 @@ def checks_of(folder: Path, loss: Loss) -> tuple[dict[str, Check], bool]:
     """The checks of a recorded training, and whether it ends with the same bits without a recorder."""
     kind = type("PreparedByTheScript", (Prepared,), {"loss": staticmethod(loss)})
     recorded_weights, weights = kind().run(folder), kind().run()
-    checks = {check.test: check for check in checked(folder, epsilon=100.0).checks}
+    checks = {check.test: check for check in checked(folder, epsilon=100.0).tests}
     return checks, all(torch.equal(*pair) for pair in zip(recorded_weights, weights, strict=True))
 
 
@@ -95,7 +95,7 @@ class LatePrior(Training):
 
 def test_records_that_mix_late_before_the_forward_pass_are_found(tmp_path: Path) -> None:
     LatePrior(epochs=3).run(tmp_path / "run")
-    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).checks}
+    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
     assert checks[OTHERS_MOVED].p_value == 0.0
 
 
@@ -127,7 +127,7 @@ class ShiftsItsInput(Training):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_model_that_writes_into_its_input_is_replayed_with_the_loaded_values(workers: int, tmp_path: Path) -> None:
     ShiftsItsInput(workers=workers).run(tmp_path / "run")
-    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).checks}
+    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
 
 
@@ -160,7 +160,7 @@ def test_batches_that_are_fetched_ahead_are_replayed_from_the_forward_pass(tmp_p
         for _ in range(training.epochs):
             for x, y in list(training.loader):
                 training.step(x, y)
-    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).checks}
+    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
 
 

@@ -87,7 +87,7 @@ def own(
 
 
 def others(found: CheckedRun) -> Any:
-    return next(check for check in found.checks if check.test.startswith("gradients other than the reported"))
+    return next(check for check in found.tests if check.test.startswith("gradients other than the reported"))
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def made(noise: Any, rows: Any = None) -> list[Any]:
     return list(noise_checks(run))
 
 
-def test_good_statistics_give_five_checks() -> None:
+def test_good_statistics_give_eight_tests() -> None:
     found = made(GOOD)
-    assert len(found) == 5
+    assert len(found) == 8
     assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
 
 
@@ -252,14 +252,14 @@ def test_good_statistics_give_five_checks() -> None:
 def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool) -> None:
     """At all steps, or at one of many."""
     found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG)]
-    assert [one.p_value < 1e-9 for one in found] == [rejects]
+    assert len(found) == 2
+    assert any(one.p_value < 1e-9 for one in found) == rejects
 
 
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
-    empty: Any = types.SimpleNamespace(end=None, folder=None, header=types.SimpleNamespace(layers=()))
-    assert list(noise_checks(empty)) == []
-    assert made(None) == made([]) == []
-    assert len(made({})) == 1
+    none = np.zeros((0, 36))
+    assert made(None, none) == made([], none) == made({}, none) == []
+    assert len(made({})) == len(made(None)) == 3
 
 
 IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3)
@@ -280,6 +280,5 @@ def test_noise_that_repeats_is_rejected() -> None:
     rows = np.random.default_rng(3).standard_normal((200, 96))
     assert min(one.p_value for one in made({}, rows)) > 1e-4
     rows[151] = -rows[150]
-    found = made({}, rows)[-1]
+    (found,) = [one for one in made({}, rows) if one.test == PAIRS]
     assert found.p_value < 1e-9
-    assert found.test == PAIRS

@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "",
         joined_checks.RECOUNTED,
     ),
-    "shuffled": ({"poisson": False}, "", "assumed Poisson sampling; the loader's batches are shuffled"),
+    "shuffled": ({"poisson": False}, "", "assumed Poisson sampling, although the loader's batches are shuffled"),
     "inside": ({"during": moved_once}, "", "parameter changes outside the DP optimizer"),
 }
 

@@ -211,7 +211,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
         lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank),
         joined_checks.OTHER_SETUP,
     ),
-    "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
+    "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
     "changed before the step": (
         lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
         checks.MEDDLED,

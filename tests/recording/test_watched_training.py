@@ -220,7 +220,7 @@ def test_several_rows_of_a_record_are_counted_as_such(tmp_path: Path) -> None:
     _, engine, model, optimizer, loader = private(DataLoader(TensorDataset(X, Y), batch_size=30))
     with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine):
         train(model, optimizer, ((x.repeat(5, 1), y.repeat(5)) for x, y in loader))
-    (excess,) = (one for one in checked(tmp_path / "run").checks if one.test.startswith("clipped norms in excess"))
+    (excess,) = (one for one in checked(tmp_path / "run").tests if one.test.startswith("clipped norms in excess"))
     assert excess.measured is not None
     assert excess.measured > 0
 

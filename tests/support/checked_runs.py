@@ -15,6 +15,7 @@ from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Conf
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, canary_bound, epsilon_of
 from dpspec.engine.recorded.check import RunClaim as Question
+from dpspec.engine.recorded.combined_checks import SEPARATOR
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import ExitCode
@@ -111,7 +112,13 @@ class CheckedRun:
     @property
     def rejected(self) -> set[str]:
         """The names of the rejecting tests, without the word "exact"."""
-        return {one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9}
+        names = [one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9]
+        return {name for joined in names for name in joined.split(SEPARATOR)}
+
+    @cached_property
+    def tests(self) -> tuple[Check, ...]:
+        """The tests of which the checks consist, without those of a declaration."""
+        return observe(self.path)[1]
 
     @property
     def status(self) -> tuple[str | None, str]:

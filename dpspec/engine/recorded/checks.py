@@ -1,20 +1,22 @@
 """Checks that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dpspec.contract import Check
+from dpspec.contract import Check, Phase
 from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
+from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.recording.audited_steps import found_faults
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly, worst
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -36,13 +38,8 @@ UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
 _WITHOUT = "parameter updates without noise"
-_ORDERED = "assumed Poisson sampling; the loader's batches are"
+_ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
-
-#: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
-_ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
-_MISSING_NORMS = "drawn records without a clipped norm"
-_FURTHER_NORMS = "clipped norms in excess of the drawn records"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
@@ -77,9 +74,11 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    _MISSING_NORMS: _ROWS_APART,
-    _FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several "
-    "rows of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
+    "drawn records without a clipped norm": "Every row of a batch must be a drawn record, once: train on public rows "
+    "in separate steps.",
+    "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
+    "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
+    "on the sum of its losses.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -88,7 +87,7 @@ _ADVICE = {
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, for every distribution.
-_SCALED = (*(_LAYER, noise_checks.QUIET, noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG),)
+_SCALED = (_LAYER, noise_checks.QUIET, noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG)
 
 #: Tests of products of steps that also reject if all noise is larger than declared.
 _LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES)
@@ -121,6 +120,9 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
+    exact = any(other.assumption == "sampling" and other.test.endswith(", exact") for other in rejected)
+    if check.test == "binomial, two-sided" and not exact:  # else the rate follows from another fault
+        return "Records are drawn at another rate than declared: account for the executed rate."
     return next((advice_text for name, advice_text in _ADVICE.items() if check.test.startswith(name)), "")
 
 
@@ -191,16 +193,13 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        right, note = end.meddled == 0, f"at {_audited(end)}"
-        yield _sampled("update", MEDDLED, right, 0.0, end.meddled, note, None, whole=_all_audited(end))
+        yield _audited("update", MEDDLED, end, end.meddled, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 
 
 def _contributions(run: RecordedRun) -> Iterator[Check]:
-    internal, (missing, steps) = run.internal, run.contribution_gaps
-    if not run.has_contributions and missing is not None and steps is not None:
-        test = "drawn records without a separate contribution"
-        yield none_found("clipping", test, "reported", max(0, missing), "", None)
+    internal, (_, steps) = run.internal, run.contribution_gaps
+    if not run.has_contributions and steps is not None:
         test = "steps with more or fewer contributions than drawn records"
         yield none_found("clipping", test, "reported", steps, "", None)
     if internal is None:
@@ -226,76 +225,65 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         return
     if end.sums is not None and end.sums[0]:
         compared, edited = end.sums
-        note = f"compared {compared} times, at {_audited(end)}"
-        yield _sampled("clipping", EDITED, edited == 0, 0.0, edited, note, 1e-4, whole=_all_audited(end))
+        yield _audited("clipping", EDITED, end, edited, f"compared {compared} times, ", 1e-4)
     if end.ghost is not None and end.ghost[0]:
         batches, _, changed = end.ghost
-        note = f"{batches} batches, at {_audited(end)}"
-        yield _sampled("clipping", ADDED, changed == 0, 0.0, changed, note, None, whole=_all_audited(end))
+        yield _audited("clipping", ADDED, end, changed, f"{batches} batches, ", None)
     if end.adaptive is not None and end.adaptive[0]:
         yield from _adaptive_counts(end.adaptive)
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
-        most = LARGEST_MOVE * (1.0 + MOVE_ROUNDING)
-        yield _sampled("unmixed-batches", SUM_MOVED, moved <= most, LARGEST_MOVE, moved, note, MOVE_ROUNDING)
-        other_move = max(of_outputs, of_gradients)
-        yield _sampled(
-            "unmixed-batches", OTHERS_MOVED, other_move <= ROWS_ROUNDING, 0.0, other_move, note, ROWS_ROUNDING
-        )
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * MOVE_ROUNDING, MOVE_ROUNDING, note)
+        yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
-        yield _sampled("unmixed-batches", REMOVED, moved <= 1.0 + MOVE_ROUNDING, 1.0, moved, note, MOVE_ROUNDING)
+        yield _replayed(REMOVED, 1.0, moved, MOVE_ROUNDING, MOVE_ROUNDING, note)
     if end.passes is not None and end.passes[0]:
         passes, wrong, steps, without, compared = end.passes
         note = f"{passes} passes, at {steps - without} of {steps} steps"
-        whole, note = compared == passes, note if compared == passes else f"values at {compared} of {note}"
-        yield _sampled("gradient-parameters", OTHER_PARAMETERS, wrong == 0, 0.0, wrong, note, None, whole=whole)
+        note = note if compared == passes else f"values at {compared} of {note}"
+        yield _sampled("gradient-parameters", OTHER_PARAMETERS, wrong, note, _limit(end), whole=compared == passes)
     if end.updates is not None and end.updates[1]:
         steps, recomputed_steps, wrong, _ = end.updates
         note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
-        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit, whole=whole)
+        yield _sampled("update-rule", UPDATES, wrong, note, limit if whole else _limit(end), whole=whole)
 
 
 def _adaptive_counts(adaptive: tuple[int, float, float, int, int, float]) -> Iterator[Check]:
     """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
     steps, total, largest, silent, unexplained, _ = adaptive
-    measurements = [
-        gaussian_noise.spread(total, steps, COUNT_NOISE),
-        gaussian_noise.spread(largest, 1, COUNT_NOISE, steps),
-    ]
-    yield worst("noise-scale", measurements, "measured", f"in total and at each of {steps} steps")
+    yield gaussian_noise.spread(total, steps, COUNT_NOISE).check("noise-scale", "measured", f"of all {steps} counts")
+    single = gaussian_noise.spread(largest, 1, COUNT_NOISE, steps)
+    yield single.check("noise-scale", "measured", f"at each step, of {steps}")
     yield none_found("noise-scale", "counts of unclipped records without noise", "measured", silent, f"{steps} steps")
     yield none_found("data-independent-hyperparameters", NEXT_NORM, "measured", unexplained, f"{steps} steps")
 
 
-def _audited(end: Facts) -> str:
-    return f"{end.audits[1]} of {end.audits[0]} steps"
+def _audited(assumption: str, test: str, end: Facts, count: float, note: str, detectable: float | None) -> Check:
+    """The check that a count over the audited steps is zero."""
+    steps, audited, _ = end.audits
+    return _sampled(assumption, test, count, f"{note}at {audited} of {steps} steps", detectable, whole=audited == steps)
 
 
-def _all_audited(end: Facts) -> bool:
-    return end.audits[0] == end.audits[1]
+def _limit(end: Facts) -> float:
+    """The share of wrong steps that the audits find; 0 if they cover all."""
+    steps, audited, share = end.audits
+    return 0.0 if audited == steps else found_faults(steps, share) / steps
 
 
-def _sampled(
-    assumption: str,
-    test: str,
-    right: bool,
-    declared: float,
-    measured: float,
-    note: str,
-    detectable: float | None,
-    *,
-    whole: bool = False,
-) -> Check:
-    """A property computed at some steps: it verifies the ``whole`` run, or tests its other steps."""
-    if whole:
-        return exactly(test, right, declared, measured, detectable).check(assumption, "measured", note)
-    p_value = 1.0 if right else 0.0
-    measurement = Measurement(test=test, declared=declared, measured=measured, p_value=p_value, detectable=detectable)
-    return measurement.check(assumption, "measured", note)
+def _sampled(assumption: str, test: str, count: float, note: str, detectable: float | None, *, whole: bool) -> Check:
+    """The check that a count over some steps is zero: it verifies the ``whole`` run, or tests its other steps."""
+    check = none_found(assumption, test, "measured", count, note, detectable)
+    return check if whole else replace(check, test=test)
+
+
+def _replayed(test: str, declared: float, moved: float, rounding: float, detectable: float, note: str) -> Check:
+    right = moved <= declared + rounding
+    check = exactly(test, right, declared, moved, detectable).check("unmixed-batches", "measured", note)
+    return replace(check, test=test)
 
 
 def _batches(run: RecordedRun) -> Iterator[Check]:
@@ -320,19 +308,24 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
     last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
     test = "steps counted by the accountant"
     yield exactly(test, behind == 0, run.steps, last).check("accounting", "reported", "steps")
-    configured, noise = run["noise_multiplier"], run["told_noise"]
-    wrong = ~np.isclose(noise, configured, rtol=1e-9, atol=0.0, equal_nan=False)
-    yield _reported("noise multiplier of the accountant", wrong, configured, noise, "noise")
-    rates = np.array([np.nan if rate is None else rate for rate in run.rates])
-    if np.isfinite(rates).any():
-        wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
-        yield _reported("sampling rate of the accountant", wrong, rates, run["told_rate"], "rate")
+    noise, rates = run["noise_multiplier"], _floats(run.rates)
+    yield _equal("accounting", "noise multiplier of the accountant", noise, run["told_noise"])
+    if (sampled := np.isfinite(rates)).any():
+        rates, reported = (np.where(sampled, values, 0.0) for values in (rates, run["told_rate"]))
+        yield _equal("accounting", "sampling rate of the accountant", rates, reported)
 
 
-def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
-    first_wrong = int(np.argmax(wrong)) if wrong.any() else 0
-    declared, reported_value = (float(np.nan_to_num(values[first_wrong], nan=0.0)) for values in (executed, reported))
-    return exactly(test, not wrong.any(), declared, reported_value).check("accounting", "reported", note)
+def _floats(values: Sequence[float | None]) -> Array:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _equal(assumption: str, test: str, declared: Array, executed: Array) -> Check:
+    """The check that values of steps are equal; it has those of the first step with a difference."""
+    wrong = ~np.isclose(executed, declared, rtol=1e-9, atol=0.0)
+    step = int(np.argmax(wrong))
+    values = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))
+    note = f"first at step {step + 1}" if wrong.any() else "at all steps"
+    return exactly(test, not wrong.any(), *values).check(assumption, "reported", note)
 
 
 def _divided(run: RecordedRun) -> Iterator[Check]:
@@ -346,3 +339,23 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         values = float(declared[both][most_different]), float(measured[both][most_different])
         name, test, note = "data-independent-hyperparameters", DIVISOR, "the configured divisor"
         yield exactly(test, right, *values, precision).check(name, "reported", note)
+
+
+def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
+    """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
+    if not phases:
+        return
+    steps = sum(phase.steps for phase in phases)
+    test = "updates that the spec declares"
+    yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
+    compared: tuple[tuple[str, str, list[float], Sequence[float | None]], ...] = (
+        ("noise-scale", "noise multiplier", [phase.noise_multiplier for phase in phases], noise_multipliers(run)),
+        ("sampling", "sampling rate", [phase.rate(records) for phase in phases], run.rates),
+        ("clipping", "clip norm", [phase.clip_norm for phase in phases], run["clip_norm"].tolist()),
+    )
+    for assumption, name, values, executed in compared:
+        declared = np.repeat(values, [min(phase.steps, run.steps) for phase in phases])[: run.steps]
+        yield _equal(assumption, f"{name} that the spec declares", declared, _floats(executed)[: len(declared)])
+    if run.header.records is not None:
+        right, test = run.header.records == records, "records that the spec declares"
+        yield exactly(test, right, records, run.header.records).check("sampling", "reported", "of the loader's data")

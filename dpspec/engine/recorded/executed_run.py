@@ -13,8 +13,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.contract import (
     Assumption,
@@ -41,7 +39,6 @@ from dpspec.engine.recorded.bounds import (
     canary_bound,
     epsilon_of,
     evidence_of,
-    noise_multipliers,
     phases_of,
     profile_series,
     shuffled_epsilon,
@@ -55,8 +52,9 @@ from dpspec.engine.recorded.channels import (
     require_known,
     stated,
 )
-from dpspec.engine.recorded.checks import advice, own_checks
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
+from dpspec.engine.recorded.checks import advice, declared_tests, own_checks
+from dpspec.engine.recorded.combined_checks import combined, corrected
+from dpspec.engine.recorded.recorded_run import RecordedRun, evidence, read_run
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
 from dpspec.engine.recorded.sentences import confirmations, executed_sentence, run_facts
@@ -68,9 +66,6 @@ from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly
-
-#: Relative difference up to which multipliers, rates and norms are equal.
-_SAME = 1e-9
 
 #: Optimizers of torch whose updates an adversary with access to all iterates can invert.
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
@@ -86,7 +81,7 @@ GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", defaul
 
 
 def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
-    """A run and all its checks that need no declaration."""
+    """A run and all its tests that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
         reason = run.folder.fault
@@ -191,13 +186,15 @@ def _executed(
     canaries = canary_bound(run, deltas[-1])
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    checks = (*tested, *declared_checks(run, _declared_phases(spec), facts.records))
+    tests = [*tested, *declared_tests(run, _declared_phases(spec), facts.records)]
     if canaries is not None and canaries.contradicts and canaries.upper is not None:
         # A check that does not reject would support nothing.
         test = "lower bound by canaries, above the bound of the recorded schedule"
         note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
         values = canaries.upper, canaries.lower
-        checks = (*checks, exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
+        tests.append(exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
+    corrected_tests = corrected(tests)
+    checks = combined(corrected_tests)
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
         run_assumptions = assumptions(run, adjacency, public=public, group_size=size, released=released)
@@ -227,7 +224,7 @@ def _executed(
         needed = (*needed, stated("bounded", text, "false"))
     accept, select, ignore = _rule_names(spec)
     rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
-    phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
+    phases, bad = phases_of(run), [test for test in corrected_tests if rejected(test, len(checks))]
     run_channels = channels(checks, needed)
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
@@ -392,42 +389,3 @@ def digest_of(folder: Path) -> str:
                 while part := file.read(1 << 20):
                     whole.update(part)
     return whole.hexdigest()
-
-
-def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
-    """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
-    if not phases:
-        return
-    steps = sum(phase.steps for phase in phases)
-    test = "updates that the spec declares"
-    yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
-    executed = np.array([math.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
-    declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
-    yield _same("noise-scale", "noise multiplier that the spec declares", declared, executed)
-    rates = np.array([math.nan if rate is None else rate for rate in run.rates])
-    declared = _each(phases, [phase.rate(records) for phase in phases], run.steps)
-    yield _same("sampling", "sampling rate that the spec declares", declared, rates)
-    declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
-    yield _same("clipping", "clip norm that the spec declares", declared, run["clip_norm"])
-    loader_records = run.header.records
-    if loader_records is not None:
-        test = "records that the spec declares"
-        yield exactly(test, loader_records == records, records, loader_records).check(
-            "sampling", "reported", "of the loader's data"
-        )
-
-
-def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
-    """The value of each phase at each of the first ``steps`` steps."""
-    phase_values = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
-    return np.fromiter(itertools.islice(itertools.chain.from_iterable(phase_values), steps), dtype=np.float64)
-
-
-def _same(assumption: str, test: str, declared: Array, executed: Array) -> Check:
-    """Compare at the first step with a difference; another check counts steps that the spec does not declare."""
-    executed = executed[: len(declared)]
-    wrong = ~np.isclose(executed, declared, rtol=_SAME, atol=0.0)
-    first_wrong = int(np.argmax(wrong)) if wrong.any() else 0
-    values = (float(declared[first_wrong]), float(np.nan_to_num(executed[first_wrong], nan=0.0)))
-    note = f"first at step {first_wrong + 1}" if wrong.any() else "recorded"
-    return exactly(test, not wrong.any(), *values).check(assumption, "reported", note)

@@ -14,7 +14,6 @@ from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import Measurement, worst
 
 #: Names of the tests.
 OTHERS = "gradients other than the reported sum and noise"
@@ -48,64 +47,55 @@ _HIDDEN = 0.1
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
     noise_facts = None if run.end is None else run.end.noise
     rank_facts = noise_facts if isinstance(noise_facts, list) else [noise_facts]
-    results: dict[str, list[Check]] = {}
-    observed = [facts for facts in rank_facts if isinstance(facts, Mapping)]
-    for facts in observed:
-        for name, check in _statistics(facts):
-            results.setdefault(name, []).append(check)
-    for same in results.values():
-        least = min(same, key=lambda check: check.p_value)
-        yield replace(least, p_value=min(1.0, len(same) * least.p_value))
-    if observed:
-        yield from _directions(run)
+    for facts in rank_facts:
+        if isinstance(facts, Mapping):
+            yield from _statistics(facts)
+    yield from _directions(run)
 
 
-def _statistics(facts: Mapping[str, Any]) -> Iterator[tuple[str, Check]]:
-    """By statistic, whether values are fresh, Gaussian, of one size, and not in the sum that they are added to."""
+def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
+    """Whether values are fresh, Gaussian, of one size, and not in the sum that they are added to."""
     repeats, sampled = numbers(facts.get("repeats"), 3), _count(facts.get("sampled"))
     if repeats is not None and repeats[0] <= repeats[2] and repeats[2] >= 1.0:
         measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED)
         note = f"among {int(repeats[2]):,} of {sampled} sampled steps"
-        yield "repeats", measured.check("independent-noise", "reported", note)
+        yield measured.check("independent-noise", "reported", note)
     quietest = numbers(facts.get("quietest"), 4)
     if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
         least, steps, count, rounding = quietest
         # Rounding can bring each value of a coordinate closer to 0.
         least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
         measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
-        yield "quietest", measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
+        yield measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
     edge_error, counted = numbers([facts.get("room")], 1), _count(facts.get("counted"))
-    measurements: list[Measurement] = []
-    for name, tried in (("counts", 1), ("worst_counts", counted)):
+    for name, tried, note in (("counts", 1, "in total"), ("worst_counts", counted, f"at each step, of {counted}")):
         counts = numbers(facts.get(name), gaussian_noise.INTERVALS)
         if edge_error is not None and counts is not None and tried and sum(counts) >= 1.0:
-            measurements.append(gaussian_noise.shares([int(count) for count in counts], edge_error[0], tried, SHAPE))
-    if measurements:
-        yield "counts", worst("noise-law", measurements, "reported", f"at each of {counted} steps, and in total")
+            measured = gaussian_noise.shares([int(count) for count in counts], edge_error[0], tried, SHAPE)
+            yield measured.check("noise-law", "reported", note)
     coarse_counts = numbers(facts.get("coarse"), 2)
     if coarse_counts is not None and coarse_counts[0] <= coarse_counts[1] and coarse_counts[1] >= 1.0:
         measured = gaussian_noise.coarse(int(coarse_counts[0]), int(coarse_counts[1]), COARSE)
-        yield "coarse", measured.check("noise-law", "reported", "sampled values")
+        yield measured.check("noise-law", "reported", "sampled values")
     along_sums = numbers(facts.get("along_sums"), 3)
     if along_sums is not None and along_sums[0] >= 1.0 and along_sums[2] <= along_sums[1]:
-        measurements = [
-            gaussian_noise.spread(along_sums[1], int(along_sums[0]), ALONG),
-            gaussian_noise.spread(along_sums[2], 1, ALONG, int(along_sums[0])),
-        ]
-        note = f"at each of {int(along_sums[0])} steps, and in total"
-        yield "along", worst("independent-noise", measurements, "reported", note)
+        steps = int(along_sums[0])
+        measured = gaussian_noise.spread(along_sums[1], steps, ALONG)
+        yield measured.check("independent-noise", "reported", "in total")
+        measured = gaussian_noise.spread(along_sums[2], 1, ALONG, steps)
+        yield measured.check("independent-noise", "reported", f"at each step, of {steps}")
 
 
 def _directions(run: RecordedRun) -> Iterator[Check]:
     rows = run.rows[run.rows.any(axis=1)]
-    if len(rows) > 1:
-        squares, degrees = gaussian_noise.dependence(rows)
-        measurements = [gaussian_noise.pair_correlation(rows, PAIRS), gaussian_noise.lag_correlation(rows, DISTANCES)]
-        if degrees:
-            measurements.append(gaussian_noise.spread(squares, degrees, DIRECTIONS))
-        yield worst(
-            "independent-noise", measurements, "reported", f"of {len(rows)} steps, along the recorder's directions"
-        )
+    if len(rows) < 2:
+        return
+    note, (squares, degrees) = f"of {len(rows)} steps, along the recorder's directions", gaussian_noise.dependence(rows)
+    pairs = gaussian_noise.pair_correlation(rows, PAIRS)
+    yield pairs.check("independent-noise", "reported", f"with each step before, {note}")
+    yield gaussian_noise.lag_correlation(rows, DISTANCES).check("independent-noise", "reported", note)
+    if degrees:
+        yield gaussian_noise.spread(squares, degrees, DIRECTIONS).check("independent-noise", "reported", note)
 
 
 def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:

@@ -100,9 +100,3 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
     ``detectable``: None for a property that covers a part of the assumption only.
     """
     return Measurement(f"{test}, exact", float(declared), float(measured), 1.0 if right else 0.0, detectable)
-
-
-def worst(assumption: str, measurements: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    measured = the_worst(measurements)
-    assert measured is not None
-    return measured.check(assumption, observed, note)
