@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpspec.accounting.discrete import Discrete
+from dpspec.accounting.gaussian import normal_masses
 from dpspec.accounting.numerics import Floats
 from dpspec.accounting.truncated_poisson import Batches, TruncatedPoisson
 
@@ -214,16 +215,10 @@ def _lognormal_nodes(slope: float) -> tuple[Floats, Floats, float]:
     """Nodes u, weights whose sums are at least means of convex functions of exp(slope u), and the mass outside."""
     u = np.linspace(-_REACH, _REACH, _NODES)
     values = np.exp(slope * u - 0.5 * slope * slope)
-    masses, means = _between(u), _between(u - slope)
+    masses, means = normal_masses(u), normal_masses(u - slope)
     right = np.clip((means - values[:-1] * masses) / np.diff(values), 0.0, masses)
     weights = np.append(masses - right, 0.0) + np.insert(right, 0, 0.0)
     return u, weights, 2.0 * float(ndtr(-_REACH))
-
-
-def _between(z: Floats) -> Floats:
-    """Masses of the standard normal distribution between neighbors of ``z``."""
-    masses: Floats = np.where(z[:-1] > 0.0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
-    return masses
 
 
 def _pair_above(ratios: Floats, profile: Floats) -> Discrete:

@@ -23,7 +23,7 @@ from dpspec.accounting.grid import (
     discretize_from_below,
     place_nodes_densely,
 )
-from dpspec.accounting.mixture import POINTS, POOR, STEP, Mixture
+from dpspec.accounting.mixture import POOR, Mixture, outputs_between
 from dpspec.accounting.numerics import EPS, Direction, Floats, Index, log_difference, one_direction, whole
 
 #: Relative rounding error of a weight, and ln of the largest tail of one case that may be cut off.
@@ -134,8 +134,7 @@ class _DoublePart(TruncatedPair):
     high: float
 
     def table(self) -> tuple[Floats, Floats]:
-        count = int(min(max((self.high - self.low) / STEP, 100.0), POINTS)) + 1
-        z = np.linspace(self.low, self.high, count)
+        z = outputs_between(self.low, self.high)
         losses, log_first = self.ratio.with_first(z)
         return losses, log_first - 0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
 
@@ -234,7 +233,7 @@ class _SymmetricPart(TruncatedPair):
     def _positive_table(self) -> tuple[Floats, Floats]:
         tables = []
         for weight, ratio, zero, high in self.cases:
-            z = np.linspace(zero, high, int(min(max((high - zero) / STEP, 100.0), POINTS)) + 1)
+            z = outputs_between(zero, high)
             losses = np.maximum(ratio(z), 0.0)
             unit = math.log(weight * (z[1] - z[0]) / math.sqrt(2.0 * math.pi))
             tables.append(np.array([losses, losses - 0.5 * np.square(z) + unit]))

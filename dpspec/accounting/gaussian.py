@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, crossing, gauss_rule
 
@@ -51,6 +51,11 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     result = np.where(u < _FAR_LEFT, plain, result)
     result = np.where(eps == np.inf, -np.inf, result)
     return np.asarray(np.minimum(np.where(eps == -np.inf, 0.0, result), 0.0), dtype=np.float64)
+
+
+def normal_masses(z: Floats) -> Floats:
+    """Masses of the standard normal distribution between neighbors of ``z``, which ascends."""
+    return np.asarray(np.where(z[:-1] > 0.0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1])))
 
 
 def delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:

@@ -45,7 +45,7 @@ from dpspec.accounting.numerics import (
 _ROUNDED = 1e-12
 
 #: Quadrature step of the table of losses in units of sigma, and its maximum number of points.
-STEP, POINTS = 0.05, 20_000
+_STEP, POINTS = 0.05, 20_000
 
 #: A closed form of a larger relative error is replaced by tails, at losses this far above epsilon.
 POOR, _MARGIN = 1e-3, 40.0
@@ -302,6 +302,11 @@ def _trim(ratio: LogRatio, log_budget: float) -> tuple[LogRatio, float]:
     return trimmed, float(np.exp(dropped_logs).sum() * (1.0 + 1e-9)) if dropped_logs.size else 0.0
 
 
+def outputs_between(low: float, high: float) -> Floats:
+    """Nodes of a quadrature over outputs, in units of sigma."""
+    return np.linspace(low, high, int(min(max((high - low) / _STEP, 100.0), POINTS)) + 1)
+
+
 @dataclass(frozen=True)
 class TruncatedMixture(TruncatedPair):
     """The outputs ``low`` to ``high`` of one step in one direction, in units of sigma.
@@ -318,8 +323,7 @@ class TruncatedMixture(TruncatedPair):
 
     def table(self) -> tuple[Floats, Floats]:
         """Losses and ln of their masses, by quadrature over the outputs in the range."""
-        count = int(min(max((self.high - self.low) / STEP, 100.0), POINTS)) + 1
-        z = np.linspace(self.low, self.high, count)
+        z = outputs_between(self.low, self.high)
         losses = self.ratio(z)
         logs = -0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
         return (losses, logs + losses) if self.direction == "present-first" else (-losses, logs)

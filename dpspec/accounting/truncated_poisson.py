@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import betainc, ndtr
+from scipy.special import betainc
 
 from dpspec.accounting.densities import log_binomial, log_hypergeometric
 from dpspec.accounting.discrete import Discrete
+from dpspec.accounting.gaussian import normal_masses
 from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
 from dpspec.accounting.mixture import Mixture, TruncatedMixture
 from dpspec.accounting.numerics import EPS, SUM_TOLERANCE, Direction, Floats, inside, one_direction, positive, whole
@@ -330,9 +331,7 @@ class TruncatedPoisson:
 
     def _masses(self, edges: Floats, mean: float) -> Floats:
         """Masses of N(``mean``, sigma^2) between the ``edges``, (n,)."""
-        z = (edges - mean) / self.sigma
-        masses: Floats = np.where(z[:-1] > 0.0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
-        return masses
+        return normal_masses((edges - mean) / self.sigma)
 
     def kept(self) -> Floats:
         """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -417,44 +415,36 @@ def check_history(
         NothingToRunError: The history has no release.
         UsageError: An argument is invalid.
     """
-    from dpspec.engine.recorded.check import RunClaim, require_claim
-    from dpspec.engine.running import runner
-    from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import from_document
+    from dpspec.engine.recorded.check import RunClaim, require_claim, run_document, spec_name
     from dpspec.registry.loader import load_catalog
 
     sizes = (group_size,) if isinstance(group_size, int) else tuple(dict.fromkeys(group_size))
-    require_claim(RunClaim(delta=delta, epsilon=epsilon, group_sizes=sizes))
+    claim = RunClaim(delta=delta, epsilon=epsilon, group_sizes=sizes)
+    require_claim(claim)
     if adjacency not in ADJACENCIES:
         raise UsageError(f"--adjacency must be {', '.join(ADJACENCIES)}, got {adjacency!r}")
     declared = history if isinstance(history, History) else read_history(history, adjacency)
-    catalog = catalog or load_catalog()
-    claims: list[Json] = []
-    if epsilon is not None:
-        claims = [{"id": "claim", "kind": "approx-dp", "epsilon": epsilon, "delta": delta, "group_size": sizes[0]}]
-    spec = from_document(
-        {
-            "dpspec": 1,
-            "name": re.sub(r"[^A-Za-z0-9._-]+", "-", Path(declared.file).stem)[:60].strip("-.") or "history",
-            "description": headline(declared),
-            "mechanism": {
-                "kind": "composition",
-                "releases": [dict(release) for release in declared.releases],
-                "delta": delta,
-            },
-            "data": {"kind": "declared", "records": 1},
-            "threat_model": {"adjacency": adjacency, "group_size": sorted(sizes)},
-            "claims": claims,
+    document: dict[str, Json] = {
+        "dpspec": 1,
+        "name": spec_name(Path(declared.file).stem) or "history",
+        "description": headline(declared),
+        "mechanism": {
+            "kind": "composition",
+            "releases": [dict(release) for release in declared.releases],
+            "delta": delta,
         },
-        catalog,
-    )
-    with tempfile.TemporaryDirectory() as folder:  # a composition makes no trials
-        result = runner.run([spec], catalog, store=Store(folder), train=False)
-    options = {"--epsilon": epsilon, "--delta": delta, "--adjacency": adjacency}
+        "data": {"kind": "declared", "records": 1},
+        "threat_model": {"adjacency": adjacency, "group_size": sorted(sizes)},
+        "claims": claim.claims,
+    }
+    options: dict[str, Sequence[object]] = {
+        "--epsilon": [] if epsilon is None else [epsilon],
+        "--delta": [delta],
+        "--adjacency": [adjacency],
+        "--group-size": sizes if sizes != (1,) else (),
+    }
     command = ["dpspec", "check", "--history", declared.file or "FILE"]
-    command += [word for option, value in options.items() if value is not None for word in (option, str(value))]
-    command += [word for size in sizes if sizes != (1,) for word in ("--group-size", str(size))]
-    return replace(result, environment=FrozenMap({**result.environment, "command": command}))
+    return run_document(document, catalog or load_catalog(), command, options)
 
 
 def headline(history: History) -> str:

@@ -48,15 +48,12 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     page.line(_accountant(recording, deviates), indent=2)
     for finding in audit.findings:
         attack = finding.bound == "lower" and finding.scope.data == "planted"
-        if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or _grouped(finding)):
+        size = finding.at.get("group_size", 1)
+        grouped = isinstance(size, int) and size > 1
+        if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or grouped):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
     page.line(f"Assumed ({HONEST_SCRIPT}): {HONEST_SCRIPT_TEXT}. {UNTRUSTED}.", indent=2, hang=2)
-
-
-def _grouped(finding: Finding) -> bool:
-    size = finding.at.get("group_size", 1)
-    return isinstance(size, int) and size > 1
 
 
 def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
@@ -68,10 +65,12 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
         at = words.conditions(upper.at) if upper is not None else ""
         cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"
         return "NO CLAIM", f"{cost}; claim one with --epsilon"
-    given = [f"{what} {', '.join(names)}" for what, names in _given(recording) if names]
+    accepted = [rule.name for rule in recording.rules if rule.accepted]
+    conditions = (("accepting", accepted), ("assuming", recording.assumed), ("if public:", recording.public))
+    stated_conditions = [f"{condition} {', '.join(names)}" for condition, names in conditions if names]
     stated = verdict.text if words.claimed(verdict) == "" else f"{verdict.text}, claimed {words.claimed(verdict)}"
     if verdict.verdict == "proved":
-        return ", ".join(["PROVED", *given]), f"{stated}: {words.bounds(audit, verdict).brief}"
+        return ", ".join(["PROVED", *stated_conditions]), f"{stated}: {words.bounds(audit, verdict).brief}"
     if verdict.verdict not in ("open", "supported"):
         return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
@@ -80,11 +79,6 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
     if doubted or not epsilon:
         return "NOT PROVED", f"{stated}: the recording leaves the following open"
     return "NOT PROVED", f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
-
-
-def _given(recording: Recording) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    accepted = tuple(rule.name for rule in recording.rules if rule.accepted)
-    return ("accepting", accepted), ("assuming", recording.assumed), ("if public:", recording.public)
 
 
 def _upper(audit: AuditResult) -> Finding | None:

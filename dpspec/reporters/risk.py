@@ -11,6 +11,7 @@ from dpspec import decimals
 from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
 from dpspec.results.evidence_weight import proven_curves
+from dpspec.results.void_bounds import has_void_bounds
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
@@ -95,7 +96,7 @@ class Rate:
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
     """Sentences, after the reasons not to rely on them; never empty."""
-    if _deviates(audit):
+    if has_void_bounds(audit):
         return (_DEVIATES,)
     sentences = [str(rate) for rate in rates(audit)]
     for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
@@ -129,7 +130,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     (epsilon, delta) also allows mechanisms with far higher rates.
     """
     by_curve = []
-    for curve in () if _deviates(audit) else (curve for curve in proven_curves(audit) if curve.is_whole):
+    for curve in () if has_void_bounds(audit) else (curve for curve in proven_curves(audit) if curve.is_whole):
         curve_scope, size = curve.scope, curve.group_size
         scope = words.curve(curve).removeprefix(words.groups(size, curve_scope.unit)).removeprefix(", ")
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
@@ -141,10 +142,6 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
         by_curve.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
     return tuple(by_curve)
-
-
-def _deviates(audit: AuditResult) -> bool:
-    return audit.conformance.status == "deviates"
 
 
 def _contradicted(audit: AuditResult) -> bool:
@@ -175,7 +172,7 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
     if len(audits) == 1 and not rates(audits[0]):
         return HighestRate("", None, (), risk(audits[0]))
     caveats = []
-    if any(map(_deviates, audits)):
+    if any(map(has_void_bounds, audits)):
         caveats.append("No bound applies to a run that deviates from its declaration.")
     if any(map(_contradicted, audits)):
         caveats.append(_CONTRADICTED)

@@ -26,7 +26,7 @@ from dpspec.text import shortened
 from dpspec.training.device import generator, tensors
 from dpspec.training.gradients import flat_model
 from dpspec.training.losses import cross_entropy
-from dpspec.training.providers import rates_of
+from dpspec.training.providers import chosen_optimizer, rates_of
 
 try:
     from opacus import PrivacyEngine
@@ -200,7 +200,7 @@ def _loader(
 
 
 def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:
-    chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
+    chosen = chosen_optimizer(options)
     kind, rate = chosen.pop("kind", "sgd"), float(options["learning_rate"])
     if kind == "adam":
         betas = chosen.pop("beta1", 0.9), chosen.pop("beta2", 0.999)

@@ -48,6 +48,11 @@ def rates_of(options: Mapping[str, Any], steps: int) -> Rates:
     return Rates(peak=float(options["learning_rate"]), total=steps, **schedule)
 
 
+def chosen_optimizer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of ``training.optimizer`` that the spec sets."""
+    return {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
+
+
 #: Updates that an adversary with all models can invert (:mod:`dpspec.training.loop.optimizers`).
 _INVERTIBLE = ("sgd", "momentum")
 

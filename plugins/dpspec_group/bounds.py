@@ -102,10 +102,6 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     return Curves(accounted, whole, intervals)
 
 
-def _advantages(loss: PrivacyLoss) -> list[Interval]:
-    return [loss.advantage()]
-
-
 def _without_theorem(
     accounted: Accounted, size: int, question: Callable[[PrivacyLoss], list[Interval]]
 ) -> list[Interval]:
@@ -172,7 +168,7 @@ def whole_curve_bounds(curves: Curves) -> Iterator[dps.Finding]:
             interval = Interval(0.0, math.inf).by(uncovered)
         elif uncovered:
             powers = functools.partial(PrivacyLoss.reros, kappas=[argument], direction="both")
-            of_tests = powers if quantity == "tpr" else _advantages
+            of_tests = powers if quantity == "tpr" else lambda loss: [loss.advantage()]
             (interval,) = _without_theorem(accounted, size, of_tests)
         elif quantity == "mu":
             curve = curves.intervals[size][direction]

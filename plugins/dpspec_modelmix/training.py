@@ -180,11 +180,10 @@ _ROOM = 1e-9
 
 
 class Ends(NamedTuple):
-    """Endpoints of the mixing, (P,) float64 each; ``enforced`` (P,) marks coordinates whose gap was enforced."""
+    """Endpoints of the mixing, (P,) float64 each."""
 
     first: Tensor
     second: Tensor
-    enforced: Tensor
 
     @property
     def gap(self) -> Tensor:
@@ -217,7 +216,7 @@ class Rules:
         first, second = torch.where(small, first + half, current), torch.where(small, second - half, unreleased)
         if self.mixed is not None:
             second = torch.where(self.mixed, second, current)
-        return Ends(first, second, small)
+        return Ends(first, second)
 
 
 class MixingUpdate(Remembering):

@@ -178,9 +178,9 @@ def scaling(min_std: float, records: int, radius: float = 1.0) -> Sensitivity:
     return Sensitivity(records, 2.0 / (records * s) + 4.0 / (records * s**3))
 
 
-def gap_sensitivity(records: int, radius: float = 1.0) -> float:
-    """Sensitivity of an eigengap to one replaced record: 3 sqrt(3) R^2 / n."""
-    return 3.0 * math.sqrt(3.0) * radius**2 / records
+def gap_sensitivity(records: int) -> float:
+    """Sensitivity of an eigengap, in units of R^2, to one replaced record: 3 sqrt(3) / n."""
+    return 3.0 * math.sqrt(3.0) / records
 
 
 def threshold(epsilon: float, delta: float) -> float:

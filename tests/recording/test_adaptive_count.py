@@ -14,7 +14,7 @@ from support.opacus_training import Training, after_each, recorded
 from torch import nn
 
 from dpspec.accounting import PrivacyLoss, real_divisor_pair
-from dpspec.engine.recorded.bounds import epsilon_of
+from dpspec.engine.recorded.bounds import ScheduleBounds
 from dpspec.engine.recorded.checks import COUNT_NOISE, NEXT_NORM
 from dpspec.engine.recorded.recorded_run import read_run
 from dpspec.recording.folder.run_folder import RunFolder
@@ -58,7 +58,7 @@ def test_a_run_of_several_processes_has_no_bound(tmp_path: Path) -> None:
     run = read_run(tmp_path / "run")
     assert isinstance(run.folder, RunFolder)
     joined = replace(run, folder=replace(run.folder, header=replace(run.header, world=2)))
-    bound = epsilon_of(joined, "zero-out", 1e-5, 1)
+    bound = ScheduleBounds(joined).epsilon("zero-out", 1e-5, 1)
     assert (bound.interval, bound.method) == (None, "adaptive clipping has a bound for one process only")
 
 

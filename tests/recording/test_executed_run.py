@@ -14,7 +14,7 @@ from support.plain_loop import plain_loop
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.accounting.numerics import Directions
 from dpspec.cli.app import main
-from dpspec.engine.recorded.bounds import noise_multipliers
+from dpspec.engine.recorded.bounds import ScheduleBounds, _epsilon_of
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.results.codec import load
@@ -140,7 +140,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     shutil.rmtree(place / "run")
     Training(epochs=4, clipping="adaptive").run(place / "run")
     run = observe(place / "run")[0]
-    steps = zip(noise_multipliers(run), run.rates, run["clip_norm"].tolist(), strict=True)
+    steps = zip(run.noise_multipliers, run.rates, run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
     document["claims"][0]["epsilon"] = 50.0
     document["mechanism"] = {
@@ -281,3 +281,18 @@ def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monke
     assert main(["run", "recorded.yaml", "--set", "claims.0.expect=[proved]"]) == 1
     assumed = ["--set", "claims.0.expect=[proved]", "--set", "training.assume=[per-record-clipping]"]
     assert main(["run", "recorded.yaml", *assumed]) == 0
+
+
+def test_poisson_samples_have_the_same_bound_in_both_adjacencies(sound: Path) -> None:
+    """The schedule's bounds are computed once for both; each adjacency alone is the oracle."""
+    run = observe(sound / "run")[0]
+    schedule = ScheduleBounds(run)
+    for adjacency in ("zero-out", "add-remove"):
+        assert schedule.epsilon(adjacency, 1e-5, 2) == _epsilon_of(run, adjacency, 1e-5, 2)
+
+
+def test_shuffled_batches_have_a_bound_in_one_adjacency(tmp_path: Path) -> None:
+    Training(epochs=1, poisson=False).run(tmp_path / "run")
+    schedule = ScheduleBounds(observe(tmp_path / "run")[0])
+    assert schedule.epsilon("add-remove", 1e-5, 1).interval is None
+    assert schedule.epsilon("zero-out", 1e-5, 1).interval is not None

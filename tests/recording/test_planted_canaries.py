@@ -19,7 +19,7 @@ from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded import executed_run
+from dpspec.engine.recorded import assumptions
 from dpspec.engine.recorded.checks import REMOVED
 from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.json_records import write
@@ -187,7 +187,7 @@ def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tm
     """A zero-out pair is an add-remove pair only if the user chose the constants."""
     scored_run(tmp_path / "run", fault="no-noise", canaries=300)
     assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
-    with patch.object(executed_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
+    with patch.object(assumptions, "_maybe_computed", return_value="the rate may be 1 over the number of batches"):
         assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "open"
 
 

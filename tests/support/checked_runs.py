@@ -13,7 +13,8 @@ from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
 from dpspec.engine.recorded import check
-from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, canary_bound, epsilon_of
+from dpspec.engine.recorded.bounds import ScheduleBounds, ScheduleEpsilon
+from dpspec.engine.recorded.canaries import CanaryBound, canary_bound
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.combined_checks import SEPARATOR
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
@@ -142,11 +143,12 @@ class CheckedRun:
     @cached_property
     def costs(self) -> dict[int, ScheduleEpsilon]:
         of = self.question
-        return {size: epsilon_of(self.run, of.adjacency, of.delta, size) for size in of.group_sizes}
+        schedule = ScheduleBounds(self.run)
+        return {size: schedule.epsilon(of.adjacency, of.delta, size) for size in of.group_sizes}
 
     @cached_property
     def canaries(self) -> CanaryBound | None:
-        return canary_bound(self.run, self.question.delta)
+        return canary_bound(ScheduleBounds(self.run), self.question.delta)
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -37,17 +37,62 @@ _SAME_POWER = 0.02
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 
-def assumptions(
-    run: RecordedRun,
-    adjacency: str,
-    *,
-    public: Collection[str],
-    group_size: int,
-    released: ReleasedModel | None = None,
+class RunAssumptions:
+    """The assumptions of the bounds on a run. Two depend on the bound's adjacency or group size, the others on neither.
+
+    computed: why a constant is computed from the records, or empty. undeclared: the constants that a script may have
+    computed from the number of records and the user does not declare public, or empty. reduction: the assumption
+    ``loss-reduction``, if the run needs it.
+    """
+
+    def __init__(self, run: RecordedRun, public: Collection[str], released: ReleasedModel | None = None) -> None:
+        """released: the model to be released, None if the user names none."""
+        self._run, self._public = run, public
+        self.computed = _computed_from_records(run)
+        self._maybe_computed, self.undeclared = _maybe_computed(run), _maybe_computed(run, public)
+        self.reduction = _loss_reduction(run)
+        self._first = tuple(_first_assumptions(run, public, released))
+        self._last = (*_records(run, self.reduction), *((stated("order"),) if run.header.in_epochs else ()))
+
+    def of(self, adjacency: str, group_size: int) -> tuple[Assumption, ...]:
+        """The assumptions of a bound in this adjacency for groups of this size."""
+        repeated = _repeated_records(self._run.header.repeats, group_size)
+        return (self._constants(adjacency), *self._first, *repeated, *self._last)
+
+    def _constants(self, adjacency: str) -> Assumption:
+        run, public, maybe = self._run, self._public, self._maybe_computed
+        text = TEXTS["data-independent-hyperparameters"]
+        status: AssumptionStatus = "declared"
+        doubts = list(run.options.doubts(public, private=True))
+        divisors = run["divisor"][np.isfinite(run["divisor"])]
+        low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
+        if "divisor" not in public and high > (1.0 + _FITTED) * low:
+            doubts.append(
+                f"the divisor of gradients is from {low:.4g} to {high:.4g}: divide each step's "
+                "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
+            )
+        if self.computed:
+            status, text = "false", f"{text}, but {self.computed}"
+        elif doubts:
+            status, text = "unchecked", f"{text}, but {'; '.join(doubts)}"
+        elif adjacency != ADD_REMOVE and maybe:
+            text += f" except by their number, which is public: {maybe}"
+        elif self.undeclared:
+            status, text = "unchecked", f"{text}, but {self.undeclared}"
+        else:
+            text += (
+                f": the user declares {', '.join(sorted(public))} public" if public else ": one run does not show it"
+            )
+            text += f", although {maybe}" if maybe else ""
+        if calling := ", ".join(run.options.calling):
+            text += f". {calling} calls functions of the script, which are assumed to read no record"
+        return Assumption(name="data-independent-hyperparameters", status=status, text=text)
+
+
+def _first_assumptions(
+    run: RecordedRun, public: Collection[str], released: ReleasedModel | None
 ) -> Iterator[Assumption]:
-    """released: the model to be released, None if the user names none."""
     header, own_loop = run.header, run.header.source == "own-loop"
-    yield _constants(run, adjacency, public)
     sampled = header.is_poisson or np.isfinite(run["rate"]).any()
     if sampled:
         yield _sampling(run)
@@ -74,12 +119,11 @@ def assumptions(
     yield from _update_rule(run, public)
     yield from _model_state(run)
     yield from _released_model(run, released)
-    yield from _records(run, group_size)
-    if header.in_epochs:
-        yield stated("order")
+    yield stated("one-record")
+    yield stated("unmixed-batches", _replays(run))
 
 
-def computed_from_records(run: RecordedRun) -> str:
+def _computed_from_records(run: RecordedRun) -> str:
     observed = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
     sizes = run["rows"][observed]
     if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][observed], np.maximum(sizes, 1.0), rtol=1e-5):
@@ -107,7 +151,7 @@ def _follows(values: Array, sizes: Array) -> bool:
     return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
-def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
+def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     """The constants that equal those that a script computes from the number of records; empty if none does.
 
     ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
@@ -133,34 +177,6 @@ def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
         if float(np.abs(divisors - product).min()) <= tolerance * product:
             computed_constants.append(f"the divisor {product:g} may be {rounding}the records times the rate")
     return ", ".join(computed_constants)
-
-
-def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
-    text = TEXTS["data-independent-hyperparameters"]
-    counted, maybe = computed_from_records(run), maybe_computed(run)
-    status: AssumptionStatus = "declared"
-    doubts = list(run.options.doubts(public, private=True))
-    divisors = run["divisor"][np.isfinite(run["divisor"])]
-    low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
-    if "divisor" not in public and high > (1.0 + _FITTED) * low:
-        doubts.append(
-            f"the divisor of gradients is from {low:.4g} to {high:.4g}: divide each step's "
-            "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
-        )
-    if counted:
-        status, text = "false", f"{text}, but {counted}"
-    elif doubts:
-        status, text = "unchecked", f"{text}, but {'; '.join(doubts)}"
-    elif adjacency != ADD_REMOVE and maybe:
-        text += f" except by their number, which is public: {maybe}"
-    elif maybe and maybe_computed(run, public):
-        status, text = "unchecked", f"{text}, but {maybe_computed(run, public)}"
-    else:
-        text += f": the user declares {', '.join(sorted(public))} public" if public else ": one run does not show it"
-        text += f", although {maybe}" if maybe else ""
-    if run.options.calling:
-        text += f". {', '.join(run.options.calling)} calls functions of the script, which are assumed to read no record"
-    return Assumption(name="data-independent-hyperparameters", status=status, text=text)
 
 
 def _sampling(run: RecordedRun) -> Assumption:
@@ -296,20 +312,24 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     yield stated("model-choice", doubt, status)
 
 
-def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
-    yield stated("one-record")
-    text, end = "", run.end
+def _replays(run: RecordedRun) -> str:
+    end = run.end
     if end is not None and end.replays is not None and end.replays[1] >= 1.0:
-        text = f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
-    elif end is not None and end.replay_failure:
-        text = f"; the chosen steps were not replayed: {end.replay_failure}"
-    yield stated("unmixed-batches", text)
-    repeats = run.header.repeats
+        return f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
+    if end is not None and end.replay_failure:
+        return f"; the chosen steps were not replayed: {end.replay_failure}"
+    return ""
+
+
+def _repeated_records(repeats: int, group_size: int) -> Iterator[Assumption]:
     if repeats > 1:
         covered = group_size >= repeats
         text = f"; a record occurs {repeats} times" + ("" if covered else f": use --group-size {repeats}")
         yield stated("repeated-records", text, "reported" if covered else "false")
-    reduction = loss_reduction(run)
+
+
+def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumption]:
+    end = run.end
     if reduction is not None:
         yield reduction
     if run.header.model == ARRAYS:
@@ -328,7 +348,7 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
 
 
-def loss_reduction(run: RecordedRun) -> Assumption | None:
+def _loss_reduction(run: RecordedRun) -> Assumption | None:
     """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
 
     It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and

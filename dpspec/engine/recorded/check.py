@@ -47,6 +47,14 @@ class RunClaim:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
+    @property
+    def claims(self) -> list[Json]:
+        """The block ``claims`` of a spec."""
+        if self.epsilon is None:
+            return []
+        stated = {"kind": "approx-dp", "epsilon": self.epsilon, "delta": self.delta}
+        return [{"id": CLAIM, **stated, "group_size": self.group_sizes[0]}]
+
 
 @dataclass(frozen=True)
 class CheckedRun:
@@ -122,13 +130,9 @@ def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
         require_rules(option, getattr(claim, option))
     names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
     names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
-    claims: list[Json] = []
-    if claim.epsilon is not None:
-        stated = {"kind": "approx-dp", "epsilon": claim.epsilon, "delta": claim.delta}
-        claims = [{"id": CLAIM, **stated, "group_size": claim.group_sizes[0]}]
     return {
         "dpspec": 1,
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name)[:60].strip("-.") or "run",
+        "name": spec_name(run.resolve().name) or "run",
         "mechanism": {"kind": KIND, "delta": claim.delta},
         "data": {"kind": "declared", "records": header.records or 1, "features": 1, "classes": 2},
         "training": {
@@ -138,8 +142,28 @@ def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
             **{key: option_names for key, option_names in names.items() if option_names},
         },
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
-        "claims": claims,
+        "claims": claim.claims,
     }
+
+
+def spec_name(text: str) -> str:
+    """A text as the name of a spec, which has no spaces."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.")
+
+
+def run_document(
+    document: Mapping[str, Json], catalog: Catalog, command: Sequence[str], options: Mapping[str, Sequence[object]]
+) -> Result:
+    """The result of a spec without trials that a command with options wrote; the environment names the command."""
+    from dpspec.engine.running import runner
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.language.load import from_document
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = runner.run([from_document(document, catalog)], catalog, store=Store(folder), train=False)
+    option_words = [word for option, values in options.items() for value in values for word in (option, str(value))]
+    environment = FrozenMap({**result.environment, "command": [*command, *option_words]})
+    return dataclasses.replace(result, environment=environment)
 
 
 def check_run(
@@ -147,25 +171,14 @@ def check_run(
 ) -> Result:
     """The result of the pipeline. model: the model to be released, as a file or as its ``state_dict()``."""
     from dpspec.engine.recorded.executed_run import GIVEN_MODEL
-    from dpspec.engine.running import runner
-    from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import from_document
     from dpspec.registry.loader import load_catalog
 
-    catalog = catalog or load_catalog()
     released, name = None, ""
     if model is not None:
         from dpspec.recording.released_model import released_model
 
         released = released_model(model)
         name = model.as_posix() if isinstance(model, Path) else released.name
-    spec = from_document(document_of(run, claim, name), catalog)
-    token = GIVEN_MODEL.set(released)
-    try:
-        with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
-            result = runner.run([spec], catalog, store=Store(folder))
-    finally:
-        GIVEN_MODEL.reset(token)
     option_values: dict[str, Sequence[object]] = {
         "--delta": [claim.delta],
         "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
@@ -178,9 +191,12 @@ def check_run(
         "--select": claim.select,
         "--ignore": claim.ignore,
     }
-    command = ["dpspec", "check", os.fspath(run)]
-    command += [word for option, values in option_values.items() for value in values for word in (option, str(value))]
-    return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
+    token = GIVEN_MODEL.set(released)
+    try:
+        command = ["dpspec", "check", os.fspath(run)]
+        return run_document(document_of(run, claim, name), catalog or load_catalog(), command, option_values)
+    finally:
+        GIVEN_MODEL.reset(token)
 
 
 def exit_code_of(result: Result) -> ExitCode:

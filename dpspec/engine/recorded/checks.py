@@ -8,7 +8,6 @@ import numpy as np
 from dpspec.contract import Check, Phase
 from dpspec.decimals import nearest
 from dpspec.engine.recorded import joined_checks, noise_checks
-from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.audited_steps import found_faults
@@ -349,7 +348,7 @@ def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> I
     test = "updates that the spec declares"
     yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
     compared: tuple[tuple[str, str, list[float], Sequence[float | None]], ...] = (
-        ("noise-scale", "noise multiplier", [phase.noise_multiplier for phase in phases], noise_multipliers(run)),
+        ("noise-scale", "noise multiplier", [phase.noise_multiplier for phase in phases], run.noise_multipliers),
         ("sampling", "sampling rate", [phase.rate(records) for phase in phases], run.rates),
         ("clipping", "clip norm", [phase.clip_norm for phase in phases], run["clip_norm"].tolist()),
     )

@@ -13,36 +13,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
-from dpspec.accounting import Interval, certified_lower, certified_upper
-from dpspec.contract import (
-    Assumption,
-    Check,
-    Claim,
-    Diagnostic,
-    Evidence,
-    Facts,
-    Finding,
-    Phase,
-    Scope,
-    Spec,
-    in_phase,
-)
+from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
 from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
-from dpspec.decimals import exact, lower, upper
-from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
-from dpspec.engine.recorded.bounds import (
-    ADD_REMOVE,
-    CONFIDENCE,
-    PROFILE,
-    ZERO_OUT,
-    CanaryBound,
-    canary_bound,
-    epsilon_of,
-    evidence_of,
-    phases_of,
-    profile_series,
-    shuffled_epsilon,
-)
+from dpspec.engine.recorded.assumptions import RunAssumptions
+from dpspec.engine.recorded.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
+from dpspec.engine.recorded.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of
 from dpspec.engine.recorded.channels import (
     ASSUMABLE,
     HYPERPARAMETERS,
@@ -54,6 +29,7 @@ from dpspec.engine.recorded.channels import (
 )
 from dpspec.engine.recorded.checks import advice, declared_tests, own_checks
 from dpspec.engine.recorded.combined_checks import combined, corrected
+from dpspec.engine.recorded.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
 from dpspec.engine.recorded.recorded_run import RecordedRun, evidence, read_run
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
@@ -65,16 +41,12 @@ from dpspec.recording.folder.run_folder import FILES
 from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.conformance_status import rejected
 from dpspec.stats.conformance import table
-from dpspec.stats.conformance.measurement import exactly
 
-#: Optimizers of torch whose updates an adversary with access to all iterates can invert.
-_INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
+#: The valid names of two options; others are names of rules.
+_NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
 
 #: Maximum number of phases that a result lists.
 _MOST_PHASES = 200
-
-_SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
-
 
 #: The model that ``dpspec check`` has read. Specs are untrusted: they name files of safetensors only.
 GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", default=None)
@@ -115,7 +87,7 @@ class RecordedRuns:
                     path,
                     f"write adjacency: {ZERO_OUT}, or remove training to bound the declared schedule alone",
                 )
-        for i, phase in enumerate(_declared_phases(spec)):
+        for i, phase in enumerate(_phases(spec)):
             if phase.sampling.of_users:
                 yield unsupported(
                     "a recorded run shows which records were drawn and how each was clipped, not users",
@@ -133,12 +105,12 @@ class RecordedRuns:
 
     @staticmethod
     def read(spec: Spec, facts: Facts) -> ExecutedRun:
-        folder = Path(spec.directory) / str(spec.training["run"])
+        folder, names = Path(spec.directory) / str(spec.training["run"]), _valid_names(spec)
         try:
             run, tested = observe(folder)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None
-        return _executed(spec, facts, run, tested, digest_of(folder), _released(spec))
+        return _executed(spec, names, facts.records, run, tested, digest_of(folder), _released(spec))
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
@@ -169,205 +141,119 @@ def _released(spec: Spec) -> ReleasedModel | None:
         raise SpecError([locate(bad_value(str(error), ("training", "model")), spec.origin)]) from None
 
 
+def _valid_names(spec: Spec) -> dict[str, tuple[str, ...]]:
+    """The names of assumptions, hyperparameters and rules in the options of a spec."""
+    names = {}
+    for key in ("assume", "public", "accept", "select", "ignore"):
+        names[key] = tuple(map(str, spec.training.options.get(key, ())))
+        try:
+            if key in _NAMES:
+                require_known(key, names[key], _NAMES[key])
+            else:
+                require_rules(key, names[key])
+        except UsageError as error:
+            raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
+    return names
+
+
+def _phases(spec: Spec) -> tuple[Phase, ...]:
+    return spec.phases if {"steps", "phases"} & set(spec.mechanism.options) else ()
+
+
 def _executed(
     spec: Spec,
-    facts: Facts,
+    names: dict[str, tuple[str, ...]],
+    records: int,
     run: RecordedRun,
     tested: tuple[Check, ...],
     digest: str,
     released: ReleasedModel | None,
 ) -> ExecutedRun:
-    assumed, public = _declared_names(spec)
+    phases, assumed, public = _phases(spec), names["assume"], names["public"]
     deltas = claimed_deltas(spec, default=float(spec.mechanism.get("delta", DEFAULT_DELTA)))
     first = min((claim.group_size for claim in spec.claims), default=1)
     sizes = {*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)}
     adjacencies = sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
-    strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
-    canaries = canary_bound(run, deltas[-1])
+    schedule, delta = ScheduleBounds(run), deltas[-1]
+    canaries = canary_bound(schedule, delta)
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    tests = [*tested, *declared_tests(run, _declared_phases(spec), facts.records)]
-    if canaries is not None and canaries.contradicts and canaries.upper is not None:
-        # A check that does not reject would support nothing.
-        test = "lower bound by canaries, above the bound of the recorded schedule"
-        note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
-        values = canaries.upper, canaries.lower
-        tests.append(exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
-    corrected_tests = corrected(tests)
-    checks = combined(corrected_tests)
+    tests = corrected([*tested, *declared_tests(run, phases, records), *contradiction(canaries)])
+    checks = combined(tests)
+    bad = [test for test in tests if rejected(test, len(checks))]
+    run_assumptions = RunAssumptions(run, public, released)
 
-    def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        run_assumptions = assumptions(run, adjacency, public=public, group_size=size, released=released)
-        return complete(tested, (*run_assumptions, *_doubts(canaries)), assumed)
+    def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
+        return complete(tested, (*run_assumptions.of(adjacency, size), *doubts(canaries)), assumed)
 
-    deviating = {check.assumption for check in checks if rejected(check, len(checks))}
     findings: list[Finding] = []
     guesses: list[Evidence] = []
+    as_declared = {check.assumption for check in bad} <= {"sampling", "accounting"}
     for adjacency in adjacencies:
         for size in sorted(sizes):
-            needed = tuple(map(_marked, assumptions_of(adjacency, size)))
+            needed = tuple(map(_marked, needed_for(adjacency, size)))
             further = canaries.further if canaries is not None and size == run.header.copies else ()
-            for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
-                findings += _bounds(run, delta, size, adjacency, needed)
-                if not deviating - {"sampling", "accounting"}:
-                    findings += _of_shuffled_loader(run, delta, size, adjacency, needed)
-        counted = computed_from_records(run) or maybe_computed(run, public)
+            for at_delta in dict.fromkeys((*deltas, *further)):
+                findings += schedule_findings(schedule, at_delta, size, adjacency, needed)
+                if as_declared:
+                    findings += shuffled_findings(run, at_delta, size, adjacency, needed)
+        counted = run_assumptions.computed or run_assumptions.undeclared
         if canaries is not None and not (adjacency == ADD_REMOVE and counted):
             guesses.append(evidence_of(run, canaries, adjacency))
             findings.append(lower_from(guesses[-1], CONFIDENCE))
-    needed = assumptions_of(strictest, first)
+    executed_phases = phases_of(run)
+    series = tuple(profile_series(schedule, adjacencies, sorted(sizes), THEOREMS))
+    strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
+    cost = schedule.epsilon(strictest, delta, 1)
+    needed = needed_for(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
         needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
-    elif run.header.clipping == "adaptive" and _declared_phases(spec):
+    elif run.header.clipping == "adaptive" and phases:
         text = ", but phases do not declare the noisy count of adaptive clipping: write mechanism: {kind: recorded}"
         needed = (*needed, stated("bounded", text, "false"))
-    accept, select, ignore = _rule_names(spec)
-    rules = fired_rules(run, delta=deltas[-1], group_size=first, accept=accept, select=select, ignore=ignore)
-    phases, bad = phases_of(run), [test for test in corrected_tests if rejected(test, len(checks))]
+    rules = fired_rules(
+        run,
+        delta=delta,
+        group_size=first,
+        accept={name: str(spec.training.options["accept"][name]) for name in names["accept"]},
+        select=names["select"],
+        ignore=names["ignore"],
+    )
     run_channels = channels(checks, needed)
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
     executed = f"{executed_sentence(run)}{verified}"
+    to_confirm = confirmations(run, first, public, run_assumptions.reduction, released=bool(verified))
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
         findings=tuple(findings),
         evidence=tuple(guesses),
-        series=tuple(profile_series(run, adjacencies, sorted(sizes), _SOURCE)),
+        series=series,
         section=Recording(
             steps=run.steps,
             ended=run.end is not None,
             setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
             cautions=(
                 *cautions(run, canaries, infinite=unbounded is not None),
-                *_hidden_sums(spec.claims, run, findings),
+                *hidden_sums(spec.claims, run, findings),
             ),
             unrecognized=tuple(unrecognized(run)),
-            phases=tuple(phases[:_MOST_PHASES]),
-            more_phases=max(0, len(phases) - _MOST_PHASES),
-            accountant=accountant_report(run, deltas[-1], epsilon_of(run, strictest, deltas[-1], 1)),
+            phases=tuple(executed_phases[:_MOST_PHASES]),
+            more_phases=max(0, len(executed_phases) - _MOST_PHASES),
+            accountant=accountant_report(run, delta, cost),
             advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
             channels=run_channels,
             assumes=assumes(run_channels),
             assumed=assumed,
             public=public,
             rules=rules,
-            confirm=tuple(confirmations(run, first, public, released=bool(verified))),
+            confirm=tuple(to_confirm),
             ran=executed,
             facts=tuple(run_facts(run, bad, rules)),
         ),
     )
-
-
-def _declared_phases(spec: Spec) -> tuple[Phase, ...]:
-    return spec.phases if {"steps", "phases"} & set(spec.mechanism.options) else ()
-
-
-def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    names = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
-    for key, valid in (("assume", ASSUMABLE), ("public", HYPERPARAMETERS)):
-        try:
-            require_known(key, names[key], valid)
-        except UsageError as error:
-            raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
-    return names["assume"], names["public"]
-
-
-def _rule_names(spec: Spec) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """The accepted rules with reasons, the selected ones and the ignored ones."""
-    options = spec.training.options
-    accept = {str(name): str(reason) for name, reason in dict(options.get("accept", {})).items()}
-    select, ignore = (tuple(map(str, options.get(key, ()))) for key in ("select", "ignore"))
-    for key, names in (("accept", accept), ("select", select), ("ignore", ignore)):
-        try:
-            require_rules(key, tuple(names))
-        except UsageError as error:
-            raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
-    return accept, select, ignore
-
-
-def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
-    """A doubt if canaries exceed the certified bound, of another model or without contradicting the schedule."""
-    if canaries is None or not (canaries.above or canaries.contradicts):
-        return
-    canary_text = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
-    if not canaries.final:
-        yield stated("scored-model", f"; its parameters differ, and {canary_text}", "unchecked")
-    elif not canaries.contradicts:
-        text = (
-            f"{canary_text}, above the certified bound; one in twenty sound runs shows that: train again with other "
-            "inclusion bits and more canaries"
-        )
-        yield Assumption(name="canaries", status="unchecked", text=text)
-
-
-def _bounds(
-    run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
-) -> Iterator[Finding]:
-    epsilon = epsilon_of(run, adjacency, delta, size)
-    delta_and_size = {"delta": delta, "group_size": size}
-    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
-    if epsilon.interval is None or math.isinf(epsilon.interval.upper):
-        nothing = Interval(0.0, math.inf)
-        yield certified_upper("epsilon", nothing, at=delta_and_size, scope=scope, source=_SOURCE, method=epsilon.method)
-        return
-    bound = certified_upper(
-        "epsilon",
-        epsilon.interval,
-        at=delta_and_size,
-        scope=scope,
-        source=_SOURCE,
-        assumptions=needed,
-        method=epsilon.method,
-    )
-    if not epsilon.tight:
-        yield replace(bound, lower=None)
-        return
-    yield bound
-    if _reveals_sums(run):
-        attained = certified_lower(bound, epsilon.interval, source=f"{_SOURCE}; attained: section 3.3")
-        if attained is not None:
-            yield attained
-
-
-def _reveals_sums(run: RecordedRun) -> bool:
-    """Whether an adversary with access to all iterates can compute the noisy sums."""
-    return (run.header.inner or run.header.optimizer) in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all())
-
-
-def _hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[Finding]) -> Iterator[str]:
-    """Notes on claims below the lower end of the noisy sums, if the optimizer may hide these sums."""
-    if _reveals_sums(run):
-        return
-    upper_bounds = [finding for finding in findings if finding.bound == "upper"]
-    ends = {(f.scope.adjacency, f.at["delta"], f.at["group_size"]): f.lower for f in upper_bounds}
-    for claim in claims:
-        end = ends.get((claim.adjacency, claim.options.get("delta"), claim.group_size))
-        claimed = claim.options.get("epsilon")
-        if end is not None and isinstance(claimed, float) and claimed < end:
-            yield (
-                f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed {exact(claimed)}, "
-                "as `dpspec check --history` reports. SGD reveals these sums to an adversary with access to all "
-                f"weights; {run.header.inner or run.header.optimizer} may hide a part of these sums, so this is not "
-                "a lower bound for this run."
-            )
-
-
-def _of_shuffled_loader(
-    run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
-) -> Iterator[Finding]:
-    """The lower bound of a shuffled loader, as executed, also if the accountant assumed Poisson samples."""
-    shuffled = shuffled_epsilon(run, adjacency, delta) if _reveals_sums(run) else None
-    if shuffled is None:
-        return
-    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed")
-    delta_and_size = {"delta": delta, "group_size": size}
-    bound = certified_upper("epsilon", shuffled[0], at=delta_and_size, scope=scope, source=_SOURCE, assumptions=needed)
-    source = f"{_SOURCE}; attained: proofs/shuffle.md"
-    attained = certified_lower(bound, shuffled[0], source=source, min_records=shuffled[1])
-    if attained is not None:
-        yield attained
 
 
 def _marked(assumption: Assumption) -> Assumption:

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from math import isnan
+from math import isnan, sqrt
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy import special
 
 from dpspec.contract import Phase
 from dpspec.errors import RecordingError
@@ -39,6 +40,12 @@ MOST_COUNTED = 2**26
 
 #: Maximum number of phases that are tested one by one.
 MOST_PHASES = 100
+
+#: Confidence of the limits of a custom loop's measured noise.
+NOISE_CONFIDENCE = 0.99
+
+#: Noise multipliers from this on count as not observed.
+LARGEST_MULTIPLIER = 1e9
 
 #: Unit roundoff of half precision types.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
@@ -204,6 +211,37 @@ class RecordedRun:
         with np.errstate(over="ignore"):
             scaled: Array = np.clip(squares / deviation / deviation, 0.0, _HUGE_SUM / self.steps)
         return scaled
+
+    @cached_property
+    def configured_multipliers(self) -> list[float | None]:
+        """Per step, the configured noise multiplier; 0 without noise, None if the noise was not observed."""
+        return [
+            None if not sigma < LARGEST_MULTIPLIER or isnan(squares) else (0.0 if squares == 0.0 else float(sigma))
+            for sigma, squares in zip(self["noise_multiplier"].tolist(), self["noise_squares"].tolist(), strict=True)
+        ]
+
+    @cached_property
+    def supported_share(self) -> float:
+        """The share, at most 1, of a custom loop's declared noise that the measured noise supports; 1 for Opacus.
+
+        If all noise has s times the declared standard deviation, the squares of its N coordinates over s^2 are a
+        chi-square of N degrees of freedom. The declared noise counts if s = 1 is within the one-sided confidence
+        interval of level :data:`NOISE_CONFIDENCE`. Otherwise the lower limit of s counts.
+        """
+        squares, count = self.scaled_squares, self.header.parameters
+        noisy = np.zeros(0) if squares is None else squares[squares > 0.0]
+        if self.header.source != "own-loop" or not count or not len(noisy):
+            return 1.0
+        total, freedom = float(noisy.sum()), count * len(noisy)
+        if total >= float(special.chdtri(freedom, NOISE_CONFIDENCE)):
+            return 1.0
+        return min(1.0, sqrt(total / float(special.chdtri(freedom, 1.0 - NOISE_CONFIDENCE))))
+
+    @cached_property
+    def noise_multipliers(self) -> list[float | None]:
+        """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
+        reduced = self.supported_share / (1.0 + self.norm_excess)
+        return [sigma if sigma is None else sigma * reduced for sigma in self.configured_multipliers]
 
     @cached_property
     def internal(self) -> InternalSums | None:

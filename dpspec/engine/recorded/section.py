@@ -9,7 +9,8 @@ import numpy as np
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract.results import AccountantReport
 from dpspec.decimals import duration, nearest
-from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon
+from dpspec.engine.recorded.bounds import ScheduleEpsilon
+from dpspec.engine.recorded.canaries import CanaryBound
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.header import NEW_TOKENS

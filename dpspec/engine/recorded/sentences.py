@@ -4,11 +4,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dpspec.contract import Check
+from dpspec.contract import Assumption, Check
 from dpspec.contract.results import FiredRule
 from dpspec.decimals import nearest
-from dpspec.engine.recorded.assumptions import loss_reduction
-from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
@@ -20,11 +18,17 @@ from dpspec.text import joined
 
 
 def confirmations(
-    run: RecordedRun, group_size: int, public: Collection[str], *, released: bool = False
+    run: RecordedRun,
+    group_size: int,
+    public: Collection[str],
+    reduction: Assumption | None,
+    *,
+    released: bool = False,
 ) -> Iterator[str]:
     """The assumptions of a proof that no recording shows, each a sentence that a person can confirm.
 
-    released: whether the model to be released is the recorded one at its end.
+    reduction: the assumption ``loss-reduction``, if the run needs it. released: whether the model to be released is the
+    recorded one at its end.
     """
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
@@ -44,7 +48,6 @@ def confirmations(
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
         f"its or earlier batches, or of the dataset{_not_replayed(run)}"
     )
-    reduction = loss_reduction(run)
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield "seeds stay secret, and only the weights are released, not optimizer or logs"
@@ -97,7 +100,7 @@ def _range(values: Array) -> str:
 def executed_sentence(run: RecordedRun) -> str:
     """``100 steps, rate 0.05, noise multiplier 1, clip norm 1, learning rate 0.1; SGD on 738 parameters``."""
     header = run.header
-    noise = np.array([np.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
+    noise = np.array([np.nan if sigma is None else sigma for sigma in run.noise_multipliers])
     rates = np.array([np.nan if rate is None else rate for rate in run.rates])
     quantities = [("rate", rates), ("noise multiplier", noise), ("clip norm", run["clip_norm"])]
     quantities.append(("learning rate", run["learning_rate"]))

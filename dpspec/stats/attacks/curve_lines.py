@@ -27,6 +27,12 @@ _ROUNDING = 2.0**-44
 Point = tuple[float, float]
 
 
+def require_privacy(epsilon: float, delta: float) -> None:
+    """Raise ``ValueError`` unless epsilon >= 0 and 0 <= delta <= 1."""
+    if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
+        raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+
+
 def gaussian(mu: float) -> tuple[Point, ...]:
     """Pairs on the curve of mu-GDP: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 

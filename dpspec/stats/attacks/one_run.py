@@ -47,8 +47,7 @@ def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta
     """The first term of the bound, beta = P[W >= correct]."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"need 0 <= correct <= guesses <= canaries, got {correct}, {guesses}, {canaries}")
-    if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
-        raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+    curve_lines.require_privacy(epsilon, delta)
     if correct == 0:
         return 1.0
     # The probability of a wrong guess keeps its precision if q rounds to 1.

@@ -91,8 +91,7 @@ def _bets(coins: str, scores: Sequence[int]) -> tuple[Array, Array]:
 
 def _capital(won: Array, lost: Array, epsilon: float, delta: float) -> Array:
     """Log of the total capital after each run, (runs,)."""
-    if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
-        raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+    curve_lines.require_privacy(epsilon, delta)
     gain = (2.0 - delta) / (2.0 * math.exp(min(epsilon, _LARGEST)) + delta)
     log_capitals = []
     for stake in _STAKES:

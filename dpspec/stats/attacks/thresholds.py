@@ -44,8 +44,7 @@ def fixed_curve_p_value(
         return binomial.at_most(false_positives, absent, fpr)
 
     for epsilon, delta in points:
-        if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
-            raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
+        curve_lines.require_privacy(epsilon, delta)
         if 2.0 * from_present(best_fpr, epsilon, delta) >= least:
             continue  # the p-value of this point is at least ``least``
 

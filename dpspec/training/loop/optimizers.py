@@ -24,7 +24,7 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap
 from dpspec.training.device import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Remembering
-from dpspec.training.providers import Rates, rates_of
+from dpspec.training.providers import Rates, chosen_optimizer, rates_of
 
 
 class RecoveredUpdate(NamedTuple):
@@ -117,7 +117,7 @@ class Adam(Optimizer):
 def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Optimizer:
     reduction = options["reduction"]
     divisor = expected_batch_size if reduction == "mean" else 1.0
-    chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
+    chosen = chosen_optimizer(options)
     rates, kind = rates_of(options, steps), chosen.pop("kind", "sgd")
     match kind:
         case "sgd":
