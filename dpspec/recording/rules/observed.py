@@ -55,7 +55,10 @@ class ObservedRules:
         step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
         for rule, observer in self._at_steps:
             if rule.name in self._rules:
-                self._guarded(rule, partial(observer.after_step, step))
+                try:
+                    observer.after_step(step)
+                except Exception as error:
+                    self._fail(rule, error)
         if number == 1:
             for rule, observer in [*self._rules.values()]:
                 if observer.early:
@@ -83,10 +86,13 @@ class ObservedRules:
         try:
             observe()
         except Exception as error:
-            self._failed[rule.name] = f"{type(error).__name__}: {error}"[:300]
-            failed = self._rules.pop(rule.name, None)
-            if failed is not None:
-                self._guarded(rule, failed[1].stop)
+            self._fail(rule, error)
+
+    def _fail(self, rule: Rule, error: Exception) -> None:
+        self._failed[rule.name] = f"{type(error).__name__}: {error}"[:300]
+        failed = self._rules.pop(rule.name, None)
+        if failed is not None:
+            self._guarded(rule, failed[1].stop)
 
 
 def _note(facts: dict[str, Any], rule: Rule, observer: TrainingRule) -> None:
