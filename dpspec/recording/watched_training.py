@@ -219,8 +219,7 @@ class WatchedTraining:
             self._options.read()
             self._options.changes()
         self.writer.save(self._states.state(0, self._options.current(), start=part > 1))
-        self._states.attach(partial(self.guarded, partial(self._save, send=True)))
-        self._undo.callback(self._states.detach)
+        self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
@@ -310,8 +309,8 @@ class WatchedTraining:
             "loss_scaler": self._scaler is not None and self._scaler.used,
             "updates": self._updates.found if self._updates is not None else None,
             "optimizer": self._updates.kind if self._updates is not None else "",
-            "norm_type": opacus.norm_type if opacus is not None else "",
-            "sum_type": opacus.sum_type if opacus is not None else "",
+            "norm_type": opacus.precision.norm_type if opacus is not None else "",
+            "sum_type": opacus.precision.sum_type if opacus is not None else "",
             "drawn_batches": samples.drawn if samples is not None else None,
             "passed_over": samples.passed_over if samples is not None else None,
             "history": accountant.history() if accountant is not None else None,
@@ -321,7 +320,7 @@ class WatchedTraining:
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.norm_type != ""
+        rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
 
     def cautions(self, delta: float) -> tuple[str, ...]:
@@ -441,13 +440,14 @@ class WatchedTraining:
 
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
-        opacus.before_update()
+        opacus.gradients.compare()
+        opacus.gradients.divide(opacus.step)
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        opacus.after_update()
+        opacus.gradients.end()
         self._after_update()
         step, opacus.step = opacus.step, PendingStep()
         step.updates = 1

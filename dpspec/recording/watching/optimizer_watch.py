@@ -56,6 +56,9 @@ class StepRows:
     """Copies of the noisy gradients and the sums of a few steps of a small model, which are read together.
 
     Reading one step takes longer than its training: 30 calls of torch for each layer.
+
+    Attributes:
+        steps: Those that wait.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -64,7 +67,7 @@ class StepRows:
         plain = bool(parameters) and all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
         #: 1 for a large model, on another device or in other precision, which is not copied.
         self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
-        self._steps: list[PendingStep] = []
+        self.steps: list[PendingStep] = []
         rows = self.count if self.count > 1 else 0
         self._gradients, self._sums = torch.empty(2, rows, sum(self.sizes)).unbind()
         #: By step the address of the first number of each tensor in its rows, and its bytes.
@@ -78,24 +81,19 @@ class StepRows:
         """Keep the copies of a step; False if they have other types or shapes than the parameters, or gaps."""
         if self.count == 1:
             return False
-        addresses, tensors = self._addresses[len(self._steps)], (*gradients, *sums)
+        addresses, tensors = self._addresses[len(self.steps)], (*gradients, *sums)
         for address, tensor, size, shape in zip(addresses, tensors, self._bytes, self._shapes, strict=True):
             if tensor is None or tensor.dtype is not torch.float32 or tensor.shape != shape:
                 return False
             if not (tensor.is_cpu and tensor.is_contiguous()):
                 return False
             ctypes.memmove(address, tensor.data_ptr(), size)  # a copy by torch takes longer than these numbers
-        self._steps.append(step)
+        self.steps.append(step)
         return True
-
-    @property
-    def waiting(self) -> int:
-        """The number of steps that are kept."""
-        return len(self._steps)
 
     def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
         """The steps, and (k, coordinates) their noisy gradients and sums, until the next step is kept."""
-        steps, self._steps = self._steps, []
+        steps, self.steps = self.steps, []
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
@@ -199,18 +197,9 @@ class OpacusWatch:
         self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
-    def _of_sums(self) -> Any:
+    def precision(self) -> Any:
+        """The observer with ``norm_type`` and ``sum_type``, the half precisions of norms and sums, or ""."""
         return self._contributions if self.ghost is None else self.ghost
-
-    @property
-    def norm_type(self) -> str:
-        """The half precision of norms, or ""."""
-        return str(self._of_sums.norm_type)
-
-    @property
-    def sum_type(self) -> str:
-        """The half precision of sums, or ""."""
-        return str(self._of_sums.sum_type)
 
     def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None], undo: ExitStack) -> None:
         """Begin to observe, until ``undo`` ends it."""
@@ -274,7 +263,7 @@ class OpacusWatch:
         clipped = ghost.after_accumulate()
         if clipped is not None:
             rows, norms = clipped
-            self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
+            self.step.add_rows(rows)
             self.step.norms += [] if norms is None else [norms]
 
     def _before_noise(self) -> None:
@@ -301,8 +290,8 @@ class OpacusWatch:
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         if self._audits.audited:
             self.gradients.keep()
-        if self.rows.waiting >= self.rows.count:
-            self._read_rows()
+        if len(self.rows.steps) >= self.rows.count:
+            self.read()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         if not self.rows.keep(step, gradients, sums):
             self._read_noise(step)
@@ -330,11 +319,7 @@ class OpacusWatch:
     @torch.no_grad()
     def read(self) -> None:
         """Read the noise of the last steps that :meth:`_after_noise` put off."""
-        self._read_rows()
-
-    @torch.no_grad()
-    def _read_rows(self) -> None:
-        if not self.rows.waiting:
+        if not self.rows.steps:
             return
         steps, gradients, sums = self.rows.take()
         layers = (torch.split(row, self.rows.sizes, dim=1) for row in (gradients, sums))
@@ -354,13 +339,6 @@ class OpacusWatch:
         self._rank.reduction(over=True)
         if self._audits.audited:
             self.gradients.keep_divided()
-
-    def before_update(self) -> None:
-        self.gradients.compare()
-        self.gradients.divide(self.step)
-
-    def after_update(self) -> None:
-        self.gradients.end()
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:
