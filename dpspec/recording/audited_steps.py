@@ -29,6 +29,7 @@ class AuditedSteps:
 
     Attributes:
         audited: Whether the current step is audited: the one after the last that ended.
+        count: The number of audited steps that ended.
     """
 
     def __init__(self, share: float = SHARE) -> None:
@@ -44,12 +45,12 @@ class AuditedSteps:
             raise UsageError(f"audit must be the share of audited steps, above 0 and at most 1, got {share!r}")
         self.share, self.audited = float(share), True
         self._random = random.SystemRandom()
-        self._steps = self._count = 0
+        self._steps = self.count = 0
 
     @property
     def counts(self) -> list[float]:
         """[steps, audited steps, probability of a step after the first ones]."""
-        return [self._steps, self._count, self.share]
+        return [self._steps, self.count, self.share]
 
     def include(self) -> None:
         """Audit the current step too."""
@@ -58,7 +59,7 @@ class AuditedSteps:
     def end_step(self) -> None:
         """The current step ended; the next one begins."""
         self._steps += 1
-        self._count += self.audited
+        self.count += self.audited
         self.audited = self._steps < FIRST or self._random.random() < self.share
 
 

@@ -82,18 +82,8 @@ class TensorSnapshot:
 
     def differ(self, values: Iterable[Any]) -> bool | Tensor:
         """Whether a value has other bits than it had, or none were kept."""
-        return self._compare(list(map(fingerprint, values)))
-
-    def replace(self, values: Iterable[Any]) -> bool | Tensor:
-        """Keep these values, and return whether they differ from those before."""
-        fingerprints = list(map(fingerprint, values))
-        changed = self._compare(fingerprints)
-        self._fingerprints = fingerprints
-        return changed
-
-    def _compare(self, fingerprints: list[Any]) -> bool | Tensor:
         before = self._fingerprints
-        return True if before is None else differ(before, fingerprints)
+        return True if before is None else differ(before, list(map(fingerprint, values)))
 
 
 def is_plain(value: Tensor) -> bool:

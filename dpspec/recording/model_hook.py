@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,19 @@ class ModelHook:
         """Observe a call."""
         self._observe(*arguments)
 
-    def __deepcopy__(self, _: Any) -> ModelHook:
-        return ModelHook(_nothing)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelHook, (_nothing,)
 
 
 def _nothing(*_: Any) -> None:
     pass
+
+
+def suppressed(observe: Callable[..., None]) -> ModelHook:
+    """The hook of a rule, whose exceptions never reach the training: an observation that fails is omitted."""
+
+    def hook(*args: Any) -> None:
+        with contextlib.suppress(Exception):
+            observe(*args)
+
+    return ModelHook(hook)

@@ -168,13 +168,14 @@ class Parts:
         multiplier, divisor, reduction, norm = _OF_SUM(optimizer)
         if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
             multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
-        of_layers = getattr(optimizer, "max_grad_norms", None)
-        of_model = vars(self.hooks or self.model).get("max_grad_norm")
-        norms = (norm, None if of_layers is None else tuple(of_layers), of_model)
-        chosen_by = tuple(getattr(optimizer, name, None) for name in CONSTANTS)
+        if self.clipping == "adaptive":
+            norms = tuple(getattr(optimizer, name, None) for name in CONSTANTS)
+        else:
+            of_layers = getattr(optimizer, "max_grad_norms", None)
+            norms = norm, of_layers and tuple(of_layers), vars(self.hooks or self.model).get("max_grad_norm")
         options = {
             "noise_multiplier": multiplier,
-            "clip_norm": chosen_by if self.clipping == "adaptive" else norms,
+            "clip_norm": norms,
             "divisor": divisor,
             "loss_reduction": reduction,
         }

@@ -134,22 +134,22 @@ class Recorder:
         a budget. Infinite if the batches are not Poisson samples of one process, a step had no noise, norms are in half
         precision, clipping is adaptive, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
         """
-        if self._training is None:
-            raise UsageError("run.epsilon is for use inside the block, or after it")
-        return self._training.epsilon(delta)
+        return self._begun("epsilon").epsilon(delta)
 
     def cautions(self, delta: float = 1e-5) -> tuple[str, ...]:
         """The names of the rules that have fired until now; rules on counts of the run fire in ``dpspec check``."""
-        if self._training is None:
-            raise UsageError("run.cautions is for use inside the block, or after it")
-        return self._training.cautions(delta)
+        return self._begun("cautions").cautions(delta)
 
     def summary(self, delta: float = 1e-5) -> dict[str, float]:
         """Numbers for loggers: ``steps``, ``epsilon`` at ``delta``, and the last ``rate`` and ``noise_multiplier``."""
+        training = self._begun("summary")
+        epsilon = training.epsilon(delta)
+        return {**training.spent.last, "epsilon": epsilon}
+
+    def _begun(self, method: str) -> WatchedTraining:
         if self._training is None:
-            raise UsageError("run.summary is for use inside the block, or after it")
-        epsilon = self._training.epsilon(delta)
-        return {**self._training.spent.last, "epsilon": epsilon}
+            raise UsageError(f"run.{method} is for use inside the block, or after it")
+        return self._training
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -33,6 +33,7 @@ from dpspec.recording.recognized import inner_module, refuse_processes, uncompil
 from dpspec.recording.released_model import recorded_digests
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
+from dpspec.recording.step_replay.calls import Pauses
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
@@ -115,6 +116,7 @@ class WatchedTraining:
         self._opacus: OpacusWatch | None = None
         self._adaptive: AdaptiveCount | None = None
         self._replays: ReplayedSteps | ReplayedLoop | None = None
+        self._pauses = Pauses()
         self.loop: ReplayedLoop | None = None
         inner: torch.optim.Optimizer | None = getattr(
             training_parts.optimizer, "original_optimizer", training_parts.optimizer
@@ -169,7 +171,9 @@ class WatchedTraining:
                 self._adaptive.attach(self.guarded, self._undo)
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
-                opacus.replays = ReplayedSteps(training_parts.model, training_parts.optimizer, self.audits, ghost=ghost)
+                opacus.replays = ReplayedSteps(
+                    training_parts.model, training_parts.optimizer, self.audits, self._pauses, ghost=ghost
+                )
                 opacus.replays.attach(self.guarded, self._undo, training_parts.loader)
                 self._replays = opacus.replays
         elif inner is not None:
@@ -177,14 +181,14 @@ class WatchedTraining:
             attach_step_hooks(inner, before, after, self._undo)
         if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
             self._replays = self.loop = ReplayedLoop(
-                [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits
+                [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
             self._undo.callback(self.loop.end)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
         if self._passes is not None:
             self._passes.attach(training_parts.model, self.guarded, self._undo, training_parts.compiled)
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
-                self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward")
+                self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward", self.guarded)
         private = self._declared_options if training_parts.clipping is None else training_parts.private_options
         self._options = OptionWatch(inner, private, self.guarded)
         self._undo.callback(self._options.remove)
@@ -215,8 +219,7 @@ class WatchedTraining:
             self._options.read()
             self._options.changes()
         self.writer.save(self._states.state(0, self._options.current(), start=part > 1))
-        self._states.attach(partial(self.guarded, partial(self._save, send=True)))
-        self._undo.callback(self._states.detach)
+        self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
@@ -240,10 +243,14 @@ class WatchedTraining:
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
             return
-        if (replays := self._replays) is not None:
-            replays.pause(True)
+        pauses = self._pauses
+        pauses.depth += 1
         try:
-            observe()
+            if pauses.calls is None:
+                observe()
+            else:
+                with torch._C.DisableTorchFunction():
+                    observe()
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._write_waiting()
@@ -256,8 +263,7 @@ class WatchedTraining:
             with contextlib.suppress(Exception):
                 writer.fail(str(error) if stated else f"an error of the recorder, {type(error).__name__}")
         finally:
-            if replays is not None:
-                replays.pause(False)
+            pauses.depth -= 1
 
     def _stop(self) -> RunWriter | None:
         writer, self.writer = self.writer, None
@@ -303,8 +309,8 @@ class WatchedTraining:
             "loss_scaler": self._scaler is not None and self._scaler.used,
             "updates": self._updates.found if self._updates is not None else None,
             "optimizer": self._updates.kind if self._updates is not None else "",
-            "norm_type": opacus.norm_type if opacus is not None else "",
-            "sum_type": opacus.sum_type if opacus is not None else "",
+            "norm_type": opacus.precision.norm_type if opacus is not None else "",
+            "sum_type": opacus.precision.sum_type if opacus is not None else "",
             "drawn_batches": samples.drawn if samples is not None else None,
             "passed_over": samples.passed_over if samples is not None else None,
             "history": accountant.history() if accountant is not None else None,
@@ -314,7 +320,7 @@ class WatchedTraining:
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.norm_type != ""
+        rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
 
     def cautions(self, delta: float) -> tuple[str, ...]:
@@ -349,14 +355,11 @@ class WatchedTraining:
     @contextlib.contextmanager
     def unobserved(self) -> Iterator[None]:
         """A context for calls of the recorder's methods, which belong to no step."""
-        if (replays := self._replays) is None:
-            yield
-            return
-        replays.pause(True)
+        self._pauses.depth += 1
         try:
             yield
         finally:
-            replays.pause(False)
+            self._pauses.depth -= 1
 
     def begin_step(self) -> None:
         """A step of a custom loop begins."""
@@ -437,13 +440,14 @@ class WatchedTraining:
 
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
-        opacus.before_update()
+        opacus.gradients.compare()
+        opacus.gradients.divide(opacus.step)
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        opacus.after_update()
+        opacus.gradients.end()
         self._after_update()
         step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
@@ -482,7 +486,7 @@ class WatchedTraining:
             self._passes.stepped()
 
     def _before_update(self) -> None:
-        if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
+        if self.audits.audited and self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
         self._model_state.compare(audited=self.audits.audited)

@@ -5,8 +5,8 @@
 The CNN has 1.2 million parameters, the MLP 12 thousand. "text" is four blocks of a transformer without attention, 0.9
 million parameters, on sequences of 64 tokens, with ghost clipping. The two trainings of a model take
 turns after ten steps, so that a busy machine slows both, and each finds its own code in the processor's caches, as it
-does without the other. Times are CPU times of the process. The first 50 steps are audited, and some of them are
-replayed: their cost is fixed, and is printed in seconds. Medians and means are of the later steps.
+does without the other. Times are CPU times of the process. The first 50 steps are audited, and some steps are replayed:
+their cost is fixed, and is printed in seconds. Medians and means are of the later steps that are not replayed.
 """
 
 import argparse
@@ -73,29 +73,34 @@ def training(kind, batch):
 
 def measure(kind, batch, count):
     """Print the cost of a recording of one model."""
-    seconds, first = {"without": [], "with": []}, {"without": 0.0, "with": 0.0}
+    seconds, first, replayed = {"without": [], "with": []}, {"without": 0.0, "with": 0.0}, []
     with tempfile.TemporaryDirectory() as folder:
         trainings = {name: training(kind, batch) for name in seconds}
         where, parts = Path(folder) / "run", trainings["with"][1]
-        with dpspec.record(where, **parts):
+        with dpspec.record(where, **parts) as run:
+            replays = run._training._replays
             for start in range(0, FIRST + count, TURN):
                 for name, (steps, _) in trainings.items():
                     for _ in range(TURN):
-                        begun = time.process_time()
+                        begun, tried = time.process_time(), replays.counts[0]
                         size = next(steps)
                         spent = time.process_time() - begun
                         first[name] += spent if start < FIRST else 0.0
-                        seconds[name] += [spent / max(1, size)] if start >= FIRST else []
+                        if start >= FIRST:
+                            times = replayed if replays.counts[0] > tried else seconds[name]
+                            times.append(spent / max(1, size))
         size = sum(path.stat().st_size for path in where.iterdir()) / (FIRST + count)
     parameters = sum(p.numel() for p in parts["model"].parameters())
     print(f"{kind}: {parameters} parameters, batch {batch}, {torch.get_num_threads()} threads")
     print(f"  first    {first['with'] - first['without']:8.3f} s longer for {FIRST} steps with the recorder")
+    longer = batch * (sum(replayed) - len(replayed) * statistics.median(seconds["without"]))
+    print(f"  replayed {longer:8.3f} s longer for {len(replayed)} later steps")
     for name, times in seconds.items():
         middle = 1e3 * statistics.median(times) * batch
         print(f"  {name:8} {middle:8.3f} ms per step of {batch} records (median of {len(times)} later ones)")
     for words, average in (
         ("medians", statistics.median),
-        ("means, with audited and replayed steps", statistics.fmean),
+        ("means, with audited steps", statistics.fmean),
     ):
         print(f"  ratio    {average(seconds['with']) / average(seconds['without']):8.3f} of {words}")
     print(f"  folder   {size:8.0f} bytes per step, {size / 10:.0f} MB at 10^5 steps")

@@ -80,9 +80,9 @@ def test_writes_in_place_and_other_memory_are_seen() -> None:
 def test_numbers_beside_tensors_count() -> None:
     snapshot = TensorSnapshot()
     snapshot.keep([torch.zeros(2), 7, None])
-    assert not snapshot.replace([torch.zeros(2), 7, None])
-    assert snapshot.replace([torch.zeros(2), 8, None])
-    assert snapshot.differ([torch.zeros(2), 8])
+    assert not snapshot.differ([torch.zeros(2), 7, None])
+    assert snapshot.differ([torch.zeros(2), 8, None])
+    assert snapshot.differ([torch.zeros(2), 7])
 
 
 def test_a_training_may_free_the_memory_of_its_tensors() -> None:

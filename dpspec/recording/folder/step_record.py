@@ -98,7 +98,8 @@ def encode_members(indices: Indices) -> bytes:
         return b""
     if ordered[0] < 0 or ordered[-1] >= MOST_RECORDS:
         raise ValueError(f"record numbers must lie in [0, {MOST_RECORDS}), got {ordered[0]} to {ordered[-1]}")
-    gaps = np.diff(ordered, prepend=0)
+    gaps = ordered.copy()
+    gaps[1:] -= ordered[:-1]
     width = next(width for width in _WIDTHS if int(gaps.max()) < 256**width)
     return bytes([width]) + gaps.astype(f"<u{width}").tobytes()
 

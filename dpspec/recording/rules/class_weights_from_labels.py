@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
-from dpspec.recording.rules.hooks import suppressed
+from dpspec.recording.model_hook import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
-from dpspec.recording.rules.hooks import suppressed
+from dpspec.recording.model_hook import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
 
 _HOME = "dpspec.recording.rules.model_inputs"
@@ -44,7 +44,13 @@ def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 class InputRule(TrainingRule):
-    """A forward pre-hook on the model, for passes in training mode with gradients."""
+    """A forward pre-hook on the model, for passes in training mode with gradients.
+
+    Attributes:
+        inspects: Whether the next step is observed.
+    """
+
+    inspects = True
 
     def __init__(self) -> None:
         self._hook: Any = None
@@ -56,7 +62,7 @@ class InputRule(TrainingRule):
             return
 
         def hook(module: Any, args: Any, kwargs: Any) -> None:
-            if module.training and torch.is_grad_enabled():
+            if self.inspects and module.training and torch.is_grad_enabled():
                 self.observe(_tensors(args, kwargs))
 
         self._hook = setup.model.register_forward_pre_hook(suppressed(hook), with_kwargs=True)
@@ -122,7 +128,6 @@ class ChangedInputs(InputRule):
         self._records: Any = None
         self._input: Any = None
         self._random = random.SystemRandom()
-        self._chosen = True
         self._inspected = self._mixed = self._batches = self._centered = 0
 
     def start(self, setup: RuleSetup) -> None:
@@ -132,12 +137,12 @@ class ChangedInputs(InputRule):
         super().start(setup)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
-        first = next(iter(inputs.values()), None) if self._chosen else None
+        first = next(iter(inputs.values()), None)
         self._input = None if first is None or not first.is_floating_point() else first.detach()
 
     def after_step(self, step: RuleStep) -> None:
         rows, self._input = self._input, None
-        self._chosen = self._random.random() * (step.number + 1) < _STEPS
+        self.inspects = self._random.random() * (step.number + 1) < _STEPS
         if rows is None or step.drawn is None or len(rows) != len(step.drawn) or len(rows) < 2:
             return
         input_rows = rows.reshape(len(rows), -1).double().cpu()

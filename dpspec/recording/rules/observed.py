@@ -1,14 +1,17 @@
 """The rules that observe one training: their hooks, their facts, and their warnings during the training."""
 
+import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+
+#: The run in a warning at the first step.
+_FIRST_STEP = RuleRun(own_loop=False, steps=1, delta=1e-5)
 
 
 def code_of(rule: Rule) -> type[TrainingRule]:
@@ -35,14 +38,13 @@ class ObservedRules:
         self._failed: dict[str, str] = {}
         self._at_steps: list[tuple[Rule, TrainingRule]] = []
         for rule in rules:
-            self._guarded(rule, partial(self._add, rule))
-
-    def _add(self, rule: Rule) -> None:
-        self._rules[rule.name] = rule, code_of(rule)()
+            with self._guarded(rule):
+                self._rules[rule.name] = rule, code_of(rule)()
 
     def start(self, setup: RuleSetup) -> None:
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, partial(observer.start, setup))
+            with self._guarded(rule):
+                observer.start(setup)
         self._at_steps = [
             (rule, observer)
             for rule, observer in self._rules.values()
@@ -55,52 +57,47 @@ class ObservedRules:
         step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
         for rule, observer in self._at_steps:
             if rule.name in self._rules:
-                self._guarded(rule, partial(observer.after_step, step))
+                try:
+                    observer.after_step(step)
+                except Exception as error:
+                    self._fail(rule, error)
         if number == 1:
             for rule, observer in [*self._rules.values()]:
-                if observer.early:
-                    self._guarded(rule, partial(_warn, rule, observer))
+                with self._guarded(rule):
+                    if observer.early and (text := observer.caution(observer.facts(), _FIRST_STEP)):
+                        warnings.warn(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning, stacklevel=2)
 
     def stop(self) -> None:
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, observer.stop)
+            with self._guarded(rule):
+                observer.stop()
 
     def facts(self) -> dict[str, Any]:
         """By rule, its facts; an ``error`` for a rule that failed."""
         facts_by_rule: dict[str, Any] = {}
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, partial(_note, facts_by_rule, rule, observer))
+            with self._guarded(rule):
+                facts_by_rule[rule.name] = dict(observer.facts())
         return {**facts_by_rule, **{name: {"error": error} for name, error in self._failed.items()}}
 
     def fired(self, run: RuleRun) -> tuple[str, ...]:
         """The names of the rules that give a caution on the facts until now."""
         facts, names = self.facts(), list[str]()
         for rule, observer in [*self._rules.values()]:
-            self._guarded(rule, partial(_name_if_fired, names, rule, observer, facts[rule.name], run))
+            with self._guarded(rule):
+                names += [rule.name] if observer.caution(facts[rule.name], run) else []
         return tuple(names)
 
-    def _guarded(self, rule: Rule, observe: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _guarded(self, rule: Rule) -> Iterator[None]:
         try:
-            observe()
+            yield
         except Exception as error:
-            self._failed[rule.name] = f"{type(error).__name__}: {error}"[:300]
-            failed = self._rules.pop(rule.name, None)
-            if failed is not None:
-                self._guarded(rule, failed[1].stop)
+            self._fail(rule, error)
 
-
-def _note(facts: dict[str, Any], rule: Rule, observer: TrainingRule) -> None:
-    facts[rule.name] = dict(observer.facts())
-
-
-def _name_if_fired(
-    names: list[str], rule: Rule, observer: TrainingRule, facts: Mapping[str, Any], run: RuleRun
-) -> None:
-    if observer.caution(facts, run):
-        names.append(rule.name)
-
-
-def _warn(rule: Rule, observer: TrainingRule) -> None:
-    run = RuleRun(own_loop=False, steps=1, delta=1e-5)
-    if text := observer.caution(observer.facts(), run):
-        warnings.warn(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning, stacklevel=2)
+    def _fail(self, rule: Rule, error: Exception) -> None:
+        self._failed[rule.name] = f"{type(error).__name__}: {error}"[:300]
+        failed = self._rules.pop(rule.name, None)
+        if failed is not None:
+            with self._guarded(rule):
+                failed[1].stop()

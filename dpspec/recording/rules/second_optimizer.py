@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
-from dpspec.recording.rules.hooks import suppressed
+from dpspec.recording.model_hook import suppressed
 
 #: The number of optimizers that the rule observes.
 _MOST_OPTIMIZERS = 20

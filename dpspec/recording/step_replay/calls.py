@@ -18,6 +18,17 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 _TRIES, _MOST_TRIES = 3, 20
 
 
+class Pauses:
+    """The number of nested calls of the recorder, whose operations belong to no step.
+
+    Attributes:
+        calls: The observer of calls while it is active: the recorder's own calls bypass it, which is faster.
+    """
+
+    depth = 0
+    calls: StepCalls | None = None
+
+
 class StepCalls(TorchFunctionMode):
     """Notes the kinds of calls of steps while it is active. It changes no value and draws no number.
 
@@ -27,12 +38,11 @@ class StepCalls(TorchFunctionMode):
 
     Attributes:
         active: Whether it sees calls.
-        paused: Whether it ignores them: the recorder's own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses | None = None) -> None:
         super().__init__()
-        self.active = self.paused = False
+        self.active, self._pauses = False, pauses or Pauses()
         self._kinds: set[Any] = set()
         self._replayed: set[Any] = set()
         self._tries: dict[Any, int] = {}  # of kinds that no replayed step called
@@ -46,16 +56,18 @@ class StepCalls(TorchFunctionMode):
     def start(self) -> None:
         """Begin to note calls."""
         enter(self)
-        self.active = True
+        self.active, self._pauses.calls = True, self
 
     def stop(self) -> None:
         """End; a second call does nothing."""
         if self.active:
-            self.active = False
+            self.active, self._pauses.calls = False, None
             leave(self)
 
     def end_step(self, *, replayed: bool) -> None:
         """The step is over. replayed: whether a replay was tried."""
+        if not (replayed or self._kinds):
+            return
         kinds, self._kinds = self._kinds, set()
         if not replayed:
             self._tries |= dict.fromkeys(kinds - self._replayed - self._tries.keys(), 0)
@@ -70,7 +82,7 @@ class StepCalls(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if not self.paused:
+        if not self._pauses.depth:
             options = [(name, _option(value)) for name, value in named.items()]
             self._kinds.add((func, *map(_option, args), *options))
         return func(*args, **named)

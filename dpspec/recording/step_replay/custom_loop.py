@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.audited_steps import AuditedSteps
-from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 from dpspec.recording.step_replay.watch import ALWAYS, chosen
 
@@ -48,9 +48,9 @@ class ReplayedLoop:
     #: No step is replayed at another batch size.
     sizes = None
 
-    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps) -> None:
+    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps, pauses: Pauses) -> None:
         """model_tensors: the parameters and buffers of the model."""
-        self._audits, self._calls = audits, StepCalls()
+        self._audits, self._pauses, self._calls = audits, pauses, StepCalls(pauses)
         self._known = {id(tensor) for tensor in model_tensors}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -58,7 +58,6 @@ class ReplayedLoop:
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = 0.0
         self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
-        self._pauses = 0
         self.abstained = ""
 
     @property
@@ -67,13 +66,6 @@ class ReplayedLoop:
         the step before grows by 1, largest change of the contributions of other records in clip norms]."""
         moves = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
         return [self._tried, self._replayed, self._replacements, *moves]
-
-    def pause(self, paused: bool) -> None:
-        """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
-        self._pauses += 1 if paused else -1
-        self._calls.paused = self._pauses > 0
-        if self._trace is not None:
-            self._trace.paused = self._pauses > 0
 
     def begin(self) -> None:
         """A step begins: trace it if it is chosen, unless a mode of the script would see its replay."""
@@ -84,8 +76,7 @@ class ReplayedLoop:
             return
         self._calls.start()
         if traced:
-            self._trace = StepTrace()
-            self._trace.paused = self._pauses > 0
+            self._trace = StepTrace(self._pauses)
             self._trace.start()
 
     def end(self) -> None:

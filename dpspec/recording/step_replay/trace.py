@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpspec.recording.step_replay.calls import enter, leave
+from dpspec.recording.step_replay.calls import Pauses, enter, leave
 
 #: Maximum number of operations of a step, and maximum size in bytes of their results.
 MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
@@ -93,20 +93,21 @@ class StepTrace(TorchDispatchMode):
         operations: The operations in order.
         failure: The reason why the trace is incomplete; empty if it is complete.
         active: Whether it sees operations.
-        paused: Whether it ignores them: the recorder's own.
         ignores_reads: Whether replays continue with the executed numbers where the script reads values in Python.
         reads: The first such read, of a value that may depend on a record; else empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses | None = None) -> None:
+        """pauses: operations during a pause are the recorder's own, and ignored."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._pauses = pauses or Pauses()
         self.operations: list[Operation] = []
         self.failure = ""
         self._bytes = 0
         self._produced: set[int] = set()  # addresses of the memory of results
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
-        self.active = self.paused = self.ignores_reads = False
+        self.active = self.ignores_reads = False
         self.reads = ""
         self._reads = _UnseenReads(self._fail_unless_paused)
 
@@ -131,7 +132,7 @@ class StepTrace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if self.failure or self.paused:
+        if self.failure or self._pauses.depth:
             return func(*args, **named)
         try:
             states = _generator_states(func, args, named)
@@ -184,7 +185,7 @@ class StepTrace(TorchDispatchMode):
             self.give_up(f"it has more than {MOST_OPERATIONS} operations")
 
     def _fail_unless_paused(self, reason: str) -> None:
-        if self.paused or self.failure:
+        if self._pauses.depth or self.failure:
             return
         if self.ignores_reads:
             self.reads = self.reads or reason

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
-from dpspec.recording.step_replay.calls import StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
@@ -37,10 +37,13 @@ class ReplayedSteps:
     compiled, which a trace would prevent.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any, audits: AuditedSteps, *, ghost: bool) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Any, audits: AuditedSteps, pauses: Pauses | None = None, *, ghost: bool
+    ) -> None:
         """ghost: whether the optimizer clips by ghost clipping."""
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
-        self._calls = StepCalls()
+        self._pauses = pauses or Pauses()
+        self._calls = StepCalls(self._pauses)
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -62,7 +65,6 @@ class ReplayedSteps:
         self._powers, self._removed = [0.0, 0.0], 0.0
         self._chosen: bool | None = None
         self._given_up = self._compiles = False
-        self._pauses = 0  # nested calls of the recorder
         self.abstained = ""
 
     @property
@@ -93,7 +95,8 @@ class ReplayedSteps:
                 self._trace.start()
 
         def loaded(batch: Any, records: int) -> None:
-            guarded(lambda: self._try(lambda: self._load(batch, records)))
+            if not self._segments:
+                guarded(lambda: self._try(lambda: self._load(batch, records)))
             if self._steps and not self._segments and not self._compiles:
                 start()
 
@@ -101,13 +104,13 @@ class ReplayedSteps:
             if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
                 self._compiles = True
                 return
-            guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
+            if self._trace is not None or self._chosen is not False:
+                guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
             start()
 
         def after(_: Any, __: Any, output: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            guarded(lambda: self._try(lambda: self._note(output)))
+            if self._trace is not None and not torch.compiler.is_compiling():
+                guarded(lambda: self._try(lambda: self._note(output)))
 
         hooks = (
             self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
@@ -133,13 +136,6 @@ class ReplayedSteps:
             self.stop()
             self._given_up, self.abstained = True, f"{type(error).__name__}: {error}"[:200]
 
-    def pause(self, paused: bool) -> None:
-        """Ignore operations of the recorder itself. Each pause needs its end: they nest."""
-        self._pauses += 1 if paused else -1
-        self._calls.paused = self._pauses > 0
-        if self._trace is not None:
-            self._trace.paused = self._pauses > 0
-
     def _notes_calls(self) -> bool:
         """Whether to note the calls of this step from now on."""
         if self._calls.active or self._given_up or not (self._trace is not None or self._audits.audited):
@@ -148,15 +144,15 @@ class ReplayedSteps:
 
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
-        if self._segments or self._given_up or self._compiles or not self._steps:
+        if self._given_up or self._compiles or not self._steps:
             return
         self.stop()
-        if records < 2 or is_script_mode_active():
+        if records < 2:
             return
         self._chosen = self._choose() if self._chosen is None else self._chosen
-        if self._chosen and (tensors := rows_of(batch, records)):
-            self._trace, self._loaded = StepTrace(), tensors
-            self._trace.paused, self._trace.ignores_reads = self._pauses > 0, True
+        if self._chosen and not is_script_mode_active() and (tensors := rows_of(batch, records)):
+            self._trace, self._loaded = StepTrace(self._pauses), tensors
+            self._trace.ignores_reads = True
 
     def _begin(self, arguments: Any) -> None:
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
@@ -183,8 +179,7 @@ class ReplayedSteps:
             return
         if not inputs or len(inputs[0]) < 2:
             return
-        self._trace = StepTrace()
-        self._trace.paused = self._pauses > 0
+        self._trace = StepTrace(self._pauses)
         self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
         self._segments = [(0, len(inputs[0]), [])]
 
@@ -197,8 +192,7 @@ class ReplayedSteps:
         return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
 
     def _note(self, output: Any) -> None:
-        if self._trace is None:
-            return
+        assert self._trace is not None
         self._trace.ignores_reads = True
         _, records, gradients = self._segments[-1]
         for tensor in tensors_in(output):
@@ -211,17 +205,17 @@ class ReplayedSteps:
                 self._hooks.append(tensor.register_hook(partial(self._note_gradient, gradients)))  # type: ignore[no-untyped-call]
 
     def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
-        if not self._pauses:
+        if not self._pauses.depth:
             gradients.append(gradient)
             if self._trace is not None and not self._labels_end:
                 self._labels_end = len(self._trace.operations)
 
-    def before_noise(self, sums: Sequence[Tensor | None]) -> None:
+    def before_noise(self, sums: Callable[[], Sequence[Tensor | None]]) -> None:
         """The clipped sum of the step is complete. The noted operations are those that autocast called."""
         if self._trace is None:
             self._calls.stop()
             return
-        complete = [total for total in sums if total is not None]
+        complete = [total for total in sums() if total is not None]
         with torch.autocast(complete[0].device.type if complete else "cpu", enabled=False):
             self._try(lambda: self._measure(complete))
 
@@ -287,9 +281,10 @@ class ReplayedSteps:
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
-        if self._trace is not None:
-            self._trace.stop()
         self._calls.stop()
+        if self._trace is None:
+            return
+        self._trace.stop()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -70,11 +70,11 @@ class Contributions:
 
     def count(self) -> int:
         """The number of rows of this call, whose precision is noted."""
-        for p in self._parameters:
-            if (kind := rows_of(p)[0].dtype) in HALVES:
-                self.norm_type = HALVES[kind]
+        rows = [p.grad_sample for p in self._parameters]
+        for kind in {(part[0] if isinstance(part, list) else part).dtype for part in rows} & HALVES.keys():
+            self.norm_type = HALVES[kind]
         self.sum_type = product_type() or self.sum_type
-        return sum(map(len, rows_of(self._parameters[0])))
+        return sum(map(len, rows[0])) if isinstance(rows[0], list) else len(rows[0])
 
     @torch.no_grad()
     def clipped_norms(self) -> Tensor:

@@ -141,7 +141,7 @@ class NoiseSketch:
         return torch.zeros(1, self._whole, dtype=torch.float64) if block is None else block
 
     def along(self, block: Tensor) -> Tensor:
-        """(k, width), the noise of all layers of a block along the directions."""
-        signs, lengths = self._signs.to(block), self._lengths.to(block)
-        along: Tensor = (block.view(-1, *signs.shape) * signs).sum(1) / lengths
+        """(k, width), the noise of all layers of a block, which changes, along the directions."""
+        self._signs, lengths = self._signs.to(block), self._lengths.to(block)
+        along: Tensor = block.view(-1, *self._signs.shape).mul_(self._signs).sum(1) / lengths
         return along[:, : self.width]

@@ -4,7 +4,9 @@ The recorder wraps some of its methods on the instance, and adds hooks to the in
 without a preceding call of ``add_noise`` counts as noise-free.
 """
 
+import ctypes
 import math
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -12,6 +14,7 @@ from itertools import repeat
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,38 +56,44 @@ class StepRows:
     """Copies of the noisy gradients and the sums of a few steps of a small model, which are read together.
 
     Reading one step takes longer than its training: 30 calls of torch for each layer.
+
+    Attributes:
+        steps: Those that wait.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.sizes = [p.numel() for p in parameters]
+        self.sizes, self._shapes = [p.numel() for p in parameters], [p.shape for p in parameters] * 2
+        self._bytes = [4 * size for size in self.sizes] * 2
         plain = bool(parameters) and all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
         #: 1 for a large model, on another device or in other precision, which is not copied.
         self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
-        self._steps: list[PendingStep] = []
+        self.steps: list[PendingStep] = []
         rows = self.count if self.count > 1 else 0
         self._gradients, self._sums = torch.empty(2, rows, sum(self.sizes)).unbind()
+        #: By step the address of the first number of each tensor in its rows, and its bytes.
+        ends = np.cumsum([0, *self.sizes]) * 4
+        self._addresses = [
+            [row.data_ptr() + start for row in pair for start in ends[:-1].tolist()]
+            for pair in zip(self._gradients, self._sums, strict=True)
+        ]
 
     def keep(self, step: PendingStep, gradients: Sequence[Any], sums: Sequence[Any]) -> bool:
-        """Keep the copies of a step; False if they are of other types or sizes than the parameters."""
-        tensors = (*gradients, *sums)
-        if self.count == 1 or any(tensor is None or tensor.dtype != torch.float32 for tensor in tensors):
+        """Keep the copies of a step; False if they have other types or shapes than the parameters, or gaps."""
+        if self.count == 1:
             return False
-        if not [tensor.numel() for tensor in gradients] == self.sizes == [tensor.numel() for tensor in sums]:
-            return False
-        row = len(self._steps)
-        self._steps.append(step)
-        torch.cat([tensor.reshape(-1) for tensor in gradients], out=self._gradients[row])
-        torch.cat([tensor.reshape(-1) for tensor in sums], out=self._sums[row])
+        addresses, tensors = self._addresses[len(self.steps)], (*gradients, *sums)
+        for address, tensor, size, shape in zip(addresses, tensors, self._bytes, self._shapes, strict=True):
+            if tensor is None or tensor.dtype is not torch.float32 or tensor.shape != shape:
+                return False
+            if not (tensor.is_cpu and tensor.is_contiguous()):
+                return False
+            ctypes.memmove(address, tensor.data_ptr(), size)  # a copy by torch takes longer than these numbers
+        self.steps.append(step)
         return True
-
-    @property
-    def waiting(self) -> int:
-        """The number of steps that are kept."""
-        return len(self._steps)
 
     def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
         """The steps, and (k, coordinates) their noisy gradients and sums, until the next step is kept."""
-        steps, self._steps = self._steps, []
+        steps, self.steps = self.steps, []
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
@@ -113,24 +122,31 @@ class SteppedGradients:
         """Keep the noisy sum, before its division."""
         self._noisy = self._row()
 
-    @torch.no_grad()
     def divide(self, step: PendingStep) -> None:
         """Compare the divided gradients with the kept noisy sum, and measure the divisor."""
         noisy, self._noisy = self._noisy, None
-        if noisy is None:
-            return
+        if noisy is not None:
+            self._compare_divided(step, noisy)
+
+    @torch.no_grad()
+    def _compare_divided(self, step: PendingStep, noisy: Tensor) -> None:
         divided = self._row()
         if divided is None or divided.shape != noisy.shape:
             self.changed.add(True)
             return
         pairs = [*zip(torch.split(divided, _CHUNK), torch.split(noisy, _CHUNK), strict=True)]
-        product = torch.stack([got.double() @ expected.double() for got, expected in pairs]).sum()
-        square = torch.stack([got.double().square().sum() for got, _ in pairs]).sum()
+        product, square, residual = divided.new_zeros(3, dtype=torch.float64).unbind()
+        for got, expected in pairs:
+            doubles = got.double()
+            product += doubles @ expected.double()
+            square += doubles @ doubles
         fitted = product / square
         measured = torch.nan_to_num(fitted, nan=1.0, posinf=1.0)
-        squares = [(measured * got.double() - expected.double()).square().sum() for got, expected in pairs]
-        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(p.grad.dtype).eps for p in self._parameters))
-        differs = torch.stack(squares).sum() > (tolerance * measured).square() * square
+        for got, expected in pairs:
+            difference = got.double().mul_(measured).sub_(expected)
+            residual += difference @ difference
+        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(kind).eps for kind in {p.grad.dtype for p in self._parameters}))
+        differs = residual > (tolerance * measured).square() * square
         self.changed.add(differs)
         step.divided = torch.where(differs, torch.nan, fitted), 1.0
         self.keep_divided()
@@ -145,10 +161,12 @@ class SteppedGradients:
 
     def end(self) -> None:
         """The step is over: compare the gradients unless the optimizer adds to them."""
+        self._noisy = None
+        if not self._left.exists:
+            return
         if all(p.grad is not None for p in self._parameters) and not adds_in_place(self._optimizer.original_optimizer):
             self.compare()
         self._left.forget()
-        self._noisy = None
 
 
 class OpacusWatch:
@@ -179,18 +197,9 @@ class OpacusWatch:
         self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
-    def _of_sums(self) -> Any:
+    def precision(self) -> Any:
+        """The observer with ``norm_type`` and ``sum_type``, the half precisions of norms and sums, or ""."""
         return self._contributions if self.ghost is None else self.ghost
-
-    @property
-    def norm_type(self) -> str:
-        """The half precision of norms, or ""."""
-        return str(self._of_sums.norm_type)
-
-    @property
-    def sum_type(self) -> str:
-        """The half precision of sums, or ""."""
-        return str(self._of_sums.sum_type)
 
     def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None], undo: ExitStack) -> None:
         """Begin to observe, until ``undo`` ends it."""
@@ -201,26 +210,31 @@ class OpacusWatch:
             if callable(getattr(self._model, "get_clipping_coef", None)):
                 self._wrap(self._model, "get_clipping_coef", lambda: None, ghost.after_coefficients)
         elif (contributions := self._contributions) is not None:
-            self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, contributions), self._after_sum)
+            before_sum = partial(self._begin_sum, contributions)
+            self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         attach_step_hooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after), undo)
 
-    def _wrap(self, holder: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
+    def _wrap(
+        self, holder: Any, name: str, before: Moment, after: Callable[[Any], None], *, if_audited: bool = False
+    ) -> None:
+        """Observe a method before and after its calls. if_audited: after calls in audited steps only."""
         original, guarded = getattr(holder, name), self._guarded
 
         def replaced(_: Any, *args: Any, **named: Any) -> Any:
             guarded(before)
             result = original(*args, **named)
-            guarded(partial(after, result))
+            if self._audits.audited or not if_audited:
+                guarded(partial(after, result))
             return result
 
         self._undo.callback(put_method(holder, name, MethodType(replaced, holder)))
 
     def _require_same_parameters(self) -> None:
         params, parameters = self._optimizer.params, self._parameters
-        if list(map(id, params)) == list(map(id, parameters)):
+        if len(params) == len(parameters) and all(map(operator.is_, params, parameters)):
             return
         frozen, added = len(set(parameters) - {*params}), len({*params} - set(parameters))
         raise UnobservableError(
@@ -230,15 +244,14 @@ class OpacusWatch:
 
     def _begin_sum(self, contributions: Contributions) -> None:
         self._require_same_parameters()
-        first, rows = self.step.rows == UNSEEN, contributions.count()
-        self.sums.compare(first=self._audits.audited and first)
+        first, rows, audits = self.step.rows == UNSEEN, contributions.count(), self._audits
+        self.sums.compare(first=audits.audited and first)
         self.step.add_rows(rows)
-        audited_before = int(self._audits.counts[1])
-        if self._audits.audited and (audited_before < _NORMS or audited_before % _NORMS == 0):
+        if audits.audited and (audits.count < _NORMS or audits.count % _NORMS == 0):
             self.step.norms.append(contributions.clipped_norms())
 
     def _after_sum(self, _: Any) -> None:
-        self.sums.keep(audited=self._audits.audited)
+        self.sums.keep(audited=True)
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
@@ -250,15 +263,14 @@ class OpacusWatch:
         clipped = ghost.after_accumulate()
         if clipped is not None:
             rows, norms = clipped
-            self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
+            self.step.add_rows(rows)
             self.step.norms += [] if norms is None else [norms]
 
     def _before_noise(self) -> None:
-        self._require_same_parameters()
         self.sums.compare()
         self.sums.forget()
         if self.replays is not None:
-            self.replays.before_noise(summed_gradients(self._optimizer, self._parameters))
+            self.replays.before_noise(partial(summed_gradients, self._optimizer, self._parameters))
         if self._entering is not None:
             norms = self._entering(float(self._optimizer.max_grad_norm))
             self.step.rows += len(norms)
@@ -278,8 +290,8 @@ class OpacusWatch:
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         if self._audits.audited:
             self.gradients.keep()
-        if self.rows.waiting >= self.rows.count:
-            self._read_rows()
+        if len(self.rows.steps) >= self.rows.count:
+            self.read()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         if not self.rows.keep(step, gradients, sums):
             self._read_noise(step)
@@ -307,11 +319,7 @@ class OpacusWatch:
     @torch.no_grad()
     def read(self) -> None:
         """Read the noise of the last steps that :meth:`_after_noise` put off."""
-        self._read_rows()
-
-    @torch.no_grad()
-    def _read_rows(self) -> None:
-        if not self.rows.waiting:
+        if not self.rows.steps:
             return
         steps, gradients, sums = self.rows.take()
         layers = (torch.split(row, self.rows.sizes, dim=1) for row in (gradients, sums))
@@ -331,13 +339,6 @@ class OpacusWatch:
         self._rank.reduction(over=True)
         if self._audits.audited:
             self.gradients.keep_divided()
-
-    def before_update(self) -> None:
-        self.gradients.compare()
-        self.gradients.divide(self.step)
-
-    def after_update(self) -> None:
-        self.gradients.end()
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:

@@ -105,10 +105,9 @@ class OptionWatch:
         """All values that options are read from; None if one may change in place."""
         raw: list[Any] = [*self._private().values()]
         for group in self._groups():
-            raw += [len(group["params"]), id(group["params"][0]) if group["params"] else 0]
-            values = (value for name, value in group.items() if name not in _NO_OPTIONS)
-            raw += [tuple(value) if isinstance(value, list) else value for value in values]
-        return None if any(isinstance(value, Tensor) for value in raw) else raw
+            values = {**group, "params": None, "param_names": None}
+            raw += [len(group["params"]), *values, *values.values()]
+        return None if any(isinstance(value, Tensor | list) for value in raw) else raw
 
     @torch.no_grad()
     def _read(self) -> dict[str, tuple[Value, ...]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,19 +21,21 @@ class ParameterWatch:
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
+        self._whole = all(local(p) is p for p in self._parameters)
         self._addresses: list[tuple[int, tuple[int, ...]]] | None = None
         self._memories: list[Any] | None = None  # at these addresses; None if not in the host's memory
         self._last = self._read()
 
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
-        return differ(self._last, self._read())
+        now = self._read()
+        return now != self._last if isinstance(now, bytes) else differ(self._last, now)
 
     def advance(self) -> None:
         self._last = self._read()
 
-    def _read(self) -> list[Any]:
-        parameters = [local(p) for p in self._parameters]
+    def _read(self) -> Any:
+        parameters = self._parameters if self._whole else [local(p) for p in self._parameters]
         addresses = [(p.data_ptr(), p.stride()) for p in parameters]
         if addresses != self._addresses:
             self._addresses, self._memories = addresses, None
@@ -45,7 +46,7 @@ class ParameterWatch:
         whole = xxh3_128(seed=KEY[0])
         for p, memory in zip(parameters, self._memories, strict=True):
             whole.update(memory_of(p.detach().contiguous()) if memory is None else memory)
-        return [whole.digest()]
+        return whole.digest()
 
 
 class GradientParameters:
@@ -75,7 +76,7 @@ class GradientParameters:
             if not module.training:
                 self._audits.include()  # the step after an evaluation
             elif torch.is_grad_enabled():
-                guarded(partial(self.observe, "forward"))
+                self.observe("forward", guarded)
 
         inner = getattr(model, "_module", None)
         for module in (inner if isinstance(inner, nn.Module) else model, compiled):
@@ -83,14 +84,16 @@ class GradientParameters:
                 undo.callback(module.register_forward_pre_hook(ModelHook(forward)).remove)
         if self._parameters:
             first: Any = self._parameters[0]
-            undo.callback(first.register_hook(lambda _: guarded(partial(self.observe, "backward"))).remove)
+            undo.callback(first.register_hook(lambda _: self.observe("backward", guarded)).remove)
 
-    def observe(self, kind: str) -> None:
+    def observe(self, kind: str, guarded: _Guarded) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
         self._kinds.add(kind)
-        if not self._audits.audited:
-            return
+        if self._audits.audited:
+            guarded(self._compare)
+
+    def _compare(self) -> None:
         self._compared += 1
         if torch._C._functorch.peek_interpreter_stack() is None:
             self._other.add(self._watch.moved())

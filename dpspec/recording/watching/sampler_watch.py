@@ -133,7 +133,7 @@ class SamplerWatch:
         if not self._ahead:
             taken = self._latest(rows) if len(self._waiting) > 1 else [self._waiting.popleft()[1]]
             self._fetched = bool(self._waiting)
-            return np.concatenate(taken), len(taken)
+            return taken[0] if len(taken) == 1 else np.concatenate(taken), len(taken)
         taken = [self._waiting.popleft()[1]]
         while self._waiting and rows is not None and sum(map(len, taken)) < rows:
             taken.append(self._waiting.popleft()[1])

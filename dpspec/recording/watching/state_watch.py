@@ -45,18 +45,13 @@ class StateWatch:
         self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
         self._started, self._spent, self._busy = time.monotonic(), 0.0, False
         self._noted: Any = None
-        self._handles: list[Any] = []
 
-    def attach(self, saves: Callable[[], None]) -> None:
-        hook, model = ModelHook(lambda *_: self.saved(saves)), inner_module(self._parts.model)
-        self._handles = [model.register_state_dict_pre_hook(hook)]  # type: ignore[no-untyped-call]
-        if self._inner is not None:
-            self._handles.append(self._inner.register_state_dict_pre_hook(hook))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+    def attach(self, saves: Callable[[], None], undo: contextlib.ExitStack) -> None:
+        """Call ``saves`` when the script calls ``state_dict()``, until ``undo`` ends it."""
+        hook = ModelHook(lambda *_: None if self._busy else saves())
+        for part in (inner_module(self._parts.model), self._inner):
+            if part is not None:
+                undo.callback(part.register_state_dict_pre_hook(hook).remove)
 
     def note(self, step: int, options: Mapping[str, OptionChange], write: Callable[[], None]) -> None:
         """Call ``write`` unless it was called for this state, or notes took too long. It may call ``state_dict()``."""
@@ -69,10 +64,6 @@ class StateWatch:
         finally:
             self._busy = False
             self._spent += time.monotonic() - began
-
-    def saved(self, saves: Callable[[], None]) -> None:
-        if not self._busy:
-            saves()
 
     @torch.no_grad()
     def state(
