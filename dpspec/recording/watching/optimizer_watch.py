@@ -4,7 +4,6 @@ The recorder wraps some of its methods on the instance, and adds hooks to the in
 without a preceding call of ``add_noise`` counts as noise-free.
 """
 
-import ctypes
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from itertools import repeat
 from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,33 +60,25 @@ class StepRows:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.sizes, self._shapes = [p.numel() for p in parameters], [p.shape for p in parameters] * 2
-        self._bytes = [4 * size for size in self.sizes] * 2
+        self.sizes = [p.numel() for p in parameters]
         plain = bool(parameters) and all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
         #: 1 for a large model, on another device or in other precision, which is not copied.
         self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
         self.steps: list[PendingStep] = []
         rows = self.count if self.count > 1 else 0
         self._gradients, self._sums = torch.empty(2, rows, sum(self.sizes)).unbind()
-        #: By step the address of the first number of each tensor in its rows, and its bytes.
-        ends = np.cumsum([0, *self.sizes]) * 4
-        self._addresses = [
-            [row.data_ptr() + start for row in pair for start in ends[:-1].tolist()]
-            for pair in zip(self._gradients, self._sums, strict=True)
-        ]
 
     def keep(self, step: PendingStep, gradients: Sequence[Any], sums: Sequence[Any]) -> bool:
-        """Keep the copies of a step; False if they have other types or shapes than the parameters, or gaps."""
-        if self.count == 1:
+        """Keep the copies of a step; False if they are of other types or sizes than the parameters."""
+        tensors = (*gradients, *sums)
+        if self.count == 1 or any(tensor is None or tensor.dtype != torch.float32 for tensor in tensors):
             return False
-        addresses, tensors = self._addresses[len(self.steps)], (*gradients, *sums)
-        for address, tensor, size, shape in zip(addresses, tensors, self._bytes, self._shapes, strict=True):
-            if tensor is None or tensor.dtype is not torch.float32 or tensor.shape != shape:
-                return False
-            if not (tensor.is_cpu and tensor.is_contiguous()):
-                return False
-            ctypes.memmove(address, tensor.data_ptr(), size)  # a copy by torch takes longer than these numbers
+        if not [tensor.numel() for tensor in gradients] == self.sizes == [tensor.numel() for tensor in sums]:
+            return False
+        row = len(self.steps)
         self.steps.append(step)
+        torch.cat([tensor.reshape(-1) for tensor in gradients], out=self._gradients[row])
+        torch.cat([tensor.reshape(-1) for tensor in sums], out=self._sums[row])
         return True
 
     def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
