@@ -228,22 +228,24 @@ class Mixture(Pair):
         masses = Masses.of(self.ratio, z, far) if present else Masses.of(self.ratio, -far, z)
         relevant = self.ratio.relevant(z, z)
         sizes = np.abs(relevant.log_weights) + relevant.shifts * (np.abs(z)[:, None] + relevant.shifts)
-        noise = EPS * (32.0 + 8.0 * sizes.max(axis=1))
-        errors = 2.0 * (masses.group_error + masses.none_error + np.abs(self.ratio(z) - losses) + noise)
-        firsts, seconds = (masses.group, masses.none) if present else (masses.none, masses.group)
-        epsilons = losses if present else -losses
+        firsts, first_errors = (masses.group, masses.group_error) if present else (masses.none, masses.none_error)
+        first_errors = 2.0 * first_errors + EPS * (64.0 + 16.0 * sizes.max(axis=1) + 4.0 * np.abs(firsts))
+        values, _, noise = self.ratio.evaluate(z, noise=True)
+        errors = 2.0 * (masses.ratio_error + np.abs(values - losses) + noise) + 8.0 * EPS * np.abs(losses)
+        epsilons, gaps = (losses, losses - masses.ratio) if present else (-losses, masses.ratio - losses)
         bounds = []
-        for epsilon, first, second, error in np.column_stack((epsilons, firsts, seconds, errors)).tolist():
+        for epsilon, gap, first, first_error, error in np.column_stack(
+            (epsilons, gaps, firsts, first_errors, errors)
+        ).tolist():
             if first == -math.inf:
                 bounds.append((-math.inf, -math.inf))
                 continue
-            excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
-            error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
-            if not error < POOR:
+            excess = max(0.0, -math.expm1(min(0.0, gap)))
+            if not error + first_error < POOR:
                 bounds.append(self._steep_bounds(epsilon, present=present))
                 continue
-            lower = first + log_or_minus_infinity(excess - error)
-            bounds.append((lower, first + log_or_minus_infinity(excess + error)))
+            lower = first - first_error + log_or_minus_infinity(excess - error)
+            bounds.append((lower, first + first_error + log_or_minus_infinity(excess + error)))
         return bounds
 
     def _edge_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:

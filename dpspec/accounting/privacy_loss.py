@@ -272,6 +272,8 @@ class PrivacyLoss:
             if mu <= _STEEPEST:
                 return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
             moving = [(Mixture([1.0], [1.0], 1.0 / mu), 1)]
+        if all(pair.is_symmetric or pair.effect is not None for pair, _ in moving):
+            sides = sides[:1]
         single = SingleSteps(moving, sides)
         if is_gaussian or is_steep:
             return [single.answer(question) for question in questions]

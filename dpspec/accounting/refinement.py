@@ -52,6 +52,9 @@ _DEEPER = 20.0
 #: A tilt for a place this number of reaches away is chosen again.
 _OFF = 0.5
 
+#: A composition without rare steps is precise over this number of grid steps: its delta falls by up to e per step.
+_FALLS = 64.0
+
 #: An epsilon known no better than this share of the reach needs another tilt.
 _POOR = 0.1
 
@@ -157,7 +160,7 @@ class GridRefinement:
         # rounding limits the width of the answer about many steps, and long grids take seconds
         self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
-        self._last = False
+        self._last = self._is_split = False
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
@@ -335,7 +338,11 @@ class GridRefinement:
             if not answer_epsilons or (not self._period and self.is_within(width)):
                 return
             middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
-            if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
+            self._is_split = upper.is_split
+            off = _FALLS * spacing if self._is_split else (0.01 if is_poor else _OFF) * reach
+            if abs(middle - self._saddle.epsilon) <= off:
+                if self._is_split:
+                    self._centre(middle)
                 return
             self._centre(middle)
 
@@ -344,13 +351,16 @@ class GridRefinement:
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         for side in sides:
-            composed = compose(side, tilt, centre, floor, self._nodes)
-            value, error = composed.sum_at(centre)
-            if error > UNSURE * value:
-                log_delta = min(item.log_delta for item in self.items)
-                members.append(split_rare_steps(composed, side, floor, self._nodes, log_delta))
-            else:
-                members.append((((composed, 0.0),), -math.inf))
+            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes // 8
+            if self._is_split:
+                split = split_rare_steps(side, centre, floor, nodes, log_delta)
+            if split is None:
+                composed = compose(side, tilt, centre, floor, self._nodes)
+                value, error = composed.sum_at(centre)
+                if error > UNSURE * value:
+                    split = split_rare_steps(side, centre, floor, nodes, log_delta)
+                split = split or (((composed, 0.0),), -math.inf)
+            members.append(split)
         return ComposedProfile(tuple(members))
 
 
