@@ -544,7 +544,7 @@ def split_rare_steps(
     """
     if len(phases) > _KINDS:
         return None
-    halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
+    halves = [_cut(atoms, steps, _SHARE * math.exp(min(0.0, 0.5 * log_delta))) for atoms, steps in phases]
     if not any(jump.masses.any() for _, jump in halves):
         return None
     calm = [(bulk, steps) for (bulk, _), (_, steps) in zip(halves, phases, strict=True)]

@@ -178,8 +178,12 @@ class _DoublePart(TruncatedPair):
         rows = [down.mass.copy(), down.excess.copy(), down.error.copy(), down.slip.copy()]
         for cell, first in ((0, 0), (1, 2)):
             part = cell_masses(
-                ratio, ends[first : first + 2], nodes[cell : cell + 1], widths[cell : cell + 1],
-                noises[first : first + 1], present=True,
+                ratio,
+                ends[first : first + 2],
+                nodes[cell : cell + 1],
+                widths[cell : cell + 1],
+                noises[first : first + 1],
+                present=True,
             )
             for row, value in zip(rows, part[:, 0].tolist(), strict=True):
                 row[at - 1 + cell] = value

@@ -33,6 +33,7 @@ from dpspec.accounting.numerics import (
     Direction,
     Floats,
     Index,
+    bounded_effect,
     inside,
     log_difference,
     log_or_minus_infinity,
@@ -111,11 +112,15 @@ class Mixture(Pair):
     @classmethod
     def of_logs(cls, shifts: Floats, log_probabilities: Floats) -> Mixture:
         """A sigma of 1, sensitivities ``shifts`` (m,), and logarithms of probabilities (m,), which sum to one."""
-        return cls.__new__(cls)._set(shifts, log_probabilities, 1.0)
+        return cls.__new__(cls)._set(shifts, log_probabilities, 1.0, is_checked=True)
 
-    def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
+    def _set(
+        self, sensitivities: Floats, log_probabilities: Floats, sigma: float, *, is_checked: bool = False
+    ) -> Mixture:
         self.sigma = positive("sigma", sigma)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)
+        for sensitivity in [] if is_checked else self.sensitivities.tolist():
+            bounded_effect("sigma", sensitivity, self.sigma)
         self.log_probabilities = np.full(len(self.sensitivities), -np.inf)
         np.logaddexp.at(self.log_probabilities, where, log_probabilities)
         self.probabilities = np.exp(self.log_probabilities)

@@ -111,6 +111,18 @@ def inside(name: str, value: Any, *, one: bool = False) -> float:
     return number
 
 
+#: An effect, such as a sensitivity over sigma, is 0 or between these: its powers are doubles.
+SMALLEST_EFFECT, LARGEST_EFFECT = 1e-100, 1e100
+
+
+def bounded_effect(name: str, numerator: float, denominator: float = 1.0) -> float:
+    """The quotient of two numbers, 0 or from 1e-100 to 1e100. Raises ``ValueError`` that names the argument."""
+    quotient = numerator / denominator if denominator > 0.0 else math.inf
+    if numerator != 0.0 and not SMALLEST_EFFECT <= quotient <= LARGEST_EFFECT:
+        raise ValueError(f"{name} must leave an effect from 1e-100 to 1e100, got {quotient:g}")
+    return quotient
+
+
 def finite(name: str, value: Any) -> float:
     """The finite number ``value``. Raises ``ValueError`` that names the argument."""
     number = _number(name, value)

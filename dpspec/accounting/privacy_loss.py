@@ -27,6 +27,7 @@ from dpspec.accounting.numerics import (
     Direction,
     Directions,
     Interval,
+    bounded_effect,
     directions,
     finite,
     inside,
@@ -63,6 +64,9 @@ _ENOUGH, _CERTAIN = 1e-3, 0.99
 #: The largest relative width of the error of a test whose power is wanted.
 _WIDEST = 0.1
 
+#: The largest number of steps of one pair.
+_MOST_STEPS = 10**18
+
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
 
@@ -92,6 +96,8 @@ class PrivacyLoss:
             if not isinstance(pair, Pair):
                 raise ValueError(f"phases must hold pairs of a Pair and its steps, got {pair!r}")
             steps = whole("steps", count, 1)
+            if steps > _MOST_STEPS:
+                raise ValueError(f"steps must be at most {_MOST_STEPS:g}, got {steps}")
             merged[pair.key] = (pair, merged.get(pair.key, (pair, 0))[1] + steps)
         object.__setattr__(self, "phases", tuple(merged.values()))
 
@@ -105,8 +111,9 @@ class PrivacyLoss:
         cls, sigma: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
     ) -> PrivacyLoss:
         """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``."""
-        q, noise = inside("rate", rate, one=True), positive("sigma", sigma)
-        return cls.of(Mixture.poisson(1, q, noise / positive("sensitivity", sensitivity)), direction)
+        q, noise, moved = inside("rate", rate, one=True), positive("sigma", sigma), positive("sensitivity", sensitivity)
+        bounded_effect("sigma", moved, noise)
+        return cls.of(Mixture.poisson(1, q, noise / moved), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
         """The composition of ``times`` copies."""
@@ -271,7 +278,7 @@ class PrivacyLoss:
             mu = math.sqrt(math.fsum(squares))
             if mu <= _STEEPEST:
                 return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-            moving = [(Mixture([1.0], [1.0], 1.0 / mu), 1)]
+            moving = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
         if all(pair.is_symmetric or pair.effect is not None for pair, _ in moving):
             sides = sides[:1]
         single = SingleSteps(moving, sides)

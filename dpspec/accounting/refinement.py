@@ -53,13 +53,19 @@ _DEEPER = 20.0
 _OFF = 0.5
 
 #: A composition without rare steps is precise over this number of grid steps: its delta falls by up to e per step.
-_FALLS = 64.0
+_FALLS = 256.0
+
+#: Splits compose several times, on grids with this share of the largest numbers of cells and nodes.
+_SPLIT_CELLS, _SPLIT_NODES = 4, 8
 
 #: An epsilon known no better than this share of the reach needs another tilt.
 _POOR = 0.1
 
 #: The precision of an epsilon read from a composition, as a share of the grid's width.
 _READ = 1e-2
+
+#: A grid is not worth its time if its spacing exceeds this share of the last one's.
+_AS_FINE = 0.8
 
 #: A stage missed if an interval is this number of times as wide as requested.
 _MISSED = 1.25
@@ -161,6 +167,7 @@ class GridRefinement:
         self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
         self._last = self._is_split = False
+        self._spacing = 0.0
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
@@ -278,12 +285,15 @@ class GridRefinement:
                 period, spacing = 0.0, widest_spacing
             try:
                 self._grid(truncated, spacing, width)
+                self._spacing = spacing
                 break
             except TooLongError as error:
                 if spacing < 0.5 * widest_spacing:  # a period that no grid can have: its outcomes are between nodes
                     period = 0.0
                     continue
                 widest_spacing, self._last = 1.02 * max(error.factor * spacing, widest_spacing), True
+                if _AS_FINE * self._spacing < widest_spacing < self._spacing:
+                    break  # the last grid was about as fine
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
         return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
@@ -298,11 +308,12 @@ class GridRefinement:
         tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
+        cells = CELLS // _SPLIT_CELLS if self._is_split else CELLS
         uppers: list[list[tuple[Atoms, int]]] = []
         lowers: list[list[tuple[Atoms, int]]] = []
         for bounding in truncated:
             for side in bounding:
-                atoms = [(*part.atoms(spacing, sorted(tilts), widest, CELLS), steps) for part, steps in side]
+                atoms = [(*part.atoms(spacing, sorted(tilts), widest, cells), steps) for part, steps in side]
                 if bounding is truncated[0]:
                     uppers.append([(above, steps) for above, _, steps in atoms])
                 if bounding is truncated[-1]:
@@ -351,7 +362,7 @@ class GridRefinement:
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         for side in sides:
-            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes // 8
+            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes // _SPLIT_NODES
             if self._is_split:
                 split = split_rare_steps(side, centre, floor, nodes, log_delta)
             if split is None:
