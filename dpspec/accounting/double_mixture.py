@@ -221,7 +221,8 @@ class SymmetricMixture(Pair):
     is_symmetric = True
 
     def __init__(self, *cases: tuple[float, Mixture]) -> None:
-        if not cases or min(weight for weight, _ in cases) <= 0.0 or sum(weight for weight, _ in cases) > 1.0 + 1e-9:
+        weights = [weight for weight, _ in cases]
+        if not cases or not all(weight > 0.0 for weight in weights) or sum(weights) > 1.0 + 1e-9:
             raise ValueError("cases must have weights above 0, at most 1 in total")
         for _, mixture in cases:
             if len(mixture.sensitivities) > 2 or (len(mixture.sensitivities) == 2 and mixture.sensitivities[0] > 0.0):
