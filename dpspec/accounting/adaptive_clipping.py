@@ -11,7 +11,7 @@ import numpy as np
 from dpspec.accounting.densities import log_binomial
 from dpspec.accounting.double_mixture import SymmetricMixture
 from dpspec.accounting.mixture import Mixture
-from dpspec.accounting.numerics import inside, positive, whole
+from dpspec.accounting.numerics import bounded_effect, inside, positive, whole
 
 #: Relative rounding error of a square root of two squares.
 _ROUNDING = 4e-15
@@ -31,8 +31,9 @@ def joint_noise_multiplier(noise_multiplier: float, count_std: float, *, centere
     Raises:
         ValueError: an argument is out of range.
     """
-    noise, count = positive("noise_multiplier", noise_multiplier), positive("count_std", count_std)
-    return 1.0 / math.hypot(1.0 / noise, (0.5 if centered else 1.0) / count) * (1.0 - _ROUNDING)
+    moved = bounded_effect("noise_multiplier", 1.0, positive("noise_multiplier", noise_multiplier))
+    counted = bounded_effect("count_std", 0.5 if centered else 1.0, positive("count_std", count_std))
+    return 1.0 / math.hypot(moved, counted) * (1.0 - _ROUNDING)
 
 
 def gradient_noise_multiplier(joint: float, count_std: float) -> float:
@@ -45,7 +46,7 @@ def gradient_noise_multiplier(joint: float, count_std: float) -> float:
     Raises:
         ValueError: the count alone costs as much, or an argument is out of range.
     """
-    total, share = positive("joint", joint), 0.5 * joint / positive("count_std", count_std)
+    total, share = positive("joint", joint), 0.5 * bounded_effect("count_std", joint, positive("count_std", count_std))
     if share >= 1.0:
         raise ValueError(f"count_std must be above joint / 2 = {0.5 * joint!r}, got {count_std!r}")
     return total / math.sqrt((1.0 - share) * (1.0 + share)) * (1.0 + _ROUNDING / (1.0 - share))
@@ -71,8 +72,8 @@ def real_divisor_pair(
         ValueError: an argument is out of range.
     """
     size, q = whole("group_size", group_size, 1), inside("rate", rate, one=True)
-    moved = (2.0 if replaced else 1.0) / positive("noise_multiplier", noise_multiplier)
-    effect = math.hypot(moved, 1.0 / positive("count_std", count_std)) * (1.0 + _ROUNDING)
+    moved = bounded_effect("noise_multiplier", 2.0 if replaced else 1.0, positive("noise_multiplier", noise_multiplier))
+    joint = math.hypot(moved, bounded_effect("count_std", 1.0, positive("count_std", count_std))) * (1.0 + _ROUNDING)
     weights = [0.0] * size + [1.0] if q == 1.0 else np.exp(log_binomial(size, q)).tolist()
-    cases = [(min(1.0, weight), Mixture([j * effect], [1.0], 1.0)) for j, weight in enumerate(weights)]
+    cases = [(min(1.0, weight), Mixture([j * joint], [1.0], 1.0)) for j, weight in enumerate(weights)]
     return SymmetricMixture(*(case for case in cases[1:] if case[0] > 0.0))

@@ -419,6 +419,11 @@ class ComposedProfile:
 
     sides: tuple[Split, ...]
 
+    @property
+    def is_split(self) -> bool:
+        """Whether a composition without rare steps is evaluated by itself, precisely only near the reference."""
+        return any(len(members) > 1 for members, _ in self.sides)
+
     def bound(self, name: Literal["log_upper", "log_finite", "log_lower"], epsilon: float) -> float:
         """The largest over the directions of the sum of one bound of their compositions, a method's ``name``."""
         largest = -math.inf
@@ -531,34 +536,29 @@ _KINDS = 4
 
 
 def split_rare_steps(
-    whole: Composition, phases: Sequence[tuple[Atoms, int]], floor: float, limit: int, log_delta: float
-) -> Split:
-    """The ``whole`` composition of ``phases``, whose sum at its reference is imprecise, split if that is possible.
+    phases: Sequence[tuple[Atoms, int]], reference: float, floor: float, limit: int, log_delta: float
+) -> Split | None:
+    """The composition of ``phases``, whose sum at ``reference`` is imprecise, split; None if that is not possible.
 
     ``log_delta``: ln of the wanted delta at the reference; ``floor`` and ``limit`` as for ``compose``.
     """
-    alone = ((whole, 0.0),), -math.inf
     if len(phases) > _KINDS:
-        return alone
-    reference = whole.reference
-    halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
+        return None
+    halves = [_cut(atoms, steps, _SHARE * math.exp(min(0.0, 0.5 * log_delta))) for atoms, steps in phases]
     if not any(jump.masses.any() for _, jump in halves):
-        return alone
+        return None
     calm = [(bulk, steps) for (bulk, _), (_, steps) in zip(halves, phases, strict=True)]
     # infinite losses are counted once, with the first term
     finite = [(replace(bulk, infinity=0.0), steps) for bulk, steps in calm]
-    members, chance = [], 0.0
-    try:
-        members.append((compose(calm, _tilt(calm, reference), reference, floor, limit), 0.0))
-        for i, ((_, jump), (_, steps)) in enumerate(zip(halves, phases, strict=True)):
-            if not jump.masses.any():
-                continue
-            once = [(part, count - (k == i)) for k, (part, count) in enumerate(finite) if count > (k == i)]
-            once.append((jump, 1))
-            members.append((compose(once, _tilt(once, reference), reference, floor, limit), math.log(steps)))
-            chance += steps * float(jump.masses.sum())
-    except TooLongError:
-        return alone
+    chance = 0.0
+    members = [(compose(calm, _tilt(calm, reference), reference, floor, limit), 0.0)]
+    for i, ((_, jump), (_, steps)) in enumerate(zip(halves, phases, strict=True)):
+        if not jump.masses.any():
+            continue
+        once = [(part, count - (k == i)) for k, (part, count) in enumerate(finite) if count > (k == i)]
+        once.append((jump, 1))
+        members.append((compose(once, _tilt(once, reference), reference, floor, limit), math.log(steps)))
+        chance += steps * float(jump.masses.sum())
     return tuple(members), log_or_minus_infinity(0.5 * chance * chance * (1.0 + 1e-6))
 
 

@@ -28,8 +28,14 @@ _BLOCK = 1 << 15
 _MANY = 24
 _NEGLIGIBLE = math.log(1e-20)
 
+#: Relative bounds of what a sum of components loses by underflow, and without irrelevant components.
+_LOST, _OMITTED = 1e-300, 1e-19
+
 #: Elements of a component-by-interval table in memory.
 _CHUNK = 1 << 19
+
+#: Points of a table of losses, from which Newton's method starts.
+_TABLE = 4096
 
 #: The width in loss of cells that are always integrated: differences of tails are off by a part of their mass.
 _FINE = 1e-8
@@ -116,9 +122,9 @@ class LogRatio:
         rows = max(256, _BLOCK // len(self.shifts))
         for start in range(0, len(points), rows):
             block = points[start : start + rows]
-            in_order[:, start : start + rows] = self.relevant(block, block)._block(
-                block, slope=slope or noise, noise=noise
-            )
+            part = self.relevant(block, block)
+            in_order[:, start : start + rows] = part._block(block, slope=slope or noise, noise=noise)
+            in_order[2, start : start + rows] += _OMITTED if len(part.shifts) < len(self.shifts) else 0.0
         result = np.empty_like(in_order)
         result[:, order] = in_order
         return result[0].reshape(shape), result[1].reshape(shape), result[2].reshape(shape)
@@ -286,7 +292,9 @@ class OpposedRatio:
     def masses(self, low: Floats, high: Floats) -> "Masses":
         """The masses of [low, high] (n,), ascending: first as ``group``, second as ``none``."""
         first, second = Masses.of(self.first, low, high), Masses.of(self.second, -high[::-1], -low[::-1])
-        return Masses(first.group, second.group[::-1], first.group_error, second.group_error[::-1])
+        ratio, error = first.ratio - second.ratio[::-1], first.ratio_error + second.ratio_error[::-1]
+        error = error + 4.0 * EPS * (np.abs(first.ratio) + np.abs(second.ratio[::-1]))
+        return Masses(first.group, second.group[::-1], first.group_error, second.group_error[::-1], ratio, error)
 
     def inverse(self, values: Floats) -> Floats:
         """The outputs with these ``values`` (n,) of the ratio, by Newton's method between bounds."""
@@ -296,7 +304,8 @@ class OpposedRatio:
             reach *= 4.0
             low, high = np.where(below, low - reach, low), np.where(above, high + reach, high)
             below, above = self(low) > values, self(high) < values
-        z = 0.5 * (low + high)
+        table = np.linspace(float(low.min(initial=-1.0)), float(high.max(initial=1.0)), _TABLE)
+        z = np.clip(np.interp(values, self(table), table), low, high)
         for _ in range(200):
             value, slope, noise = self.evaluate(z)
             low, high = np.where(value <= values, z, low), np.where(value >= values, z, high)
@@ -332,17 +341,25 @@ def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Masses:
-    """ln of the masses of intervals with the group and without, with bounds on the errors of the logarithms."""
+    """ln of the masses of intervals with the group and without, with bounds on the errors of the logarithms.
+
+    ``ratio`` is ``group`` less ``none``. It keeps its digits if a group is rarely drawn and both are almost equal.
+    """
 
     group: Floats
     none: Floats
     group_error: Floats
     none_error: Floats
+    ratio: Floats
+    ratio_error: Floats
 
     @classmethod
     def of(cls, ratio: LogRatio, low: Floats, high: Floats) -> "Masses":
         """The masses of [low, high] (n,), ascending, by differences of tails, component by component."""
         group, group_error = np.empty(low.shape), np.empty(low.shape)
+        none, none_error = normal_mass(low, high)
+        none_error = none_error + 8.0 * EPS
+        log_ratio, ratio_error = np.empty(low.shape), np.empty(low.shape)
         rows = max(1, _CHUNK // len(ratio.shifts))
         for start in range(0, len(low), rows):
             block = slice(start, start + rows)
@@ -357,9 +374,24 @@ class Masses:
             with np.errstate(divide="ignore", invalid="ignore"):
                 group[block] = top + np.log(total)
                 shares = np.sum(terms * error, axis=0) / total
+                log_ratio[block] = group[block] - none[block]
             group_error[block] = np.where(total > 0.0, shares, 0.0) + 8.0 * EPS
-        none, none_error = normal_mass(low, high)
-        return cls(group, none, group_error, none_error + 8.0 * EPS)
+            sizes = np.abs(group[block]) + np.abs(none[block])
+            ratio_error[block] = group_error[block] + none_error[block] + 4.0 * EPS * (2.0 + sizes)
+            if part.shifts[0] == 0.0 and len(part.shifts) > 1:
+                # the other components are added to the zero component, as in ``LogRatio``
+                zero, largest_weight = float(part.log_weights[0]), float(np.abs(part.log_weights).max())
+                is_visible = terms[0] > _LOST
+                log_addition = np.log1p(terms[1:].sum(axis=0) / np.where(is_visible, terms[0], 1.0))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    digits = error[1:] + error[0] + 8.0 * EPS * (4.0 + largest_weight + sizes)
+                    added_error = np.sum(terms[1:] * digits, axis=0) / total + 8.0 * EPS * (abs(zero) + log_addition)
+                added_error += _LOST if len(part.shifts) == len(ratio.shifts) else _OMITTED
+                log_ratio[block] = np.where(is_visible, zero + log_addition, log_ratio[block])
+                ratio_error[block] = np.where(is_visible, added_error, ratio_error[block])
+        is_empty = ~(np.isfinite(group) & np.isfinite(none))
+        log_ratio[is_empty] = ratio_error[is_empty] = 0.0
+        return cls(group, none, group_error, none_error, log_ratio, ratio_error)
 
     def first(self, *, present: bool, up: bool) -> float:
         log, error = (self.group, self.group_error) if present else (self.none, self.none_error)
@@ -373,10 +405,9 @@ class Masses:
         rounding = 4.0 * EPS * (2.0 + np.abs(first) + np.abs(second) + np.abs(node))
         rounding[~np.isfinite(rounding)] = 0.0
         error = 2.0 * ((self.group_error if present else self.none_error) + noise + rounding)
-        slip = 2.0 * (self.group_error + self.none_error + noise + rounding)
+        slip = 2.0 * (self.ratio_error + noise + 4.0 * EPS * (np.abs(self.ratio) + np.abs(node)))
         mass = np.exp(first)
-        with np.errstate(invalid="ignore"):
-            gap = np.where(np.isneginf(second), -np.inf, second + node - first)
+        gap = np.where(np.isneginf(second), -np.inf, node - self.ratio if present else node + self.ratio)
         return np.array([mass, -mass * np.expm1(np.minimum(gap, 700.0)), error, slip])
 
 

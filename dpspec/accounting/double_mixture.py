@@ -24,10 +24,22 @@ from dpspec.accounting.grid import (
     place_nodes_densely,
 )
 from dpspec.accounting.mixture import POOR, Mixture, outputs_between
-from dpspec.accounting.numerics import EPS, Direction, Floats, Index, log_difference, one_direction, whole
+from dpspec.accounting.numerics import (
+    EPS,
+    Direction,
+    Floats,
+    Index,
+    log_difference,
+    log_or_minus_infinity,
+    one_direction,
+    whole,
+)
 
 #: Relative rounding error of a weight, and ln of the largest tail of one case that may be cut off.
 _ROUNDED, _HEAVIEST_TAIL = 1e-12, -0.7
+
+#: Outputs are merged if their losses are within this number of grid steps of the loss without a draw.
+_PILE = 0.49
 
 #: Losses this far above epsilon decide a lower bound of delta if the closed form has no digits.
 _MARGIN = 40.0
@@ -46,6 +58,7 @@ class DoubleMixture(Pair):
             raise ValueError(f"both mixtures must have the same sigma, got {present.sigma!r} and {absent.sigma!r}")
         self.present, self.absent = present, absent
         self.key = ("double", present.key, absent.key)
+        self.is_symmetric = present.key == absent.key
         if present.effect is not None and absent.effect is not None:
             self.effect = present.effect + absent.effect
         self.dominating_effect = present.dominating_effect + absent.dominating_effect
@@ -78,19 +91,18 @@ class DoubleMixture(Pair):
         z = ratio.inverse(np.array([epsilon - 0.5, epsilon, epsilon + _MARGIN]))
         losses, _, noise = ratio.evaluate(z)
         masses = ratio.masses(z, np.full(3, np.inf))
-        first, second = float(masses.group[1]), float(masses.none[1])
+        first = float(masses.group[1])
         relevant = ratio.relevant(z[1:2], z[1:2])
         sizes = [
             float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[1]) + part.shifts)))
             for part in (relevant.first, relevant.second)
         ]
-        error = 2.0 * float(masses.group_error[1] + masses.none_error[1] + abs(losses[1] - epsilon) + noise[1])
-        error += EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * (abs(epsilon) + abs(first) + abs(second)))
-        if error < POOR:
-            excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
-            with np.errstate(divide="ignore"):
-                low, high = np.log([max(0.0, excess - error), excess + error])
-            return min(first + float(low), most), min(most, first + float(high))
+        error = 2.0 * float(masses.ratio_error[1] + abs(losses[1] - epsilon) + noise[1]) + 8.0 * EPS * abs(epsilon)
+        first_error = 2.0 * float(masses.group_error[1]) + EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * abs(first))
+        if error + first_error < POOR:
+            excess = max(0.0, -math.expm1(min(0.0, epsilon - float(masses.ratio[1]))))
+            low, high = (log_or_minus_infinity(excess + side) for side in (-error, error))
+            return min(first - first_error + low, most), min(most, first + first_error + high)
         upper = min(
             (float(masses.group[i] + 4.0 * masses.group_error[i]) for i in (0, 1) if losses[i] + noise[i] < epsilon),
             default=0.0,
@@ -139,16 +151,45 @@ class _DoublePart(TruncatedPair):
         return losses, log_first - 0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
 
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
-        """Cells with a node at the loss of outputs without any member, where losses pile up."""
+        """Cells with a node at the loss of outputs without any member, where losses pile up.
+
+        For the lower bound these outputs are merged into an atom. Between two nodes, their rounded masses would exceed
+        the masses of all larger losses if draws are rare.
+        """
         ratio = self.ratio
+        pile = ratio.inverse(ratio.log_zero + spacing * np.array([-_PILE, _PILE]))
+        merged = ratio.masses(pile[:1], pile[1:])
+        node = float(merged.ratio[0])
         bottom, top = ratio(np.array([self.low, self.high])).tolist()
-        below = math.ceil((ratio.log_zero - bottom) / spacing)
-        lowest = ratio.log_zero - spacing * below
+        below = math.ceil((node - bottom) / spacing)
+        lowest = node - spacing * below
         steps = max(4, math.ceil((top - lowest) / spacing))
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
-        if 0 <= below <= steps:
-            index = ascending(index, np.clip(np.arange(below - 1, below + 2, dtype=np.int64), 0, steps))
-        return _cells(ratio, lowest, spacing, index)
+        if not 0 < below < steps:
+            return _cells(ratio, lowest, spacing, index)
+        index = ascending(index, np.arange(below - 1, below + 2, dtype=np.int64))
+        up, down = _cells(ratio, lowest, spacing, index)
+        at = int(np.searchsorted(index, below))
+        nodes = np.asarray(lowest + spacing * index[at - 1 : at + 2], dtype=np.float64)
+        ends = np.array([*ratio.inverse(nodes[:1]), *pile, *ratio.inverse(nodes[2:])])
+        _, _, noise = ratio.evaluate(ends, noise=True)
+        noises, widths = np.maximum(noise[1:], noise[:-1]), np.diff(nodes)
+        rows = [down.mass.copy(), down.excess.copy(), down.error.copy(), down.slip.copy()]
+        for cell, first in ((0, 0), (1, 2)):
+            part = cell_masses(
+                ratio,
+                ends[first : first + 2],
+                nodes[cell : cell + 1],
+                widths[cell : cell + 1],
+                noises[first : first + 1],
+                present=True,
+            )
+            for row, value in zip(rows, part[:, 0].tolist(), strict=True):
+                row[at - 1 + cell] = value
+        mass, excess, error, slip = rows
+        atoms = (np.array([at]), np.array([merged.first(present=True, up=False)]))
+        shift = down.shift + 2.0 * float(merged.ratio_error[0])
+        return up, replace(down, mass=mass, excess=excess, error=error, slip=slip, shift=shift, atoms=atoms)
 
 
 def _cells(ratio: LogRatio | OpposedRatio, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
@@ -176,8 +217,11 @@ class SymmetricMixture(Pair):
             another one.
     """
 
+    is_symmetric = True
+
     def __init__(self, *cases: tuple[float, Mixture]) -> None:
-        if not cases or min(weight for weight, _ in cases) <= 0.0 or sum(weight for weight, _ in cases) > 1.0 + 1e-9:
+        weights = [weight for weight, _ in cases]
+        if not cases or not all(weight > 0.0 for weight in weights) or sum(weights) > 1.0 + 1e-9:
             raise ValueError("cases must have weights above 0, at most 1 in total")
         for _, mixture in cases:
             if len(mixture.sensitivities) > 2 or (len(mixture.sensitivities) == 2 and mixture.sensitivities[0] > 0.0):

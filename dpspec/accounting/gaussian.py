@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, crossing, gauss_rule
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, bounded_effect, crossing, gauss_rule
 
 _NODES, _WEIGHTS = gauss_rule(8)
 
@@ -33,10 +33,12 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     eps, effect = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((effect > 0.0) & np.isfinite(effect)):
         raise ValueError("mu must be finite and above 0")
+    for extreme in (float(effect.min(initial=1.0)), float(effect.max(initial=1.0))):
+        bounded_effect("mu", extreme)
     if np.any(np.isnan(eps)):
         raise ValueError("epsilon must be a number")
-    u = eps / effect - 0.5 * effect
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        u = eps / effect - 0.5 * effect
         # R(u) - R(u + mu): by quadrature of 1 - z R(z) if mu is small, else as a difference
         short = effect * np.maximum(1.0, -u) < 0.25
         z = u[..., None] + np.where(short, effect, 0.0)[..., None] * _NODES
@@ -91,7 +93,7 @@ def relative_error(epsilon: float, mu: float) -> float:
 
 def delta_interval(epsilon: float, mu: float) -> Interval:
     """``delta`` with its rounding error on both sides."""
-    value, error = float(delta(epsilon, mu)), relative_error(epsilon, mu)
+    value, error = float(delta(epsilon, mu)), min(relative_error(epsilon, mu), 1e300)
     return Interval(max(0.0, value * (1.0 - error) - 5e-324), min(1.0, value * (1.0 + error) + 5e-324))
 
 

@@ -509,9 +509,11 @@ class Pair(ABC):
         effect: mu if the pair has the privacy loss of N(0, 1) against N(mu, 1), whose steps compose in closed form.
         dominating_effect: a mu whose Gaussian pair dominates this one; infinite if none is known.
         has_estimated_upper_end: whether only the lower ends of intervals are bounds.
+        is_symmetric: whether an exchange of the two distributions leaves the privacy loss unchanged.
     """
 
     key: Hashable
+    is_symmetric: bool = False
     effect: float | None = None
     dominating_effect: float = math.inf
     has_estimated_upper_end: bool = False

@@ -28,6 +28,7 @@ from dpspec.accounting.numerics import (
     Floats,
     Index,
     bisect,
+    bounded_effect,
     inside,
     log_or_minus_infinity,
     one_direction,
@@ -63,12 +64,10 @@ class Laplace(Pair):
     """
 
     def __init__(self, scale: float, sensitivity: float = 1.0, rate: float = 1.0) -> None:
-        self.edge = positive("sensitivity", sensitivity) / positive("scale", scale)
+        self.edge = bounded_effect("scale", positive("sensitivity", sensitivity), positive("scale", scale))
         self.rate = inside("rate", rate, one=True)
         if self.rate < _RAREST:
             raise ValueError(f"rate must be at least {_RAREST:g}, got {rate!r}")
-        if not 0.0 < self.edge < math.inf:
-            raise ValueError(f"scale must leave sensitivity / scale above 0 and finite, got {scale!r}")
         self.key = ("laplace", self.edge, self.rate)
 
     def __repr__(self) -> str:

@@ -33,6 +33,7 @@ from dpspec.accounting.numerics import (
     Direction,
     Floats,
     Index,
+    bounded_effect,
     inside,
     log_difference,
     log_or_minus_infinity,
@@ -111,11 +112,15 @@ class Mixture(Pair):
     @classmethod
     def of_logs(cls, shifts: Floats, log_probabilities: Floats) -> Mixture:
         """A sigma of 1, sensitivities ``shifts`` (m,), and logarithms of probabilities (m,), which sum to one."""
-        return cls.__new__(cls)._set(shifts, log_probabilities, 1.0)
+        return cls.__new__(cls)._set(shifts, log_probabilities, 1.0, is_checked=True)
 
-    def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
+    def _set(
+        self, sensitivities: Floats, log_probabilities: Floats, sigma: float, *, is_checked: bool = False
+    ) -> Mixture:
         self.sigma = positive("sigma", sigma)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)
+        for sensitivity in [] if is_checked else self.sensitivities.tolist():
+            bounded_effect("sigma", sensitivity, self.sigma)
         self.log_probabilities = np.full(len(self.sensitivities), -np.inf)
         np.logaddexp.at(self.log_probabilities, where, log_probabilities)
         self.probabilities = np.exp(self.log_probabilities)
@@ -228,22 +233,24 @@ class Mixture(Pair):
         masses = Masses.of(self.ratio, z, far) if present else Masses.of(self.ratio, -far, z)
         relevant = self.ratio.relevant(z, z)
         sizes = np.abs(relevant.log_weights) + relevant.shifts * (np.abs(z)[:, None] + relevant.shifts)
-        noise = EPS * (32.0 + 8.0 * sizes.max(axis=1))
-        errors = 2.0 * (masses.group_error + masses.none_error + np.abs(self.ratio(z) - losses) + noise)
-        firsts, seconds = (masses.group, masses.none) if present else (masses.none, masses.group)
-        epsilons = losses if present else -losses
+        firsts, first_errors = (masses.group, masses.group_error) if present else (masses.none, masses.none_error)
+        first_errors = 2.0 * first_errors + EPS * (64.0 + 16.0 * sizes.max(axis=1) + 4.0 * np.abs(firsts))
+        values, _, noise = self.ratio.evaluate(z, noise=True)
+        errors = 2.0 * (masses.ratio_error + np.abs(values - losses) + noise) + 8.0 * EPS * np.abs(losses)
+        epsilons, gaps = (losses, losses - masses.ratio) if present else (-losses, masses.ratio - losses)
         bounds = []
-        for epsilon, first, second, error in np.column_stack((epsilons, firsts, seconds, errors)).tolist():
+        for epsilon, gap, first, first_error, error in np.column_stack(
+            (epsilons, gaps, firsts, first_errors, errors)
+        ).tolist():
             if first == -math.inf:
                 bounds.append((-math.inf, -math.inf))
                 continue
-            excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
-            error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
-            if not error < POOR:
+            excess = max(0.0, -math.expm1(min(0.0, gap)))
+            if not error + first_error < POOR:
                 bounds.append(self._steep_bounds(epsilon, present=present))
                 continue
-            lower = first + log_or_minus_infinity(excess - error)
-            bounds.append((lower, first + log_or_minus_infinity(excess + error)))
+            lower = first - first_error + log_or_minus_infinity(excess - error)
+            bounds.append((lower, first + first_error + log_or_minus_infinity(excess + error)))
         return bounds
 
     def _edge_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:

@@ -274,5 +274,9 @@ def _log_gain(power: float, rate: float, l: Floats) -> Floats:  # noqa: E741
     with np.errstate(divide="ignore"):
         plain = np.log((1.0 - rate) + rate * np.exp(np.minimum(l, 0.0)))
     loss = np.where(change < -0.5, plain, np.log1p(np.maximum(change, -0.5)))
-    loss = l if rate == 1.0 else np.where(l > 30.0, l + np.log(rate) + np.log1p((1.0 - rate) / rate * np.exp(-l)), loss)
+    loss = (
+        l
+        if rate == 1.0
+        else np.where(l > 30.0, l + np.log(rate) + np.log1p((1.0 - rate) / rate * np.exp(-np.maximum(l, 0.0))), loss)
+    )
     return log_excess_power(np.full(l.shape, power), loss, change)

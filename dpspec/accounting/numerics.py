@@ -82,8 +82,12 @@ def gauss_rule(count: int) -> tuple[Floats, Floats]:
     return 0.5 * (nodes + 1.0), 0.5 * weights
 
 
+#: The largest count: its powers with effects are doubles.
+_MOST = 10**18
+
+
 def whole(name: str, value: Any, least: int) -> int:
-    """The integer ``value``, at least ``least``. Raises ``ValueError`` that names the argument."""
+    """The integer ``value``, at least ``least`` and at most 10^18. Raises ``ValueError`` that names the argument."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -92,6 +96,8 @@ def whole(name: str, value: Any, least: int) -> int:
         raise ValueError(f"{name} must be an integer, got {value!r}") from None
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
+    if number > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST:g}")
     return number
 
 
@@ -108,6 +114,26 @@ def inside(name: str, value: Any, *, one: bool = False) -> float:
     number = _number(name, value)
     if not (0.0 < number < 1.0 or (one and number == 1.0)):
         raise ValueError(f"{name} must be above 0 and {'at most' if one else 'below'} 1, got {value!r}")
+    return number
+
+
+#: An effect, such as a sensitivity over sigma, is 0 or between these: its powers are doubles.
+SMALLEST_EFFECT, LARGEST_EFFECT = 1e-100, 1e100
+
+
+def bounded_effect(name: str, numerator: float, denominator: float = 1.0) -> float:
+    """The quotient of two numbers, 0 or from 1e-100 to 1e100. Raises ``ValueError`` that names the argument."""
+    quotient = numerator / denominator if denominator > 0.0 else math.inf
+    if numerator != 0.0 and not SMALLEST_EFFECT <= quotient <= LARGEST_EFFECT:
+        raise ValueError(f"{name} must leave an effect from 1e-100 to 1e100, got {quotient:g}")
+    return quotient
+
+
+def log_ratio(name: str, value: Any) -> float:
+    """The number ``value`` from -1e100 to 1e100. Raises ``ValueError`` that names the argument."""
+    number = finite(name, value)
+    if abs(number) > LARGEST_EFFECT:
+        raise ValueError(f"{name} must be from -1e100 to 1e100, got {value!r}")
     return number
 
 

@@ -27,10 +27,11 @@ from dpspec.accounting.numerics import (
     Direction,
     Directions,
     Interval,
+    bounded_effect,
     directions,
-    finite,
     inside,
     log_or_minus_infinity,
+    log_ratio,
     positive,
     strict,
     whole,
@@ -105,8 +106,9 @@ class PrivacyLoss:
         cls, sigma: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
     ) -> PrivacyLoss:
         """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``."""
-        q, noise = inside("rate", rate, one=True), positive("sigma", sigma)
-        return cls.of(Mixture.poisson(1, q, noise / positive("sensitivity", sensitivity)), direction)
+        q, noise, moved = inside("rate", rate, one=True), positive("sigma", sigma), positive("sensitivity", sensitivity)
+        bounded_effect("sigma", moved, noise)
+        return cls.of(Mixture.poisson(1, q, noise / moved), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
         """The composition of ``times`` copies."""
@@ -168,10 +170,10 @@ class PrivacyLoss:
         """The smallest delta for which the composition is (``epsilon``, delta)-DP.
 
         Args:
-            epsilon: any finite number.
+            epsilon: from -1e100 to 1e100.
             width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
-        return self._solve([Question("delta", finite("epsilon", epsilon))], [width])[0]
+        return self._solve([Question("delta", log_ratio("epsilon", epsilon))], [width])[0]
 
     def advantage(self, *, width: float = WIDTH) -> Interval:
         """The largest tpr - fpr of a test: the total variation distance, delta at epsilon 0, in either direction."""
@@ -271,7 +273,9 @@ class PrivacyLoss:
             mu = math.sqrt(math.fsum(squares))
             if mu <= _STEEPEST:
                 return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-            moving = [(Mixture([1.0], [1.0], 1.0 / mu), 1)]
+            moving = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
+        if all(pair.is_symmetric or pair.effect is not None for pair, _ in moving):
+            sides = sides[:1]
         single = SingleSteps(moving, sides)
         if is_gaussian or is_steep:
             return [single.answer(question) for question in questions]

@@ -29,17 +29,28 @@ from dpspec.accounting.densities import log_binomial
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_gaussian_excess, log_laplace_excess
-from dpspec.accounting.numerics import EPS, Directions, Floats, bisect, directions, finite, inside, whole
+from dpspec.accounting.numerics import (
+    EPS,
+    LARGEST_EFFECT,
+    SMALLEST_EFFECT,
+    Directions,
+    Floats,
+    bisect,
+    directions,
+    finite,
+    inside,
+    whole,
+)
 
 #: Renyi divergences as a function of orders, same shape.
 Curve: TypeAlias = Callable[[Floats], Floats]
 
 
 def checked_orders(orders: npt.ArrayLike) -> Floats:
-    """``orders`` as an array. Raises ``ValueError`` unless each is finite and above 1."""
+    """``orders`` as an array. Raises ``ValueError`` unless each is above 1 and at most 1e100."""
     array = np.asarray(orders, dtype=np.float64)
-    if not np.all((array > 1.0) & np.isfinite(array)):
-        raise ValueError("orders must be finite and above 1")
+    if not np.all((array > 1.0) & (array <= LARGEST_EFFECT)):
+        raise ValueError("orders must be above 1 and at most 1e100")
     return array
 
 
@@ -196,12 +207,12 @@ def _log_exp_gap(x: Floats) -> Floats:
 
 def _numbers(name: Literal["effect", "rate", "sigma"], values: npt.ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
-    if name == "effect" and not np.all((array >= 0.0) & np.isfinite(array)):
-        raise ValueError("effect must be finite and not negative")
+    if name == "effect" and not np.all((array == 0.0) | ((array >= SMALLEST_EFFECT) & (array <= LARGEST_EFFECT))):
+        raise ValueError("effect must be 0 or from 1e-100 to 1e100")
     if name == "rate" and not np.all((array > 0.0) & (array <= 1.0)):
         raise ValueError("rate must be above 0 and at most 1")
-    if name == "sigma" and not np.all((array > 0.0) & np.isfinite(array)):
-        raise ValueError("sigma must be finite and above 0")
+    if name == "sigma" and not np.all((array >= SMALLEST_EFFECT) & (array <= LARGEST_EFFECT)):
+        raise ValueError("sigma must be from 1e-100 to 1e100")
     return array
 
 
@@ -257,8 +268,8 @@ def log_delta_at_orders(
 ) -> Floats:
     """ln delta <= 0 at any finite ``epsilon`` from the divergence ``rdp`` at each of ``orders``; arrays broadcast."""
     eps = np.asarray(epsilon, dtype=np.float64)
-    if not np.all(np.isfinite(eps)):
-        raise ValueError("epsilon must be finite")
+    if not np.all(np.abs(eps) <= LARGEST_EFFECT):
+        raise ValueError("epsilon must be from -1e100 to 1e100")
     a, d, eps = np.broadcast_arrays(checked_orders(orders), _divergences(rdp), eps)
     gain, size = _gain(a, conversion)
     value = (a - 1.0) * (d - eps) + gain

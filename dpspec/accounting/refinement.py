@@ -52,11 +52,20 @@ _DEEPER = 20.0
 #: A tilt for a place this number of reaches away is chosen again.
 _OFF = 0.5
 
+#: A composition without rare steps is precise over this number of grid steps: its delta falls by up to e per step.
+_FALLS = 256.0
+
+#: Splits compose several times, on grids with this share of the largest numbers of cells and nodes.
+_SPLIT_CELLS, _SPLIT_NODES = 4, 8
+
 #: An epsilon known no better than this share of the reach needs another tilt.
 _POOR = 0.1
 
 #: The precision of an epsilon read from a composition, as a share of the grid's width.
 _READ = 1e-2
+
+#: A grid is not worth its time if its spacing exceeds this share of the last one's.
+_AS_FINE = 0.8
 
 #: A stage missed if an interval is this number of times as wide as requested.
 _MISSED = 1.25
@@ -157,7 +166,8 @@ class GridRefinement:
         # rounding limits the width of the answer about many steps, and long grids take seconds
         self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
-        self._last = False
+        self._last = self._is_split = False
+        self._spacing = 0.0
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
@@ -275,12 +285,15 @@ class GridRefinement:
                 period, spacing = 0.0, widest_spacing
             try:
                 self._grid(truncated, spacing, width)
+                self._spacing = spacing
                 break
             except TooLongError as error:
                 if spacing < 0.5 * widest_spacing:  # a period that no grid can have: its outcomes are between nodes
                     period = 0.0
                     continue
                 widest_spacing, self._last = 1.02 * max(error.factor * spacing, widest_spacing), True
+                if _AS_FINE * self._spacing < widest_spacing < self._spacing:
+                    break  # the last grid was about as fine
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
         return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
@@ -295,11 +308,12 @@ class GridRefinement:
         tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
+        cells = CELLS // _SPLIT_CELLS if self._is_split else CELLS
         uppers: list[list[tuple[Atoms, int]]] = []
         lowers: list[list[tuple[Atoms, int]]] = []
         for bounding in truncated:
             for side in bounding:
-                atoms = [(*part.atoms(spacing, sorted(tilts), widest, CELLS), steps) for part, steps in side]
+                atoms = [(*part.atoms(spacing, sorted(tilts), widest, cells), steps) for part, steps in side]
                 if bounding is truncated[0]:
                     uppers.append([(above, steps) for above, _, steps in atoms])
                 if bounding is truncated[-1]:
@@ -335,7 +349,11 @@ class GridRefinement:
             if not answer_epsilons or (not self._period and self.is_within(width)):
                 return
             middle = 0.5 * (min(answer_epsilons) + max(answer_epsilons))
-            if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
+            self._is_split = upper.is_split
+            off = _FALLS * spacing if self._is_split else (0.01 if is_poor else _OFF) * reach
+            if abs(middle - self._saddle.epsilon) <= off:
+                if self._is_split:
+                    self._centre(middle)
                 return
             self._centre(middle)
 
@@ -344,13 +362,16 @@ class GridRefinement:
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         for side in sides:
-            composed = compose(side, tilt, centre, floor, self._nodes)
-            value, error = composed.sum_at(centre)
-            if error > UNSURE * value:
-                log_delta = min(item.log_delta for item in self.items)
-                members.append(split_rare_steps(composed, side, floor, self._nodes, log_delta))
-            else:
-                members.append((((composed, 0.0),), -math.inf))
+            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes // _SPLIT_NODES
+            if self._is_split:
+                split = split_rare_steps(side, centre, floor, nodes, log_delta)
+            if split is None:
+                composed = compose(side, tilt, centre, floor, self._nodes)
+                value, error = composed.sum_at(centre)
+                if error > UNSURE * value:
+                    split = split_rare_steps(side, centre, floor, nodes, log_delta)
+                split = split or (((composed, 0.0),), -math.inf)
+            members.append(split)
         return ComposedProfile(tuple(members))
 
 

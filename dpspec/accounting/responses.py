@@ -25,6 +25,7 @@ from dpspec.accounting.numerics import (
     Directions,
     Floats,
     Interval,
+    bounded_effect,
     directions,
     inside,
     positive,
@@ -285,6 +286,7 @@ def discrete_gaussian(sigma: float, sensitivity: int = 1) -> tuple[Pair, Pair | 
     Above sigma = 200 the pairs are Gaussian, at distances of 4 from sigma^2.
     """
     sd, shift = positive("sigma", sigma), whole("sensitivity", sensitivity, 1)
+    bounded_effect("sigma", shift, sd)
     if sd > _WIDE:
         return tuple(Mixture([float(shift)], [1.0], math.sqrt(sd * sd + side)) for side in (-_SMOOTH, _SMOOTH))  # type: ignore[return-value]
     responses = discrete_gaussian_responses(sd, shift)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpspec.accounting.discrete import Discrete
-from dpspec.accounting.numerics import EPS, Floats, finite, inside, positive, whole
+from dpspec.accounting.numerics import EPS, Floats, bounded_effect, finite, inside, positive, whole
 
 #: Distance of the cells' edges, and their largest distance from the means, in units of sigma.
 _STEP, _REACH = 0.02, 37.0
@@ -49,7 +49,8 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
     low, high = sorted((finite("present", present), finite("absent", absent)))
     if not 0.0 <= low < high:
         raise ValueError(f"present and absent must be different and at least 0, got {present!r} and {absent!r}")
-    means = (0.0, low / max(sigma, _LEAST), high / max(sigma, _LEAST))
+    noise = max(sigma, _LEAST)
+    means = (0.0, bounded_effect("sigma", low, noise), bounded_effect("sigma", high, noise))
     steps = np.arange(-_REACH, _REACH, _STEP)
     edges = np.unique(np.concatenate([mean + steps for mean in means]))
     edges = edges[edges > -_REACH / math.sqrt(batches)]  # the largest of many sums is not smaller

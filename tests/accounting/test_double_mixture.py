@@ -1,6 +1,7 @@
 """Replaced records: mpmath, quadrature of two steps, random neighbors, executed samplers, closed forms and a peer."""
 
 import math
+import time
 
 import mpmath
 import numpy as np
@@ -16,21 +17,21 @@ from dpspec.sampling.poisson import Poisson
 PRESENT, ABSENT = "present-first", "absent-first"
 
 
-def exact_delta(removed: int, inserted: int, rate: float, sigma: float, epsilon: float) -> float:
-    """Present-first delta of one step in 30 digits: the mass over the threshold at which the densities cross."""
-    with mpmath.workdps(30):
+def exact_delta(removed: int, inserted: int, rate: float, sigma: float, epsilon: float, digits: int = 30) -> mpmath.mpf:
+    """Present-first delta of one step: the mass over the threshold at which the densities cross."""
+    with mpmath.workdps(digits):
         q = mpmath.mpf(rate)
         sides = [
             [(mpmath.binomial(k, j) * q**j * (1 - q) ** (k - j), sign * mpmath.mpf(j) / sigma) for j in range(k + 1)]
             for k, sign in ((removed, 1), (inserted, -1))
         ]
         low, high = mpmath.mpf(-400), mpmath.mpf(400)
-        for _ in range(70):
+        for _ in range(max(70, 4 * digits)):
             z = (low + high) / 2
             first, second = (mpmath.fsum(p * mpmath.exp(z * a - a * a / 2) for p, a in side) for side in sides)
             low, high = (z, high) if mpmath.log(first) - mpmath.log(second) < epsilon else (low, z)
         first, second = (mpmath.fsum(p * mpmath.ncdf(a - low) for p, a in side) for side in sides)
-        return float(first - mpmath.exp(epsilon) * second)
+        return first - mpmath.exp(mpmath.mpf(epsilon)) * second
 
 
 def random_settings(count: int, seed: int) -> list[tuple[int, int, float, float, float]]:
@@ -51,7 +52,7 @@ def test_one_step_contains_the_exact_value_in_100_random_settings() -> None:
     for removed, inserted, rate, sigma, epsilon in random_settings(100, 1):
         pair = DoubleMixture.poisson(removed, inserted, rate, sigma)
         for direction, (m, n) in ((PRESENT, (removed, inserted)), (ABSENT, (inserted, removed))):
-            exact = exact_delta(m, n, rate, sigma, epsilon)
+            exact = float(exact_delta(m, n, rate, sigma, epsilon))
             low, high = np.exp(pair.log_delta_bounds(epsilon, direction))
             assert low * (1.0 - 1e-13) <= exact <= high * (1.0 + 1e-13), (m, n, rate, sigma, epsilon)
             assert high - low <= 1e-6 * exact + 1e-14
@@ -274,3 +275,38 @@ def test_bad_arguments_are_named() -> None:
         SymmetricMixture((1.0, Mixture.poisson(2, 0.1, 1.0)))
     with pytest.raises(ValueError, match="weights above 0, at most 1 in total"):
         SymmetricMixture((0.7, one), (0.4, one))
+
+
+def test_rare_draws_keep_their_digits() -> None:
+    """Rates down to 1e-25: the delta of one step is a difference of almost equal probabilities."""
+    rng = np.random.default_rng(59)
+    for _ in range(25):
+        members, rate, sigma = int(rng.integers(1, 6)), float(10.0 ** rng.uniform(-25.0, -12.0)), rng.uniform(0.4, 3.0)
+        epsilon = float(rng.choice([0.0, 0.3 * rate, 10.0 * rate, 1e-9]))
+        exact = exact_delta(members, members, rate, sigma, epsilon, digits=90)
+        with mpmath.workdps(90):
+            bounds = DoubleMixture.poisson(members, members, rate, sigma).log_delta_bounds(epsilon, PRESENT)
+            low, high = map(mpmath.exp, bounds)
+            assert low * (1 - mpmath.mpf(1e-14)) <= exact <= high * (1 + mpmath.mpf(1e-14))
+            assert high - low <= 1e-3 * exact
+
+
+def test_rare_replacements_take_seconds_and_have_a_lower_end() -> None:
+    """The answer was 0 to 2.82e-5 after 22 s: rounding of the usual outcomes exceeded the mass of all rare ones."""
+    started = time.process_time()
+    found = PrivacyLoss.of(DoubleMixture.poisson(3, 3, 1e-15, 0.3)).compose(100).epsilon(1e-20)
+    assert time.process_time() - started < 10.0  # 1 s on a quiet machine
+    assert found.relative_width < 0.01
+    # one draw decides, up to a relative 1e-10: 100 times the profile of one step
+    for epsilon, sign in ((found.lower, 1.0), (found.upper, -1.0)):
+        assert sign * float(100 * exact_delta(3, 3, 1e-15, 0.3, epsilon, digits=60)) >= sign * 1e-20 * (
+            1.0 - sign * 1e-6
+        )
+
+
+def test_both_directions_of_an_equal_pair_are_one_answer() -> None:
+    pair = DoubleMixture.poisson(2, 2, 0.01, 0.9)
+    answers = [PrivacyLoss.of(pair, side).compose(300).epsilon(1e-6) for side in (*DIRECTIONS, "both")]
+    assert answers[0] == answers[2]
+    assert max(answer.lower for answer in answers) <= min(answer.upper for answer in answers)
+    assert not DoubleMixture.poisson(2, 1, 0.01, 0.9).is_symmetric
