@@ -1,7 +1,5 @@
 """Sound trainings whose accountant or report is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

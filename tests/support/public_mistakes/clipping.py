@@ -1,7 +1,5 @@
 """Contributions of a record above the clip norm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Noise of another size, shape or seed than the accountant assumes."""
 
-from __future__ import annotations
-
 import math
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records, an own loop, trainings with Opacus, and the statement of what dpspec reports."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +90,7 @@ class OwnLoop:
     def _loss(self, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(functional_call(self.model, values, (x[None],)), y[None])
 
-    def recorder(self, folder: Path, **options: Any) -> dpspec.recording.recorder.Recorder:
+    def recorder(self, folder: Path, **options: Any) -> Any:
         declared = {"noise_multiplier": self.sigma, "clip_norm": self.clip, "rate": self.rate, "records": self.records}
         return dpspec.record(folder, model=self.model, optimizer=self.optimizer, **{**declared, **options})
 
@@ -185,7 +183,7 @@ class OpacusTraining:
         self.model, self.optimizer, self.loader = private[0], private[1], private[-1]
         self.criterion = private[2] if len(private) == 4 else nn.CrossEntropyLoss()
 
-    def recorder(self, folder: Path, **options: Any) -> dpspec.recording.recorder.Recorder:
+    def recorder(self, folder: Path, **options: Any) -> Any:
         parts = {"model": self.model, "optimizer": self.optimizer, "loader": self.loader, "engine": self.engine}
         return dpspec.record(folder, **{**parts, **options})
 

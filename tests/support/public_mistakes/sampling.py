@@ -1,7 +1,5 @@
 """Batches that are not those that the accountant assumes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
