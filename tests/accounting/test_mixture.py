@@ -223,10 +223,7 @@ def test_mixture_mass_within_its_stated_error() -> None:
 
 @pytest.mark.parametrize(
     ("pair", "epsilon", "direction"),
-    [
-        (Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT),
-        (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT),
-    ],
+    [(Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT), (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT)],
 )
 def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: float, direction: str) -> None:
     exact = one_step_delta(pair, epsilon, direction)  # 30 digits

@@ -207,10 +207,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
-    "other clip of norms": (
-        lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank),
-        joined_checks.OTHER_SETUP,
-    ),
+    "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
     "changed before the step": (
         lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),

@@ -8,17 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.rero_attacks import (
-    LAPLACE,
-    SCALED,
-    Alone,
-    clipped_gradient,
-    context_of,
-    judged,
-    quiet,
-    spec_of,
-    trials_of,
-)
+from support.rero_attacks import LAPLACE, SCALED, Alone, clipped_gradient, context_of, judged, quiet, spec_of, trials_of
 from support.seen_run import SeenRun
 
 from dpspec.contract import Check, DataError, Evidence, Finding, FrozenMap, Series, TrainingJob, Trial

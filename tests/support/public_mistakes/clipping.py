@@ -9,15 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from support.public_mistakes.parts import (
-    FEATURES,
-    SECRET,
-    OpacusTraining,
-    OwnLoop,
-    mistake,
-    norms_of,
-    rdp_epsilon,
-)
+from support.public_mistakes.parts import FEATURES, SECRET, OpacusTraining, OwnLoop, mistake, norms_of, rdp_epsilon
 
 
 @mistake("meta-pytorch/opacus/issues/461", "deviates", "more-rows-than-records")
