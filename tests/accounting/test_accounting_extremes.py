@@ -96,9 +96,7 @@ def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, cou
 
 @extremes(8)
 @given(log_uniform(1e-4, 30.0), log_uniform(1e-6, 1.0), st.floats(0.0, 0.95), st.sampled_from(DIRECTIONS))
-def test_two_laplace_steps_contain_the_exact_delta(
-    scale: float, rate: float, share: float, direction: Direction
-) -> None:
+def test_two_laplace_steps_contain_the_exact_delta(scale, rate, share, direction):
     pair = Laplace(scale, 1.0, rate)
     epsilon = share * pair.largest_loss(direction)
     found = PrivacyLoss.of(pair, direction).compose(2).delta(epsilon)
@@ -108,9 +106,7 @@ def test_two_laplace_steps_contain_the_exact_delta(
 
 @extremes(8)
 @given(log_uniform(0.2, 1e3), log_uniform(1e-6, 1.0), log_uniform(1e-3, 3.0), st.sampled_from(DIRECTIONS))
-def test_two_gaussian_steps_contain_the_exact_delta(
-    sigma: float, rate: float, epsilon: float, direction: Direction
-) -> None:
+def test_two_gaussian_steps_contain_the_exact_delta(sigma, rate, epsilon, direction):
     pair = Mixture.poisson(1, rate, sigma)
     found = PrivacyLoss.of(pair, direction).compose(2).delta(epsilon)
     exact = two_step_delta(pair, pair, epsilon, direction)

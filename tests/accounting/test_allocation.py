@@ -44,9 +44,7 @@ def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> Non
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("steps", "sigma", "delta"), [(2, 0.1, 1e-290), (2, 0.3, 1e-100), (2, 5.0, 1e-300)])
-def test_the_least_deltas_and_noise_have_intervals_too(
-    steps: int, sigma: float, delta: float, direction: Direction
-) -> None:
+def test_the_least_deltas_and_noise_have_intervals_too(steps, sigma, delta, direction):
     """Numbers beyond float64 used to fail. An adversary who knows which of the two steps has the record is a bound."""
     found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).epsilon(delta)
     revealed = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)

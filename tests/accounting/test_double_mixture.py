@@ -78,7 +78,7 @@ def test_two_steps_by_quadrature(k: int, rate: float, sigma: float, epsilon: flo
         assert found.relative_width <= 1e-3
 
 
-def test_many_steps_contain_the_value_of_a_peer() -> None:
+def test_many_steps_contain_the_value_of_a_peer():
     # dp-accounting 0.6, PLDAccountant(REPLACE_ONE): the upper end of a grid of 1e-4
     loss = PrivacyLoss.of(DoubleMixture.poisson(1, 1, 0.01, 1.0)).compose(2000)
     found = loss.epsilon(1e-5)
@@ -251,9 +251,7 @@ def test_full_batches_are_gaussian_of_twice_the_effect() -> None:
         (4, 0.2, 1.0, 10, 0.9),
     ],
 )
-def test_extremes_are_between_added_records_and_twice_the_effect(
-    k: int, rate: float, sigma: float, steps: int, delta: float
-) -> None:
+def test_extremes_are_between_added_records_and_twice_the_effect(k, rate, sigma, steps, delta):
     found = PrivacyLoss.of(DoubleMixture.poisson(k, k, rate, sigma)).compose(steps).epsilon(delta, width=1e-3)
     added = PrivacyLoss.of(Mixture.poisson(k, rate, sigma)).compose(steps).epsilon(delta, width=1e-3)
     largest = gaussian.epsilon(delta, 2.0 * k * math.sqrt(steps) / sigma)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import curve, gaussian_delta, holds
 
-from dpspec.accounting import DIRECTIONS, Direction, Discrete, Interval, Laplace, Mixture, Pair, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Direction, Discrete, Interval, Laplace, Mixture, PrivacyLoss
 from dpspec.accounting.grid import discretize_from_above, discretize_from_below, remove_kinks
 
 
@@ -66,9 +66,7 @@ discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
     st.floats(0.05, 300.0),
     st.lists(st.floats(-0.2, 1.2), min_size=6, max_size=6),
 )
-def test_discretised_curves_enclose_the_exact_one(
-    pair: Pair, direction: Direction, share: float, tilt: float, places: list[float]
-) -> None:
+def test_discretised_curves_enclose_the_exact_one(pair, direction, share, tilt, places):
     part = pair.truncate(direction, -50.0, -40.0)
     losses, _ = part.table()
     reach = float(np.ptp(losses)) or 1e-3

@@ -106,7 +106,7 @@ def test_equal_sensitivities_are_merged_and_empty_ones_dropped() -> None:
 
 
 @pytest.mark.parametrize(("rate", "k"), [(0.1, 7), (0.1, 30), (0.37, 1), (0.001, 7), (0.9, 1), (0.9, 30)])
-def test_the_upper_end_is_not_below_the_largest_loss_by_rounding(rate: float, k: int) -> None:
+def test_the_upper_end_is_not_below_the_largest_loss_by_rounding(rate, k):
     # With so little noise epsilon at 1e-300 is -ln P[no member] less about 1e-80 of it. mpmath knows it to 80 digits.
     epsilon = PrivacyLoss.of(Mixture.poisson(k, rate, 0.1), "absent-first").epsilon(1e-300)
     with mpmath.workdps(80):
@@ -223,10 +223,7 @@ def test_mixture_mass_within_its_stated_error() -> None:
 
 @pytest.mark.parametrize(
     ("pair", "epsilon", "direction"),
-    [
-        (Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT),
-        (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT),
-    ],
+    [(Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT), (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT)],
 )
 def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: float, direction: str) -> None:
     exact = one_step_delta(pair, epsilon, direction)  # 30 digits

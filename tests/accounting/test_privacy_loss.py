@@ -88,9 +88,7 @@ pairs = st.builds(
 
 @settings(max_examples=15, deadline=None)
 @given(pairs, pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0), st.sampled_from([1e-2, 1e-4]))
-def test_two_steps_against_the_definition(
-    first: Mixture, second: Mixture, direction: str, epsilon: float, width: float
-) -> None:
+def test_two_steps_against_the_definition(first, second, direction, epsilon, width):
     interval = (PrivacyLoss.of(first, direction) + PrivacyLoss.of(second, direction)).delta(epsilon, width=width)
     truth = two_step_delta(first, second, epsilon, direction)
     assert holds(interval, truth, 1e-10 * truth + 1e-18)
@@ -172,7 +170,7 @@ def test_the_range_of_settings(pair: Mixture, steps: int, delta: float, width: f
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
-def test_hardly_any_noise(sigma: float) -> None:
+def test_hardly_any_noise(sigma):
     # members are detected once drawn: delta is the probability of a draw over all steps, up to rounding
     pair = Mixture.poisson(1, 1e-4, sigma)
     for direction in DIRECTIONS:

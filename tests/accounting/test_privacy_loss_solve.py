@@ -32,9 +32,7 @@ from dpspec.accounting.single_steps import SingleSteps
     ("present", "absent", "steps", "epsilon"),
     [([37, 55, 52, 49], [5, 17, 8, 32], 40, 0.2), ([28, 31, 37, 1], [14, 30, 53, 32], 40, 1.0)],
 )
-def test_few_outcomes_are_known_as_well_as_asked(
-    present: Sequence[int], absent: Sequence[int], steps: int, epsilon: float
-) -> None:
+def test_few_outcomes_are_known_as_well_as_asked(present, absent, steps, epsilon):
     """Oracle: the sum over all numbers of each outcome. The lower ends were 0.57 and 0.22 of the upper ones too low."""
     first, second = ([one / sum(law) for one in law] for law in (present, absent))
     found = PrivacyLoss.of(Discrete(first, second), "present-first").compose(steps).delta(epsilon, width=1e-2)
@@ -126,9 +124,7 @@ def largest_delta(members: int, rate: float, sigma: float, epsilon: float, direc
 @pytest.mark.parametrize(
     ("members", "rate", "sigma", "delta"), [(3000, 0.01, 20.0, 1e-5), (3000, 0.2, 100.0, 1e-3), (2000, 1e-4, 1.0, 1e-6)]
 )
-def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(
-    members: int, rate: float, sigma: float, delta: float, direction: Direction
-) -> None:
+def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(members, rate, sigma, delta, direction):
     found = PrivacyLoss.of(Mixture.poisson(members, rate, sigma), direction).epsilon(delta)
     assert found.relative_width <= 1e-8
     at_lower, at_upper = (largest_delta(members, rate, sigma, end, direction) for end in (found.lower, found.upper))

@@ -75,9 +75,7 @@ def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float)
     st.sampled_from(DIRECTIONS),
     st.lists(st.floats(-3.0, 40.0) | st.floats(0.0, 1e-6), min_size=2, max_size=9, unique=True),
 )
-def test_profiles_at_several_epsilons_together_agree_with_those_of_each(
-    pair: Mixture, direction: Direction, epsilons: list[float]
-) -> None:
+def test_profiles_at_several_epsilons_together_agree_with_those_of_each(pair, direction, epsilons):
     edge = -pair.ratio.log_zero  # where the outcomes end, absent-first
     ascending = sorted({*epsilons, *([edge, edge * (1.0 - 1e-9)] if math.isfinite(edge) else [])})
     together = pair.all_log_delta_bounds(ascending, direction)

@@ -74,9 +74,7 @@ OUTCOMES = st.integers(2, 5).flatmap(
 
 
 @given(OUTCOMES, LAWS, st.sampled_from([1.2, 2.0, 5.0, 20.0]))
-def test_what_is_published_diverges_no_more_than_the_bound(
-    weights: tuple[list[float], list[float]], tries: Tries, order: float
-) -> None:
+def test_what_is_published_diverges_no_more_than_the_bound(weights, tries, order):
     first, second = (np.array(w) / sum(w) for w in weights)
     orders = np.array([order, *SELECTION_ORDERS[::8]])
     one = np.array([both_ways(a, first, second) for a in orders])

@@ -68,9 +68,7 @@ def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction,
 
 @settings(max_examples=12)
 @given(steps_of, st.sampled_from([30, 1000]), st.sampled_from(DIRECTIONS), st.sampled_from([1e-3, 1e-4]))
-def test_beside_the_other_direction_the_worse_is_as_narrow(
-    step: Pair, steps: int, direction: Direction, width: float
-) -> None:
+def test_beside_the_other_direction_the_worse_is_as_narrow(step, steps, direction, width):
     loss = PrivacyLoss.of(step, direction).compose(steps)
     first = loss.epsilons(DELTAS, width=width)
     other = dataclasses.replace(loss, direction=DIRECTIONS[1 - DIRECTIONS.index(direction)])

@@ -70,7 +70,7 @@ def test_two_epochs_by_quadrature(batches: int, sigma: float, epsilon: float) ->
     assert found.lower <= exact * (1.0 + 1e-6)
 
 
-def test_two_batches_enumerated_are_the_pair_that_the_largest_sum_reads() -> None:
+def test_two_batches_enumerated_are_the_pair_that_the_largest_sum_reads():
     # four records in two batches: all orders of the loader
     sums = {}
     for value in (1.0, 0.0):
@@ -124,9 +124,7 @@ def test_executed_epochs_have_the_tails(records: int, size: int, steps: int) -> 
         (37, 5.0, 1e-6, 1, 1e-20),
     ],
 )
-def test_extremes_stay_below_the_bound_without_amplification(
-    batches: int, sigma: float, share: float, epochs: int, delta: float
-) -> None:
+def test_extremes_stay_below_the_bound_without_amplification(batches, sigma, share, epochs, delta):
     for present, absent in ((2.0, 1.0), (0.0, 1.0), (2.0, 0.0)):
         pair = largest_sum_pair(batches, sigma, present, absent, share)
         side = PRESENT if present > absent else ABSENT
@@ -135,7 +133,7 @@ def test_extremes_stay_below_the_bound_without_amplification(
         assert 0.0 <= found.lower <= gaussian.epsilon(delta, moved) * (1.0 + 1e-6)
 
 
-def test_published_lower_bound() -> None:
+def test_published_lower_bound():
     # Chua et al. 2024: 10,000 batches, sigma 0.5, delta 1e-6
     loss = PrivacyLoss.of(largest_sum_pair(10_000, 0.5, 2.0, 1.0))
     assert 10.994 < loss.epsilon(1e-6).lower < gaussian.epsilon(1e-6, 2.0) < 10.998

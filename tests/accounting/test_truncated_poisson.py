@@ -86,9 +86,7 @@ def test_how_many_members_are_kept(n: int, k: int, rate: float, cap: int) -> Non
         (2, 4, 4, 1.0, 0.7, 1),
     ],
 )
-def test_no_data_leaks_more_than_the_bound(
-    group: int, fewest: int, n: int, sigma: float, rate: float, cap: int
-) -> None:
+def test_no_data_leaks_more_than_the_bound(group, fewest, n, sigma, rate, cap):
     """All batches of ``fewest`` to n others and the group, for any gradients; zeros attain the lower end.
 
     The bound of datasets of at least ``fewest`` records is below the one of any.
@@ -290,9 +288,7 @@ def test_no_gradients_leak_more_than_a_routed_pair_in_100_settings() -> None:
     ("n", "k", "rate", "cap", "sigma", "angle"),
     [(4, 1, 0.5, 2, 1.0, 0.0), (4, 2, 0.4, 2, 0.8, 0.3), (5, 1, 0.8, 3, 0.6, 0.5 * math.pi), (3, 3, 0.3, 3, 1.5, 0.7)],
 )
-def test_what_others_reveal_about_full_batches(
-    n: int, k: int, rate: float, cap: int, sigma: float, angle: float
-) -> None:
+def test_what_others_reveal_about_full_batches(n, k, rate, cap, sigma, angle):
     """By quadrature over the sums of all batches: never above the exact delta, and less than 2 % below it."""
     found = TruncatedPoisson(k, rate, cap, n, sigma).revealing(angle)
     assert found is not None

@@ -121,11 +121,7 @@ def check_deltas(loss: PrivacyLoss, question: Question) -> list[str]:
 Check: TypeAlias = Callable[[PrivacyLoss, Question], list[str]]
 
 #: Checks, each with its number among ten cases.
-CHECKS: tuple[tuple[Check, int], ...] = (
-    (check_question, 8),
-    (check_curve, 1),
-    (check_deltas, 1),
-)
+CHECKS: tuple[tuple[Check, int], ...] = ((check_question, 8), (check_curve, 1), (check_deltas, 1))
 
 
 @dataclass

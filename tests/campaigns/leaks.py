@@ -80,15 +80,9 @@ MODEL_STATE: Scripts = {
         "layers_change_places": by_opacus(model=three_layers, after=exchange_layers),
         "records_in_a_buffer": in_a_buffer(persistent=True),
     },
-    ("open", "model-state"): {
-        "records_in_a_buffer_outside_of_the_state_dict": in_a_buffer(persistent=False),
-    },
-    ("open", "released-model"): {
-        "an_error_before_the_end": interrupted,
-    },
-    ("assumes", "released-model"): {
-        "a_copy_is_trained_without_noise": by_opacus(late=copy_without_noise),
-    },
+    ("open", "model-state"): {"records_in_a_buffer_outside_of_the_state_dict": in_a_buffer(persistent=False)},
+    ("open", "released-model"): {"an_error_before_the_end": interrupted},
+    ("assumes", "released-model"): {"a_copy_is_trained_without_noise": by_opacus(late=copy_without_noise)},
 }
 
 
@@ -139,7 +133,7 @@ UPDATES: Scripts = {
         ),
     },
     ("assumes", "update-rule"): {
-        "an_optimizer_adds_clean_gradients": by_opacus(optimizer=lambda p: Adding(p, lr=0.05)),
+        "an_optimizer_adds_clean_gradients": by_opacus(optimizer=lambda p: Adding(p, lr=0.05))
     },
 }
 
@@ -212,16 +206,14 @@ SENSITIVITY: Scripts = {
     ("violated", "gradient-parameters"): {
         "gradients_at_other_parameters": by_opacus(
             before=other_parameters, between=lambda t: setattr(t.net[0].weight, "data", t.old)
-        ),
+        )
     },
     ("violated", "sensitivity"): {
         "sums_grow_between_physical_batches": by_opacus(between=each_parameter(grow), physical=7),
         "centered_batches": by_opacus(model=centered),
         "sums_that_are_not_clipped": by_loop(clip=0.3, total=unclipped),
     },
-    ("open", "sensitivity"): {
-        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum"),
-    },
+    ("open", "sensitivity"): {"a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum")},
     ("assumes", "one-record"): {
         "each_item_is_mixed_with_the_target": of_a_dataset(lambda d, i: (0.5 * (d[i][0] + d[TARGET][0]), d[i][1])),
         "each_item_is_the_target": of_a_dataset(lambda d, i: d[TARGET]),
@@ -230,9 +222,7 @@ SENSITIVITY: Scripts = {
         "labels_of_the_nearest_records": of_a_dataset(nearest_labels),
         "the_batch_is_replaced_by_the_target": by_opacus(before=only_the_target),
     },
-    ("assumes", "loop-reports"): {
-        "each_layer_is_clipped_apart": by_loop(clip=0.2, total=clipped_apart),
-    },
+    ("assumes", "loop-reports"): {"each_layer_is_clipped_apart": by_loop(clip=0.2, total=clipped_apart)},
 }
 
 
@@ -260,14 +250,10 @@ NOISE: Scripts = {
         "a_public_seed_of_the_noise": by_opacus(setup=generator(lambda: torch.Generator().manual_seed(0))),
     },
     # Noise whose size is chosen by a record: no mistake, and at this size found by no test of 100 steps.
-    ("assumes", "honest-script"): {
-        "less_noise_with_the_target": by_loop(steps=100, noise=weaker_with_the_target),
-    },
-    ("deviating", "run"): {
-        "a_higher_rate_while_drawing": by_opacus(before=rate(0.1), after=rate(0.4)),
-    },
+    ("assumes", "honest-script"): {"less_noise_with_the_target": by_loop(steps=100, noise=weaker_with_the_target)},
+    ("deviating", "run"): {"a_higher_rate_while_drawing": by_opacus(before=rate(0.1), after=rate(0.4))},
     ("open", "released-model"): {
-        "a_rate_for_each_record_while_drawing": by_opacus(before=rate(0.1), after=rate(torch.linspace(0.0, 2.0, 300))),
+        "a_rate_for_each_record_while_drawing": by_opacus(before=rate(0.1), after=rate(torch.linspace(0.0, 2.0, 300)))
     },
 }
 

@@ -39,9 +39,7 @@ def test_the_truth_of_a_gaussian_and_of_randomized_response_is_their_formula() -
         *(pytest.param(each.name, 200, marks=pytest.mark.slow) for each in lower_bounds.hostile()),
     ],
 )
-def test_bounds_of_independent_scores_exceed_the_truth_of_hostile_mechanisms_in_five_of_a_hundred_audits(
-    name: str, seeds: int
-) -> None:
+def test_bounds_of_independent_scores_exceed_the_truth_of_hostile_mechanisms_in_five_of_a_hundred_audits(name, seeds):
     (mechanism,) = (each for each in lower_bounds.hostile() if each.name == name)
     delta, lower = lower_bounds.if_independent(mechanism, 500, seeds)
     assert (lower > mechanism.epsilon(delta)).sum() <= binom.ppf(0.999, seeds, 0.05)

@@ -15,10 +15,7 @@ KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
         (("evidence", "sizes", 0), 2**62),
         (("arrays", "ratios", "shape"), [1]),
     ],
-    "preprocessing": [
-        (("evidence", "noise", "count"), True),
-        (("evidence", "executed"), -1),
-    ],
+    "preprocessing": [(("evidence", "noise", "count"), True), (("evidence", "executed"), -1)],
     "rero": [
         (("evidence", "noise", "degrees"), "0" * 300),
         (("evidence", "noise", "degrees"), 1e308),

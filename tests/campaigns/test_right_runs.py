@@ -26,9 +26,7 @@ _ALIKE = (("sgd", "sum"), ("sgd", "mean"), ("momentum", "sum"))
     ("optimizer", "reduction"),
     [("momentum", "mean"), *(pytest.param(*each, marks=pytest.mark.slow) for each in _ALIKE)],
 )
-def test_diverging_parameters_are_not_a_deviation_and_checks_report_their_limits(
-    monkeypatch: pytest.MonkeyPatch, optimizer: str, reduction: str
-) -> None:
+def test_diverging_parameters_are_not_a_deviation_and_checks_report_their_limits(monkeypatch, optimizer, reduction):
     """If learning rate times weight decay exceeds 2, parameters and their rounding errors grow without bound."""
     rule = {"kind": optimizer, "weight_decay": 9.0} | ({"momentum": 0.5} if optimizer == "momentum" else {})
     phase = {"noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.2}}

@@ -148,12 +148,7 @@ def test_a_result_that_cannot_be_written_is_an_error():
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 @pytest.mark.parametrize(
-    ("arguments", "code", "closed"),
-    [
-        ("--version", 0, ">&- 2>&-"),
-        ("run --nope", 2, "2>&-"),
-        ("--help", 0, ">&-"),
-    ],
+    ("arguments", "code", "closed"), [("--version", 0, ">&- 2>&-"), ("run --nope", 2, "2>&-"), ("--help", 0, ">&-")]
 )
 def test_a_closed_stream_changes_nothing_about_the_outcome(arguments, code, closed):
     command = f"{sys.executable} -m dpspec {arguments} {closed}"
@@ -232,12 +227,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("module", "sent"),
-    [
-        ("dpspec.cli.app", signal.SIGINT),
-        ("typer", signal.SIGTERM),
-        ("yaml", signal.SIGINT),
-    ],
+    ("module", "sent"), [("dpspec.cli.app", signal.SIGINT), ("typer", signal.SIGTERM), ("yaml", signal.SIGINT)]
 )
 def test_no_import_is_too_early(module, sent, tmp_path):
     script = PRESS.format(module=module, number=int(sent))

@@ -53,9 +53,7 @@ def table(tmp_path: Path) -> Path:
         (["threat_model.unit=person"], "--set:1:19", "for one record or user, not for one 'person'"),
     ],
 )
-def test_a_table_of_one_s_own(
-    dpspec: Callable[..., object], table: Path, overrides: list[str], place: str, says: str
-) -> None:
+def test_a_table_of_one_s_own(dpspec, table, overrides, place, says):
     ended = dpspec("run", table.name, *(word for text in overrides for word in ("--set", text)))
     assert ended.code == 3
     assert f"{place}: error[" in ended.err
@@ -76,9 +74,7 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
         assert "write pipeline: [{...}]" in ended.out
 
 
-def test_arithmetic_that_fails_is_an_error_of_the_spec(
-    dpspec: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arithmetic_that_fails_is_an_error_of_the_spec(dpspec, monkeypatch):
     def overflow(*given: object, **named: object) -> None:
         raise OverflowError("math range error")
 

@@ -33,15 +33,7 @@ TESTED: dict[str, Any] = {**IMAGES, "test_images": "test_images", "test_labels":
         ("parquet", {**TABLE, "path": "table.parquet"}, "table.parquet"),
     ],
 )
-def test_files_that_are_absent_odd_or_huge(
-    kind: str,
-    options: dict[str, Any],
-    file: str,
-    source: Make,
-    files: Path,
-    parquet: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_that_are_absent_odd_or_huge(kind, options, file, source, files, parquet, monkeypatch):
     parquet(a=range(12), label=["no", "yes"] * 6)
     path, made = files / file, source(kind, files, **options)
     made.facts()
@@ -140,9 +132,7 @@ def test_csv_refuses(text: str | bytes, options: dict[str, Any], parts: list[str
     ("shape", "wanted"), [((6, 4), (4,)), ((6, 5, 4), (1, 5, 4)), ((6, 3, 5, 4), (3, 5, 4))], ids=str
 )
 @pytest.mark.parametrize("dtype", ["uint8", "<f2", ">f4", ">i8"])
-def test_npz_shapes_and_dtypes(
-    shape: tuple[int, ...], wanted: tuple[int, ...], dtype: str, source: Make, files: Path
-) -> None:
+def test_npz_shapes_and_dtypes(shape, wanted, dtype, source, files):
     x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     np.savez_compressed(files / "arrays.npz", x=np.asfortranarray(x), y=np.zeros(6, dtype="uint8"))
     made = source("npz", files, **ARRAYS)
@@ -180,9 +170,7 @@ def test_npz_shapes_and_dtypes(
         ({"x_test": np.full((10, 5), np.inf)}, ["(test): record 0 is not finite"]),
     ],
 )
-def test_npz_refuses(
-    changed: dict[str, Any], parts: list[str], source: Make, files: Path, arrays: dict[str, Any]
-) -> None:
+def test_npz_refuses(changed, parts, source, files, arrays):
     np.savez(files / "arrays.npz", **{k: v for k, v in {**arrays, **changed}.items() if v is not None})
     refused(source("npz", files, **ARRAYS), "arrays.npz", *parts)
 
@@ -241,9 +229,7 @@ def test_idx_round_trip_gzipped_or_not(source: Make, files: Path, idx_bytes: Cal
     assert packed.facts().records == 5
 
 
-def test_idx_folders_and_names_without_gz(
-    source: Make, files: Path, idx_bytes: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idx_folders_and_names_without_gz(source, files, idx_bytes, monkeypatch):
     before = source("idx", files, **TESTED).facts()
     (files / "specs").mkdir()
     assert source("idx", files / "specs", **TESTED, path="..").facts() == before

@@ -111,9 +111,7 @@ def test_lines_that_do_not_fit(tmp_path: Path, text: str, part: str) -> None:
         ("categories", "a,ill\nx,0\n", {"categories": {"a": ("x", "x ", "y")}}),
     ],
 )
-def test_names_that_differ_by_blanks_only_are_refused(
-    tmp_path: Path, key: str, text: str, options: dict[str, Any]
-) -> None:
+def test_names_that_differ_by_blanks_only_are_refused(tmp_path, key, text, options):
     error = refusal(table(tmp_path, text, **options))
     assert f"{key} lists" in str(error)
     assert error.key == key

@@ -78,9 +78,7 @@ def test_coins_may_be_truth_values_or_numbers(write: Writer, truth: list[Any], t
     ],
 )
 @pytest.mark.parametrize("write", WRITERS)
-def test_what_no_table_may_hold_is_told_with_its_key(
-    write: Writer, columns: dict[str, Any], options: dict[str, Any], key: str, words: str, tmp_path: Path
-) -> None:
+def test_what_no_table_may_hold_is_told_with_its_key(write, columns, options, key, words, tmp_path):
     path = write(tmp_path, **columns)
     with pytest.raises(DataError) as caught:
         read_table(tmp_path, {"path": path.name, **NAMED, **options}, 1)

@@ -95,9 +95,7 @@ def test_bundled_data(source: Make) -> None:
     assert rows.train_y[:10].tolist() == list(range(10))
 
 
-def test_bundled_rows_that_are_not_the_described_ones_are_refused(
-    source: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundled_rows_that_are_not_the_described_ones_are_refused(source, monkeypatch):
     made = source("digits")
     x, y = made.fetch()  # type: ignore[attr-defined]
     monkeypatch.setattr(made, "fetch", lambda: (x[::-1], y))

@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,9 +147,7 @@ def test_blocks_give_the_bits_of_the_whole(shape: tuple[int, ...], monkeypatch: 
 
 @pytest.mark.parametrize("kind", ["npz-float64", "npz-uint8", "csv", "parquet"])
 @pytest.mark.parametrize("change", [{}, {"split": {"test": 0.5}, "standardise": {"mean": 0.5}, "radius": 0.5}])
-def test_loading_takes_at_most_the_planned_memory(
-    kind: str, change: dict[str, Any], source: Make, tmp_path: Path
-) -> None:
+def test_loading_takes_at_most_the_planned_memory(kind, change, source, tmp_path):
     records, width = (10_000, 8) if kind in ("csv", "parquet") else (4000, 200)
     table = {"label": "y", "classes": ["no", "yes"]}
     if kind.startswith("npz"):

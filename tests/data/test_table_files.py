@@ -58,9 +58,7 @@ def test_values_of_every_plain_type(parquet: Write, source: Make, tmp_path: Path
         ([True, None, False], ["false", "true", ""], [1, 2, 0]),
     ],
 )
-def test_labels_by_their_text(
-    labels: list[Any], classes: Any, wanted: list[int], parquet: Write, source: Make, tmp_path: Path
-) -> None:
+def test_labels_by_their_text(labels, classes, wanted, parquet, source, tmp_path):
     parquet(a=[1.0, 2.0, 3.0], label=labels)
     rows = source("parquet", tmp_path, **{**TABLE, "classes": classes}).load()
     assert rows.train_y.tolist() == wanted
@@ -99,9 +97,7 @@ def test_digests_follow_whatever_changes_rows(parquet: Write, source: Make, tmp_
 
 @pytest.mark.parametrize("typed", [True, False], ids=["dictionary", "text"])
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
-def test_texts_that_the_file_holds_once_are_held_once_in_memory(
-    typed: bool, kind: Any, source: Make, tmp_path: Path
-) -> None:
+def test_texts_that_the_file_holds_once_are_held_once_in_memory(typed, kind, source, tmp_path):
     """A few kilobytes on disk that would be 25 GB, were every record's text a copy."""
     files = pytest.importorskip("pyarrow.parquet")
     long, count = "q" * 250_000, 100_000
@@ -133,9 +129,7 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
         ({"a": [1], "label": ["no"]}, {"columns": ["label"]}, ["is the label and cannot be a feature"]),
     ],
 )
-def test_unsuitable_tables_are_refused(
-    columns: dict[str, Any], options: dict[str, Any], parts: list[str], parquet: Write, source: Make, tmp_path: Path
-) -> None:
+def test_unsuitable_tables_are_refused(columns, options, parts, parquet, source, tmp_path):
     parquet(**columns)
     refused(source("parquet", tmp_path, **{**TABLE, **options}), "table.parquet", *parts)
 

@@ -48,9 +48,7 @@ NEIGHBOURS = settings(max_examples=60, suppress_health_check=[HealthCheck.functi
 
 @NEIGHBOURS
 @given(OWNERS, st.integers(1, 5), st.integers(0, 3), st.data())
-def test_without_a_user_exactly_what_was_kept_of_that_user_is_gone(
-    read: Any, owners: list[str], most: int, seed: int, data: st.DataObject
-) -> None:
+def test_without_a_user_exactly_what_was_kept_of_that_user_is_gone(read, owners, most, seed, data):
     gone = data.draw(st.sampled_from(sorted(set(owners))))
     present = kept(read(owners, max_records_per_user=most, seed=seed))
     others = [number for number, owner in enumerate(owners) if owner != gone]
@@ -150,9 +148,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("options", "said", "key"), REFUSED)
-def test_what_does_not_fit_is_refused(
-    source: Any, tmp_path: Path, options: dict[str, Any], said: str, key: str
-) -> None:
+def test_what_does_not_fit_is_refused(source, tmp_path, options, said, key):
     write(tmp_path, [*"aaaabbc"])
     given = {name: value for name, value in {**OPTIONS, **options}.items() if value is not None}
     with pytest.raises(DataError, match=said) as caught:

@@ -143,9 +143,7 @@ def test_a_store_of_the_checkout_is_not_believed(tmp_path: Path, spec: Path, way
         ("SPECS", ""),
     ],
 )
-def test_an_input_of_several_lines_or_that_is_no_truth_value_is_refused(
-    tmp_path: Path, spec: Path, name: str, value: str
-) -> None:
+def test_an_input_of_several_lines_or_that_is_no_truth_value_is_refused(tmp_path, spec, name, value):
     assert audit(tmp_path, **{"DPSPEC_SPECS": "specs/release.yaml", f"DPSPEC_{name}": value}).returncode == 2
     assert not (tmp_path / "output.txt").exists()
 

@@ -119,9 +119,7 @@ def test_a_valid_spec_with_an_extreme_number_is_bounded(kind: str, catalog: Cata
         ("group", ("training", "learning_rate"), 5e-324),
     ],
 )
-def test_a_number_without_meaning_is_refused(
-    kind: str, path: SpecPath, value: float, catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_number_without_meaning_is_refused(kind, path, value, catalog, tmp_path):
     spec = small(kind, catalog)
     assert not audited(with_extreme(spec, path, value), catalog, spec.directory, tmp_path, train=False)
 
@@ -134,8 +132,6 @@ def test_a_number_without_meaning_is_refused(
         ("rero", ("mechanism", "clip_norm"), 1e-12),  # rounding hides the noise, which is no deviation
     ],
 )
-def test_a_valid_spec_with_an_extreme_number_is_trained(
-    kind: str, path: SpecPath, value: float, catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_valid_spec_with_an_extreme_number_is_trained(kind, path, value, catalog, tmp_path):
     spec = small(kind, catalog)
     assert audited(with_extreme(spec, path, value), catalog, spec.directory, tmp_path, train=True)

@@ -36,9 +36,7 @@ def checkout(tmp_path: Path) -> Path:
         (VERSION, {"CHANGELOG.md": f"## [{VERSION}]\n"}, "other.whl", "must be empty"),
     ],
 )
-def test_a_release_that_does_not_agree_is_refused(
-    checkout: Path, tmp_path: Path, version: str, edits: dict[str, str], beside: str, says: str
-) -> None:
+def test_a_release_that_does_not_agree_is_refused(checkout, tmp_path, version, edits, beside, says):
     dist = tmp_path / "dist"
     for name, text in edits.items():
         (checkout / name).write_text(text)

@@ -119,9 +119,7 @@ def test_opacus_as_its_users_call_it(dpspec: Run, tmp_path: Path) -> None:
     assert len(found) == 6
 
 
-def test_without_opacus_the_backend_says_what_to_install(
-    dpspec: Run, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_opacus_the_backend_says_what_to_install(dpspec, environment, tmp_path):
     (tmp_path / "site" / "opacus.py").write_text("raise ModuleNotFoundError('opacus')\n", encoding="utf-8")
     done = dpspec("run", SPECS / "opacus" / "as-a-user.yaml")
     assert done.returncode == 4, done.stdout + done.stderr

@@ -80,9 +80,7 @@ def test_more_successes_than_the_claim_allows_refute_it() -> None:
         (0.2, [], 120, 0.01, "open"),
     ],
 )
-def test_counts_claims_and_bounds(
-    claimed: float, bounds: list[Finding], successes: int, kappa: float, expected: str
-) -> None:
+def test_counts_claims_and_bounds(claimed, bounds, successes, kappa, expected):
     found = count_verdict(claimed, bounds, [counted(successes)], kappa)
     assert found.verdict == expected
     assert ("gamma <= 0.2 at kappa = " in found.reason) == (expected == "contradicted")
@@ -132,7 +130,7 @@ def test_what_could_be_refuted_shrinks_with_the_family() -> None:
     assert among < alone <= one_run.epsilon_lower(500, 500, 500, 1e-9, 0.95) < 1.0001 * alone
 
 
-def test_the_curve_says_more_than_its_points() -> None:
+def test_the_curve_says_more_than_its_points():
     # No single point of the bound is rejected at 1e-6, but all points together are.
     points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]
     curve = [bound(epsilon, delta) for epsilon, delta in points]
@@ -220,7 +218,7 @@ def test_a_rejected_bound_for_a_narrower_scope_leaves_wider_claims() -> None:
     assert [v.verdict for v in found] == ["proved", "contradicted"]
 
 
-def test_a_tighter_bound_that_stands_still_proves() -> None:
+def test_a_tighter_bound_that_stands_still_proves():
     # The rejected bound holds for a wider scope; its narrower, looser sibling is not rejected.
     loose = bound(9.0, scope=Scope(access="final-model"))
     found = verdict(approx(10.0, access="final-model"), bound(2.9), loose, attack(1000, 1000, 1000))

@@ -239,9 +239,7 @@ def said(status: str) -> Assumption:
         (said("false"), "open", "false"),
     ],
 )
-def test_what_a_backend_says_decides_what_is_proved(
-    tmp_path: Path, constants: Assumption | str, expected: str, status: str
-) -> None:
+def test_what_a_backend_says_decides_what_is_proved(tmp_path, constants, expected, status):
     audit = verdict(tmp_path, constants)
     assert audit.verdicts[0].verdict == expected
     assert {a.status for f in audit.findings for a in f.assumptions if a.name == NAME} == {status}

@@ -140,10 +140,7 @@ def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_th
 
 @pytest.mark.parametrize(
     ("noise", "shifts", "chances"),
-    [
-        (2.0, [0, 1, 2], [0.9, 0.08, 0.02]),
-        pytest.param(0.5, [0, 1.0], [0.99, 0.01], marks=pytest.mark.ci),
-    ],
+    [(2.0, [0, 1, 2], [0.9, 0.08, 0.02]), pytest.param(0.5, [0, 1.0], [0.99, 0.01], marks=pytest.mark.ci)],
 )
 def test_a_mixture_contains_the_value_of_dp_accounting(noise: float, shifts: list[float], chances: list[float]) -> None:
     mixture = dp.SelfComposedDpEvent(dp.dp_event.MixtureOfGaussiansDpEvent(noise, shifts, chances), 50)

@@ -1,7 +1,6 @@
 """Bounds that exclude each other end a run as a bug, with an exact Gaussian mechanism as the oracle."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ quantities = st.sampled_from(sorted(CONDITIONS)).flatmap(
 
 @settings(max_examples=60)
 @given(st.floats(0.05, 6.0), st.sampled_from(["points", "mu", "each"]), quantities)
-def test_exact_values_never_contradict_and_raised_lower_bounds_do(
-    mu: float, form: str, condition: tuple[str, float]
-) -> None:
+def test_exact_values_never_contradict_and_raised_lower_bounds_do(mu, form, condition):
     quantity, at = condition
     value = gaussian(quantity, mu, at)
     uppers = {
@@ -131,9 +128,7 @@ claims:
 """
 
 
-def test_a_false_proof_beside_a_refuted_weaker_claim_is_reported_as_a_bug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_false_proof_beside_a_refuted_weaker_claim_is_reported_as_a_bug(tmp_path, monkeypatch, capsys):
     """An advantage of 1e-9 would prove both claims; the certified lower bound on epsilon refutes the weaker one."""
     path = tmp_path / "spec.yaml"
     path.write_text(SPEC, encoding="utf-8")

@@ -202,9 +202,7 @@ GUESSES = st.integers(1, 400).flatmap(lambda r: st.tuples(st.integers(r, 500), s
 
 @settings(max_examples=150, deadline=None)
 @given(GUESSES, st.floats(0.0, 8.0), st.floats(0.0, 4.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]))
-def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(
-    drawn: tuple[int, int, int], upper: float, slack: float, delta: float
-) -> None:
+def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(drawn, upper, slack, delta):
     evidence = attack(*drawn)
     found = verdict(approx(upper + slack, delta=1e-3), bound(upper, delta=delta), evidence)
     own = verdict(approx(upper, delta=delta), evidence)
@@ -216,9 +214,7 @@ def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(
 
 @settings(max_examples=60, deadline=None)
 @given(GUESSES, st.lists(st.floats(0.0, 8.0), min_size=2, max_size=5, unique=True), st.floats(0.0, 8.0))
-def test_a_larger_claim_is_never_refuted_before_a_smaller_one(
-    drawn: tuple[int, int, int], claimed: list[float], upper: float
-) -> None:
+def test_a_larger_claim_is_never_refuted_before_a_smaller_one(drawn, claimed, upper):
     claims = [approx(epsilon, id=str(i)) for i, epsilon in enumerate(sorted(claimed))]
     found = audits.verdicts(audits.spec(*claims), bound(upper), attack(*drawn))
     names = [v.verdict for v in found]

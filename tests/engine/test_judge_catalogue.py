@@ -237,10 +237,7 @@ def evidences(most: int) -> Iterator[Evidence]:
             yield audits.average([2000] * 60, 2000, quantity=quantity, scope=scope)
 
 
-@pytest.mark.parametrize(
-    ("few", "every", "least"),
-    [(1, 17, 2_400), on_changes(1, 1, 40_000), in_full(2, 1, 300_000)],
-)
+@pytest.mark.parametrize(("few", "every", "least"), [(1, 17, 2_400), on_changes(1, 1, 40_000), in_full(2, 1, 300_000)])
 def test_attacks_and_measurements_of_every_scope(few: int, every: int, least: int) -> None:
     """A false claim is refuted by exactly the evidence that applies to it; of all steps one in ``every``."""
     walked, refuted, wrong, steps = 0, 0, [], itertools.count()

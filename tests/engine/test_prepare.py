@@ -193,9 +193,7 @@ claims: [{id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5}]
 
 
 @pytest.mark.parametrize("declared", [1, 10_000_000])
-def test_a_model_must_have_the_declared_number_of_parameters(
-    tmp_path: Path, declared: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_must_have_the_declared_number_of_parameters(tmp_path, declared, monkeypatch):
     """A smaller number was accepted, a larger one ended in an IndexError."""
     monkeypatch.setattr(unfit_models.Factory, "parameters", lambda self: declared)
     path = tmp_path / "unfit.yaml"

@@ -1,7 +1,5 @@
 """An audit from its spec to its verdicts."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path
@@ -72,9 +70,7 @@ def test_an_audit_from_spec_to_verdicts(load: Any, store: Store) -> None:
         ("mechanism.epsilon=1.1", [0, 1, 2, 3, 4]),
     ],
 )
-def test_what_trials_read_decides_which_are_trained_again(
-    load: Any, store: Store, override: str, trained: list[int]
-) -> None:
+def test_what_trials_read_decides_which_are_trained_again(load, store, override, trained):
     audited(load(), store)
     counting.RAN.clear()
     audited(load(override), store)
@@ -94,10 +90,7 @@ def test_a_kind_that_is_gone_is_a_plugin_error(load: Any, store: Store) -> None:
         run(specs, Catalog(), store=store)
 
 
-def test_errors_of_all_specs_are_reported_before_any_work(
-    load: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dpspec.contract import Diagnostic
+def test_errors_of_all_specs_are_reported_before_any_work(load, store, monkeypatch):
 
     def refuse(self: object, spec: Spec, facts: object) -> list[Diagnostic]:
         return [Diagnostic(code="bad-value", message="no", path=("mechanism", "epsilon"))]
@@ -140,9 +133,7 @@ def test_rows_that_do_not_fit_into_memory_are_not_loaded(context: RunContext, mo
             _ = context.data
 
 
-def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(tmp_path, monkeypatch):
     catalog = counting.catalog()
     (spec,) = counting.load(tmp_path)
     digests = iter(["before"] * 3 + ["after"])

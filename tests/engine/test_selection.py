@@ -145,9 +145,7 @@ def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[st
 
 
 @pytest.mark.usefixtures("silent")
-def test_values_that_depend_on_records_are_never_shown(
-    audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_depend_on_records_are_never_shown(audited, monkeypatch):
     from dpspec_group import GroupAudit
 
     bound = GroupAudit.bound
@@ -168,9 +166,7 @@ def test_values_that_depend_on_records_are_never_shown(
         ("noise_multiplier", -1.0, "noise_multiplier must be at least 0"),
     ],
 )
-def test_a_result_with_a_made_up_cell_is_not_recomputed(
-    audited: Callable[[str], Result], place: str, value: object, message: str
-) -> None:
+def test_a_result_with_a_made_up_cell_is_not_recomputed(audited, place, value, message):
     plain = write(audited(SPEC))
     plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
     try:
@@ -216,9 +212,7 @@ claims:
         ("model: {kind: linear}", "its initial model differs"),
     ],
 )
-def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
-    specs: Callable[..., tuple[Spec, ...]], block: str, message: str
-) -> None:
+def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(specs, block, message):
     head, _, tail = HAND_MADE.rpartition("    - mechanism:")
     (spec,) = specs(f"{head}    - {block}\n      mechanism:{tail}")
     (reported,) = [d for d in check(spec, CATALOG) if message in d.message]
@@ -239,9 +233,7 @@ def test_constants_are_known_as_well_as_in_the_worst_cell(audited: Callable[[str
     )
 
 
-def test_an_invalid_cell_is_reported_with_its_number_and_place(
-    specs: Callable[..., tuple[Spec, ...]], tmp_path: Path
-) -> None:
+def test_an_invalid_cell_is_reported_with_its_number_and_place(specs, tmp_path):
     sampling = "truncated-poisson, max_batch: 50,"
     text = SPEC.replace("{group_size: 1}", "{adjacency: replace-one}").replace("poisson,", sampling)
     (spec,) = specs(text)

@@ -61,9 +61,7 @@ def found(result: Result) -> object:
     ]
 
 
-def test_one_count_covers_the_bounds_and_the_trials_of_all_audits(
-    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_count_covers_the_bounds_and_the_trials_of_all_audits(load, tmp_path, monkeypatch):
     train_trials, bound_claims = counting.CountingAudit.trials, counting.CountingAudit.bound
 
     def trials(self: Any, inputs: Any, context: Any, indices: Any) -> Any:
@@ -131,9 +129,7 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, 
 @pytest.mark.parametrize(
     "options", [pytest.param(None, id="here"), pytest.param(PAIR, id="workers", marks=pytest.mark.ci)]
 )
-def test_unreadable_data_is_reported_alike_by_all_executors(
-    options: RunOptions | None, load: Any, tmp_path: Path, folder: Path
-) -> None:
+def test_unreadable_data_is_reported_alike_by_all_executors(options, load, tmp_path, folder):
     (folder / "fail-1").touch()
     with pytest.raises(SpecError) as caught:
         audited(load(), tmp_path / "store", options)
@@ -169,9 +165,7 @@ def test_an_unknown_executor(load: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("chunks", "seconds", "threads"), [(1, 59.0, 1), (1, 61.0, 8), (4, 400.0, 2), (16, 4000.0, 1), (4, 200.0, 1)]
 )
-def test_threads_follow_from_the_plan_alone(
-    monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float, threads: int
-) -> None:
+def test_threads_follow_from_the_plan_alone(monkeypatch, chunks, seconds, threads):
     monkeypatch.setattr(processes, "cores", lambda: 8)
     plan = Plan(chunks=tuple((i,) for i in range(chunks)), seconds=seconds, memory_bytes=0)
     assert RunOptions().threads_of(plan) == threads

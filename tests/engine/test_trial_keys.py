@@ -109,9 +109,7 @@ def test_who_promises_to_raise_the_revision_is_believed(audited: Any, site: Path
     assert counting.RAN == [0, 1, 2, 3, 4]
 
 
-def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(
-    audited: Any, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(audited, site, monkeypatch):
     first = audited(catalog("backend"))
     monkeypatch.setitem(globals(), "forget", lambda: None)
     assert audited(catalog("backend")).audits[0].stored_trials == 5

@@ -56,9 +56,7 @@ def test_keys_cannot_leave_the_store(tmp_path: Path, key: str) -> None:
         Store(tmp_path).get(key)
 
 
-def test_a_damaged_record_that_another_process_set_aside_first_is_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_record_that_another_process_set_aside_first_is_absent(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put(KEY, TRIAL, FrozenMap())
     (tmp_path / "trials" / KEY[:2] / KEY / "record.json").write_text("{")

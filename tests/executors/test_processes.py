@@ -222,14 +222,7 @@ GPUS = ("cuda:0", "cuda:1", "cuda:2")
         (PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=8), 2, None, 2 * 2**30, 8),
     ],
 )
-def test_what_is_small_stays_here_and_the_rest_takes_what_there_is(
-    monkeypatch: pytest.MonkeyPatch,
-    demand: PoolRequest,
-    cores: int,
-    devices: tuple[str, ...] | None,
-    free: int | None,
-    size: int,
-) -> None:
+def test_what_is_small_stays_here_and_the_rest_takes_what_there_is(monkeypatch, demand, cores, devices, free, size):
     monkeypatch.setattr(processes, "cores", lambda: cores)
     if devices is not None:
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: devices)

@@ -1,4 +1,4 @@
-"""The pretended GPU keeps its promises: what CUDA refuses is refused, waits and copies are counted."""
+"""The pretended GPU keeps its promises: what CUDA refuses is refused, and coarse products are counted."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,28 +35,6 @@ def test_numpy_is_refused(machine: Machine) -> None:
         torch.ones(2, device="cuda").numpy()
 
 
-@pytest.mark.parametrize(
-    ("work", "waits", "copies"),
-    [
-        (lambda a: a + 1.0, 0, 0),
-        (lambda a: float(a.sum()), 1, 0),
-        (lambda a: a[a > 0], 1, 0),
-        (lambda a: a.cpu(), 1, 1),
-        (lambda a: torch.ones(3).to("cuda", non_blocking=True), 0, 1),
-        (lambda a: torch.tensor([1.0], device="cuda"), 1, 1),
-        (lambda a: a[torch.tensor([0])], 1, 1),
-        (lambda a: torch.zeros(4, device="cuda"), 0, 0),
-        (lambda a: torch.cuda.synchronize(), 1, 0),
-    ],
-)
-def test_counted(machine: Machine, work: Callable[[torch.Tensor], object], waits: int, copies: int) -> None:
-    a = torch.randn(3, 4, device="cuda")
-    before = machine.account.now()
-    work(a)
-    more = machine.account.since(before)
-    assert (more.waits.total(), more.copies.total()) == (waits, copies)
-
-
 def test_coarse_products_are_counted(machine: Machine) -> None:
     a = torch.ones(2, 2, device="cuda")
     before = torch.backends.cuda.matmul.fp32_precision
@@ -69,10 +47,3 @@ def test_coarse_products_are_counted(machine: Machine) -> None:
         assert machine.account.coarse.total() == 1
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
-
-
-def test_nothing_is_left_behind() -> None:
-    before = torch.cuda.is_available(), torch.Generator, torch.Tensor.to, torch.tensor
-    with pretend_gpu():
-        assert torch.cuda.is_available()
-    assert (torch.cuda.is_available(), torch.Generator, torch.Tensor.to, torch.tensor) == before

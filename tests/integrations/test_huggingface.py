@@ -235,9 +235,7 @@ def error_of(folder: Path) -> str:
         ("sft", "padding_free", UsageError, "padding_free=True puts several records into one row"),
     ],
 )
-def test_faults_that_end_the_training(
-    stack: str, fault: str, error: type[Exception], words: str, tmp_path: Path
-) -> None:
+def test_faults_that_end_the_training(stack, fault, error, words, tmp_path):
     fitted = Fitted(tmp_path / "run", fault, stack=stack, report=False)
     with pytest.raises(error, match=words), fitted.callback:
         fitted.train()

@@ -19,9 +19,7 @@ from dpspec.integrations.jax import differences, record_steps
 pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore")]
 
 
-def test_the_script_of_the_guide_is_proved_and_agrees_with_its_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_of_the_guide_is_proved_and_agrees_with_its_plan(tmp_path, monkeypatch):
     page = Path(__file__).parents[2] / "docs" / "how-to" / "audit-your-own-loop.md"
     (code,) = re.findall(r"<!-- file: jax_loop.py -->\n```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
     monkeypatch.chdir(tmp_path)

@@ -202,9 +202,7 @@ class Reported(transformers.TrainerCallback):  # type: ignore[misc, name-defined
     ],
     ids=["sums cleared by the test", "sums never cleared", "ghost clipping without clipping and noise"],
 )
-def test_dp_lora(
-    options: dict[str, Any], cleared: bool, messages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dp_lora(options, cleared, messages, tmp_path, monkeypatch):
     trainer = dp_lora_trainer(tmp_path, callbacks=[], **options)
     declared: Any = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 200}
     run = dpspec.record(tmp_path / "run", model=trainer.model, optimizer=trainer.optimizer, **declared)

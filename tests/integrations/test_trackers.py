@@ -75,9 +75,7 @@ def other_optimizer(training: Training) -> None:
         (other_optimizer, {}, 8.0, "cautions"),
     ],
 )
-def test_the_tag_of_a_training_that_does_not_pass(
-    script: Any, options: dict[str, Any], claimed: float, tag: str, tmp_path: Path
-) -> None:
+def test_the_tag_of_a_training_that_does_not_pass(script, options, claimed, tag, tmp_path):
     training = Training(**options).build()
     with warnings.catch_warnings(), training.recorder(tmp_path / "run"):
         warnings.simplefilter("ignore")
@@ -98,9 +96,7 @@ def test_other_arguments_are_refused() -> None:
 
 
 @pytest.mark.ci
-def test_a_run_of_mlflow_has_verdicts_epsilon_and_page(
-    audited: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_mlflow_has_verdicts_epsilon_and_page(audited, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", exc_type=ImportError)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -119,9 +115,7 @@ def test_a_run_of_mlflow_has_verdicts_epsilon_and_page(
 
 
 @pytest.mark.ci
-def test_an_offline_run_of_wandb_has_verdicts_and_page(
-    audited: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offline_run_of_wandb_has_verdicts_and_page(audited, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", exc_type=ImportError)
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))

@@ -32,9 +32,7 @@ FAULTS = {
     ("script", "library"),
     [("huggingface", "transformers"), ("accelerated", "accelerate"), ("lightning_fit", "lightning")],
 )
-def test_a_training_on_two_processes_is_proved_and_its_faults_are_found(
-    script: str, library: str, tmp_path: Path
-) -> None:
+def test_a_training_on_two_processes_is_proved_and_its_faults_are_found(script, library, tmp_path):
     pytest.importorskip(library, exc_type=ImportError)
     expected = dict(FAULTS)
     if script == "accelerated":

@@ -86,9 +86,7 @@ def test_valid_specs(validator: Any, catalog: Catalog, load: Load, valid: str) -
         ("name: valid", "nmae: valid"),
     ],
 )
-def test_it_refuses_what_validation_refuses(
-    validator: Any, catalog: Catalog, load: Load, valid: str, old: str, new: str
-) -> None:
+def test_it_refuses_what_validation_refuses(validator, catalog, load, valid, old, new):
     assert old in valid
     text = valid.replace(old, new)
     assert not load(text).ok

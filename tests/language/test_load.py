@@ -215,9 +215,7 @@ class TestExtends:
 
 
 class TestSet:
-    def test_later_overrides_win_maps_replace_null_removes_and_missing_blocks_appear(
-        self, load: Load, valid: str
-    ) -> None:
+    def test_later_overrides_win_maps_replace_null_removes_and_missing_blocks_appear(self, load, valid):
         text = valid.replace("training: {backend: native, learning_rate: 1}\n", "")
         overrides = ("training.learning_rate=0.25", "mechanism.steps=1", "mechanism.steps=2", "audit=null")
         spec = only(load(text, *overrides, "mechanism.sampling={scheme: full}", "description="))
@@ -325,9 +323,7 @@ class TestMatrix:
             ("sampling", ("{scheme: poisson, rate: 0.2}", "{scheme: poisson, rate: 0.3}")),
         ],
     )
-    def test_a_value_that_each_phase_overrides_is_refused(
-        self, load: Load, valid: str, key: str, values: tuple[str, str]
-    ) -> None:
+    def test_a_value_that_each_phase_overrides_is_refused(self, load, valid, key, values):
         own = values if key == "sampling" else ("2", "3")
         phases = ", ".join(f"{{steps: 5, {key}: {value}}}" for value in own)
         text = re.sub(r"  steps: .*\n", f"  phases: [{phases}]\n", valid, count=1)

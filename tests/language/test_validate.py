@@ -172,9 +172,7 @@ class TestRequires:
             ("backend: native", "backend: native, loss: focal", True),
         ],
     )
-    def test_a_kind_that_a_file_of_the_project_may_define(
-        self, load: Load, valid: str, old: str, new: str, from_project: bool
-    ) -> None:
+    def test_a_kind_that_a_file_of_the_project_may_define(self, load, valid, old, new, from_project):
         (unknown,) = load(valid.replace(old, new)).diagnostics
         assert (PROJECT_HINT in unknown.help) == from_project
 

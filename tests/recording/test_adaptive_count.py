@@ -1,7 +1,6 @@
 """Opacus' adaptive clipping: its noisy count is observed, tested and charged."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,14 +71,9 @@ def of_a_record(optimizer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("method", "change", "test"),
-    [
-        ("add_noise", other_count, COUNT_NOISE),
-        ("update_max_grad_norm", of_a_record, NEXT_NORM),
-    ],
+    [("add_noise", other_count, COUNT_NOISE), ("update_max_grad_norm", of_a_record, NEXT_NORM)],
 )
-def test_other_counts_and_clip_norms_deviate(
-    method: str, change: Callable[[Any], None], test: str, tmp_path: Path
-) -> None:
+def test_other_counts_and_clip_norms_deviate(method, change, test, tmp_path):
     found = recorded(tmp_path / "run", prepare=after_each(method, change), clipping="adaptive", epochs=3)
     assert found.conformance.status == "deviates"
     assert any(name.startswith(test) for name in found.rejected)

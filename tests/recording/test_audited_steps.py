@@ -94,9 +94,7 @@ def evaluating(training: Training) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_steps_at_which_a_mistake_is_likely_are_audited(
-    script: Any, given: Any, audited: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_at_which_a_mistake_is_likely_are_audited(script, given, audited, tmp_path, monkeypatch):
     steps, count = audited_counts(tmp_path / "run", script, monkeypatch, **given)
     assert steps == 20
     assert count in (audited, audited + 1, audited + 2)  # a batch may be small

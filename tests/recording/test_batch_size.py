@@ -1,7 +1,5 @@
 """Replays of a step at the batch size of another one: they measure whether the loss is a sum or a mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,9 +133,7 @@ def test_steps_that_do_not_compare_abstain(given: dict[str, Any], reason: str) -
 
 @pytest.mark.parametrize("physical", [None, 8])
 @pytest.mark.parametrize(("given", "declared"), [("mean", "sum"), ("sum", "mean")])
-def test_short_runs_with_another_reduction_are_not_proved(
-    given: str, declared: str, physical: int | None, tmp_path: Path
-) -> None:
+def test_short_runs_with_another_reduction_are_not_proved(given, declared, physical, tmp_path):
     def script(training: Any) -> None:
         training.criterion = nn.CrossEntropyLoss(reduction=given)
         training.train()

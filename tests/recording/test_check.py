@@ -97,9 +97,7 @@ QUICK = ("sound", "shuffled, claimed as Poisson", "wrong optimizer", "incomplete
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in RECORDINGS]
 )
-def test_every_way_gives_a_recording_the_same_verdict(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_way_gives_a_recording_the_same_verdict(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make, claimed, adjacency, verdict = RECORDINGS[name]
     make(Path("run"))

@@ -73,9 +73,7 @@ unscaled = DPOptimizer.clip_and_accumulate
 
 
 @pytest.mark.parametrize("clip", [scaling, scaling_by_the_longest])
-def test_another_clipping_moves_the_sum_too_far(
-    clip: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_clipping_moves_the_sum_too_far(clip, tmp_path, monkeypatch):
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
     assert SUM_MOVED in recorded(tmp_path / "run", clip=0.1).rejected
 
@@ -153,18 +151,6 @@ def saving(training: Training) -> None:
 @pytest.mark.parametrize("script", [averaged, saving])
 def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
-
-
-@pytest.mark.parametrize("given", ["mean", "sum"])
-@pytest.mark.parametrize("declared", ["mean", "sum"])
-def test_a_loss_with_another_reduction_is_reported(given: str, declared: str, tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        training.criterion = nn.CrossEntropyLoss(reduction=given)
-        training.train()
-
-    found = recorded(tmp_path / "run", script, reduction=declared, epochs=8, seed=3)
-    assert found.status == ("proved" if given == declared else "open", "no-deviation-found")
-    assert (f"as if the loss were a {given} over the batch" in found.reason) is (given != declared)
 
 
 @pytest.mark.parametrize("added", [0.0, 0.05])

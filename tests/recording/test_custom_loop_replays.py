@@ -1,7 +1,5 @@
 """Replays of custom loops in recordings: which step is the whole, what moved, and abstentions with their reasons."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,9 +199,7 @@ def sum_first(loop: OwnLoop, run: Any) -> None:
 @pytest.mark.parametrize(
     ("step", "reason"), [(read_in_python, "in Python, by .tolist()"), (sum_first, "before its records and norms")]
 )
-def test_abstentions_have_reasons_and_leave_the_verdict(
-    step: Callable[[OwnLoop, Any], None], reason: str, tmp_path: Path
-) -> None:
+def test_abstentions_have_reasons_and_leave_the_verdict(step, reason, tmp_path):
     found = trained(tmp_path / "run", step)
     assert found.status == ("proved", "no-deviation-found")
     assert reason in found.run.end.replay_failure

@@ -1,7 +1,5 @@
 """Warnings at the first step of a training."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

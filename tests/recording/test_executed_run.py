@@ -113,9 +113,7 @@ def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], word
         ("assume: [constants]", "--assume constants", 0),
     ],
 )
-def test_constants_that_may_count_the_records_are_declared_public(
-    more: str, arguments: str, code: int, place: Path
-) -> None:
+def test_constants_that_may_count_the_records_are_declared_public(more, arguments, code, place):
     found, audit = ran(place, adjacency="add-remove", more=f", {more}" if more else "")
     assert (found, audit["verdicts"][0]["verdict"]) == (code, "open" if code else "proved")
     assert main(["check", "run", "--epsilon", "4", "--adjacency", "add-remove", *arguments.split()]) == code
@@ -205,9 +203,7 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
         ("rate: 0.1}", "rate: 0.1, unit: user, records_per_user: 3}", "remove unit and records_per_user"),
     ],
 )
-def test_what_a_recording_does_not_show_is_refused(
-    was: str, becomes: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_recording_does_not_show_is_refused(was, becomes, words, place, capsys):
     text = SPEC.format(**DECLARED)
     assert was in text
     (place / "spec.yaml").write_text(text.replace(was, becomes))

@@ -23,9 +23,7 @@ def test_further_draws_continue_the_kept_state(draws: int, ended: torch.Generato
 
 
 @pytest.mark.parametrize("draws", [0, 17, 900])
-def test_a_generator_that_is_seeded_again_does_not(
-    draws: int, ended: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generator_that_is_seeded_again_does_not(draws, ended, monkeypatch):
     monkeypatch.setattr(generators, "_MOST_DRAWS", 2**16)
     torch.rand(draws, generator=ended.manual_seed(20_261_126))
     assert torch.equal(continued_state(ended), ended.get_state())

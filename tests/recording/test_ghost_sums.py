@@ -107,9 +107,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
 
 
 @pytest.mark.parametrize(("fault", "tests"), FAULTS)
-def test_faults_deviate(
-    fault: Script | Patch, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_deviate(fault, tests, tmp_path, monkeypatch):
     if isinstance(fault, tuple):
         monkeypatch.setattr(*fault)
     found = recorded(tmp_path / "run", Training.train if isinstance(fault, tuple) else fault)

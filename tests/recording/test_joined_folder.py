@@ -233,9 +233,7 @@ def shorter(training: Ranked, rank: int) -> None:
         ({"loop": shorter}, [0, 0], joined_checks.SHORTER),
     ],
 )
-def test_an_incomplete_rank_is_never_proved(
-    made: dict[str, Script], codes: list[int], test: str | None, tmp_path: Path
-) -> None:
+def test_an_incomplete_rank_is_never_proved(made, codes, test, tmp_path):
     assert Ranked(tmp_path / "run", epochs=1, **made).run() == codes
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
@@ -286,9 +284,7 @@ def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, 
 
 
 @pytest.mark.parametrize(("name", "size"), [(INTERNAL, None), (STEPS, 0.2), (STEPS, 0.5), (STEPS, 0.9), (STEPS, 0.999)])
-def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(
-    name: str, size: float | None, sound: Path, tmp_path: Path
-) -> None:
+def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound, tmp_path):
     copy = Path(shutil.copytree(sound, tmp_path / "run"))
     content = (copy / "rank-1" / name).read_bytes()
     (copy / "rank-1" / name).unlink()

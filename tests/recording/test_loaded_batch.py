@@ -1,7 +1,5 @@
 """Replays that begin with the batch of the loader: what a script computes from it before the model's forward pass."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable

@@ -63,9 +63,7 @@ def for_a_while(training: Training, layer: Any) -> None:
         (lambda t, layer: setattr(layer, "notes", {"deep": [records(t).tolist()]}), "notes", "open"),
     ],
 )
-def test_state_that_depends_on_records_is_found(
-    leak: Script, name: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_depends_on_records_is_found(leak, name, level, tmp_path, monkeypatch):
     """In ``state_dict()`` they are a violation, in an attribute the claim is open unless the user assumes it."""
 
     def script(training: Training, layer: Any) -> None:
@@ -110,9 +108,7 @@ def switched(training: Training, layer: Any) -> None:
     ("script", "clipping"),
     [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
 )
-def test_an_honest_training_changes_nothing_else(
-    script: Script, clipping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, monkeypatch):
     found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
     assert (found.verdict, found.channel("model-state").status) == ("proved", "verified"), found.reason
 

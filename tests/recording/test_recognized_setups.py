@@ -219,9 +219,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
         ({"clipping": "ghost"}, scaled(enabled=False), False, "on the criterion's loss, in float32"),
     ],
 )
-def test_set_ups_without_a_bound_are_open(
-    made: dict[str, Any], script: Any, deviates: bool, words: str, tmp_path: Path
-) -> None:
+def test_set_ups_without_a_bound_are_open(made, script, deviates, words, tmp_path):
     training = Training(**made).build()
     found = recorded(tmp_path / "run", training, lambda: script(training))
     if deviates:

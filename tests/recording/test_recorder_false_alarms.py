@@ -239,9 +239,7 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
 # The first sentence of an answer.
 
 
-def test_pages_of_runs_without_a_claim_or_with_a_large_delta(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_of_runs_without_a_claim_or_with_a_large_delta(tmp_path, capsys):
     assert recorded(tmp_path / "run").fine
     assert main(["check", str(tmp_path / "run")]) == 5
     assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM  ")
@@ -284,9 +282,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
         (0.07, 21.0, True, "proved"),
     ],
 )
-def test_chosen_constants_are_public_if_the_user_declares_them(
-    rate: float, divisor: float, stated: bool, verdict: str, tmp_path: Path
-) -> None:
+def test_chosen_constants_are_public_if_the_user_declares_them(rate, divisor, stated, verdict, tmp_path):
     """A rate and a divisor that were chosen may be those that make_private would compute."""
 
     def choose(training: Training) -> None:

@@ -13,7 +13,7 @@ import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import RunFolder
-from dpspec.recording.folder.weights import WEIGHTS, TensorDigest, read_table
+from dpspec.recording.folder.weights import WEIGHTS, read_table
 from dpspec.recording.released_model import recorded_digests, released_model
 
 
@@ -143,10 +143,6 @@ def test_the_first_rank_has_the_digests(tmp_path: Path) -> None:
     assert Ranked(tmp_path / "run", batch=100, epochs=1, within=saved).run() == [0, 0]
     assert not (tmp_path / "run" / "rank-1" / WEIGHTS).exists()
     assert dpspec.check(tmp_path / "run", epsilon=50, model=tmp_path / "1.pt").proved
-
-
-def test_a_digest_names_type_and_shape() -> None:
-    assert str(TensorDigest("F32", (2, 3), "")) == "F32 [2, 3]"
 
 
 def test_a_file_with_values_behind_a_tensor_is_refused(tmp_path: Path) -> None:

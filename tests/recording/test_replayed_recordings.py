@@ -1,7 +1,5 @@
 """Replays in a recording: for each clipping of Opacus they see the whole step, and nothing of the recorder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +58,7 @@ def test_labels_of_later_physical_batches_stay() -> None:
 
 @pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
-def test_records_that_change_others_are_found_for_each_clipping(
-    clipping: str, physical: int | None, tmp_path: Path
-) -> None:
+def test_records_that_change_others_are_found_for_each_clipping(clipping, physical, tmp_path):
     checks = replays(tmp_path / "run", Centered, clipping=clipping, physical=physical)
     assert checks[OTHERS_MOVED].p_value == 0.0
 

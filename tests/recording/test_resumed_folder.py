@@ -144,9 +144,7 @@ SEED = "draws its noise from the seed of an earlier part"
         ([{"seed": 5}, {"seed": 5, "change": lambda _: torch.rand(1001)}], set(), SEED),
     ],
 )
-def test_repeated_seeds_and_random_numbers_are_found(
-    parts: list[dict[str, Any]], tests: set[str] | None, doubt: str, tmp_path: Path
-) -> None:
+def test_repeated_seeds_and_random_numbers_are_found(parts, tests, doubt, tmp_path):
     found = resumed(tmp_path / "run", *parts)
     assert found.verdict == "open"
     assert doubt in found.doubts
@@ -396,9 +394,7 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
         ((7, 7), {NOISE}, "rank 1 of part 2 draws its batches"),
     ],
 )
-def test_ranks_with_seeds_of_an_earlier_part_are_not_proved(
-    seeds: tuple[int, int], tests: set[str], doubt: str, tmp_path: Path
-) -> None:
+def test_ranks_with_seeds_of_an_earlier_part_are_not_proved(seeds, tests, doubt, tmp_path):
     jobs = RankedJobs(tmp_path)
     assert [jobs.run(seed_of=seed) for seed in seeds] == [[0, 0]] * 2
     found = checked(jobs.folder)

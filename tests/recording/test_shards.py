@@ -207,10 +207,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
-    "other clip of norms": (
-        lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank),
-        joined_checks.OTHER_SETUP,
-    ),
+    "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
     "changed before the step": (
         lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
@@ -298,9 +295,7 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
-def test_passes_and_layers_without_updates_are_no_deviation(
-    made: dict[str, Any], kind: type[Ranked], tmp_path: Path
-) -> None:
+def test_passes_and_layers_without_updates_are_no_deviation(made, kind, tmp_path):
     assert kind(tmp_path / "run", sharded=True, batch=150, **made).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
@@ -322,9 +317,7 @@ def failing(training: Ranked, rank: int) -> None:
 @pytest.mark.parametrize(
     ("made", "codes"), [({"loop": unrecorded}, [0, 0]), ({"within": failing}, [0, 0]), ({"within": killed}, [1, 9])]
 )
-def test_a_rank_without_a_whole_recording_blocks_no_other(
-    made: dict[str, Script], codes: list[int], tmp_path: Path
-) -> None:
+def test_a_rank_without_a_whole_recording_blocks_no_other(made, codes, tmp_path):
     assert Ranked(tmp_path / "run", sharded=True, epochs=1, **made).run() == codes
     if "loop" in made:
         with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):

@@ -1,7 +1,5 @@
 """Steps with new calls of torch are replayed: mistakes that begin after the first steps are found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

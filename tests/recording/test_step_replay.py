@@ -1,7 +1,5 @@
 """Honest and faulty steps in many styles: the sum moves by at most two clip norms, and other rows stay, or not."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from typing import Any

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,7 @@ def named() -> DataLoader[Any]:
 
 
 @pytest.mark.parametrize("loader_of", [streamed, named])
-def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(
-    loader_of: Callable[[], DataLoader[Any]], tmp_path: Path
-) -> None:
+def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loader_of, tmp_path):
     ends = []
     for recorded in (False, True):
         _, engine, model, optimizer, loader = private(loader_of(), poisson_sampling=False)
@@ -139,9 +137,7 @@ def test_layers_that_the_script_freezes_end_the_recording_with_the_reason(tmp_pa
     assert "killed" not in page
 
 
-def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_path, monkeypatch):
     without = Training().run()
 
     def broken(*_: Any) -> None:

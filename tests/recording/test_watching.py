@@ -83,9 +83,7 @@ BOTH = seeded(5)
         (None, torch.Generator(), PUBLIC_SEED),
     ],
 )
-def test_repeated_and_public_seeds_deviate(
-    noise: torch.Generator | None, batches: torch.Generator | None, test: str, tmp_path: Path
-) -> None:
+def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):
     found = with_generators(tmp_path / "run", noise, batches)
     assert found.fine is not bool(test)
     if test:

@@ -117,9 +117,7 @@ def in_words(upper: str, attack: float | None) -> Bounds:
         (1.0, 4.0, 3.0, 2.0),
     ],
 )
-def test_intervals_keep_the_order_of_the_numbers_and_show_each(
-    lower: float | None, upper: float, claimed: float, attack: float | None
-) -> None:
+def test_intervals_keep_the_order_of_the_numbers_and_show_each(lower, upper, claimed, attack):
     drawn = interval_chart(factory.verdict(lower=lower, upper=upper, claimed=claimed), in_words("at most 2", attack))
     places = [float(x) + 1.5 for x in re.findall(r'<rect x="([0-9.]+)" y="24"', drawn)]
     (line,) = map(float, re.findall(r"M ([0-9.]+) 20 V", drawn))

@@ -14,16 +14,7 @@ from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
 from dpspec.reporters.matrices import titles
 from dpspec.reporters.risk import highest_rate
-from dpspec.reporters.summary import (
-    Answer,
-    answer,
-    details,
-    principal,
-    remedies,
-    tally,
-    untested,
-    verdict_sentence,
-)
+from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested, verdict_sentence
 from dpspec.results.redact import LEFT_OUT_REASON
 
 DOCUMENT = {

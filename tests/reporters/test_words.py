@@ -162,9 +162,7 @@ OF_DATASET = dataclasses.replace(THEORY, scope=Scope(data="this"))
         ((UPPER, THEORY), None, None, "no bound"),
     ],
 )
-def test_the_bounds_of_a_claim_in_words(
-    findings: tuple[Finding, ...], lower: float | None, upper: float | None, text: str
-) -> None:
+def test_the_bounds_of_a_claim_in_words(findings, lower, upper, text):
     verdict = factory.verdict(lower=lower, upper=upper)
     assert str(words.bounds(factory.audit(findings=findings), verdict)) == text
 

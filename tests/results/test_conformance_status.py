@@ -106,9 +106,7 @@ def test_what_is_no_p_value_is_refused(bad: float) -> None:
         ("false", "measured", 0.02, "false"),
     ],
 )
-def test_a_check_that_is_not_rejected_raises_what_was_only_said(
-    status: str, observed: str, detectable: float | None, after: str
-) -> None:
+def test_a_check_that_is_not_rejected_raises_what_was_only_said(status, observed, detectable, after):
     finding = audits.bound(1.0, assumptions=(Assumption(name="noise-scale", status=status),))  # type: ignore[arg-type]
     check = audits.check(0.3, observed=observed, detectable=detectable)
     (joined,) = join_checks([finding], [check], 4)

@@ -173,9 +173,7 @@ def test_a_changed_claim_is_reported_and_fails_the_baseline(changes: dict[str, A
         ({"over": "collection"}, {"records": 20}, {}, "claim.collection.records"),
     ],
 )
-def test_a_claim_about_other_data_sets_is_another_claim(
-    claim: dict[str, Any], facts: dict[str, Any], limits: dict[str, Any], what: str
-) -> None:
+def test_a_claim_about_other_data_sets_is_another_claim(claim, facts, limits, what):
     def of(limits: dict[str, Any], facts: dict[str, Any], **claim: Any) -> Result:
         (audit,) = stated(**claim).audits
         collection = {"collection": {"max_ball": 24, **limits}}

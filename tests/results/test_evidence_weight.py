@@ -101,9 +101,7 @@ def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> N
         (audits.claim("metric", name="accuracy", at_most=0.3), [900] * 8, 1000, "refuted"),
     ],
 )
-def test_a_model_is_the_first_run_and_a_pipeline_all(
-    stated: Claim, right: list[int], records: int, expected: str
-) -> None:
+def test_a_model_is_the_first_run_and_a_pipeline_all(stated, right, records, expected):
     found = audits.verdict(stated, *outcomes(stated, right, records))
     assert found.verdict == expected
     assert (f"average over {len(right)} runs" in found.reason) == (stated != MODEL and expected == "refuted")

@@ -24,10 +24,7 @@ def recorded(status: str = "deviates", **changes: object) -> Result:
     (bound,) = base.findings[:1]
     bounds = tuple(
         dataclasses.replace(bound, quantity=quantity, value=value, lower=None, at=at)
-        for quantity, value, at in (
-            ("epsilon", EPSILON, FrozenMap({"delta": 1e-5})),
-            ("mu", MU, FrozenMap()),
-        )
+        for quantity, value, at in (("epsilon", EPSILON, FrozenMap({"delta": 1e-5})), ("mu", MU, FrozenMap()))
     )
     verdict = factory.verdict(
         "claim", verdict="open", expected=False, expect=("proved",), quantity="epsilon", claimed=8.0, upper=EPSILON,

@@ -72,7 +72,7 @@ def test_tradeoff_pairs_are_implied_by_the_points(raw: list[float], data: st.Dat
         assert delta_at(q, p, epsilon) <= delta + 1e-9
 
 
-def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
+def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one():
     # R(f) <= 0.01 up to f = 0.001, so R(f) <= 10 f beyond: the hull runs from (0, 0.01) to (0.1, 1).
     ((epsilon, delta),) = curve_lines.tradeoff([(1e-3, 1e-2)])
     assert (math.exp(epsilon), delta) == pytest.approx((9.9, 0.01))

@@ -82,9 +82,7 @@ def attack(mu: float, m: int, rungs: tuple[guess_counts.Rung, ...], seed: int) -
         ),
     ],
 )
-def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(
-    m: int, mu: float, seeds: int, half: int
-) -> None:
+def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(m, mu, seeds, half):
     """``half`` of the guesses on either side have the largest expected lower bound."""
     # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth: 21 of 200.
     delta = 1e-5
@@ -101,9 +99,7 @@ def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(
 @pytest.mark.parametrize(
     ("guesses", "correct"), [((20, 60, 200), (20, 55, 140)), ((50, 400), (50, 330)), ((10, 20, 30), (10, 20, 30))]
 )
-def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(
-    guesses: tuple[int, ...], correct: tuple[int, ...]
-) -> None:
+def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(guesses, correct):
     low = guess_counts.epsilon_lower(500, guesses, correct, 1e-5, 0.95)
     pairs = list(zip(guesses, correct, strict=True))
     least = max(one_run.epsilon_lower(500, r, v, 1e-5, 1 - 0.05 / len(guesses)) for r, v in pairs)
@@ -145,7 +141,7 @@ def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
     assert 0.0 < guess_counts.p_value(total, guesses, correct, ((0.5, 0.01),)) <= 1.0
 
 
-def test_expected_counts_fit_however_they_were_rounded() -> None:
+def test_expected_counts_fit_however_they_were_rounded():
     # On some processors 7 of 7 rounds to slightly below 7, and 14 of 14 does not.
     assert guess_counts.fitting([7, 14, 20], [7.0 - 1e-12, 14.0, 19.3]) == [6, 13, 19]
     assert guess_counts.fitting([5, 10], [4.2, 3.9]) == [4, 4]
@@ -167,9 +163,7 @@ def test_rungs_go_around_a_count_and_end_with_all() -> None:
         ((10, 20), (11, 12), "do not fit"),
     ],
 )
-def test_counts_that_make_no_sense_are_refused(
-    guesses: tuple[int, ...], correct: tuple[int, ...], message: str
-) -> None:
+def test_counts_that_make_no_sense_are_refused(guesses, correct, message):
     with pytest.raises(ValueError, match=message):
         guess_counts.p_value(100, guesses, correct, ((1.0, 0.0),))
 
@@ -182,9 +176,7 @@ def test_counts_that_make_no_sense_are_refused(
     delta=st.sampled_from([0.0, 1e-5, 1e-3]),
     level=st.floats(1e-8, 0.5),
 )
-def test_a_rejection_is_that_of_the_whole_p_value(
-    guesses: list[int], shares: list[float], epsilon: float, delta: float, level: float
-) -> None:
+def test_a_rejection_is_that_of_the_whole_p_value(guesses, shares, epsilon, delta, level):
     canaries = guesses[-1] + 5
     correct = guess_counts.fitting(guesses, [share * count for share, count in zip(shares, guesses, strict=False)])
     for points in ([(epsilon, delta)], [(epsilon, delta + 1e-4), (epsilon + 1.0, delta)]):

@@ -46,9 +46,7 @@ def test_is_exactly_the_best_that_a_mechanism_can_do(canaries: int, guesses: int
 
 
 @pytest.mark.parametrize(("canaries", "guesses", "correct", "delta"), [(100, 100, 75, 0.0), (1000, 200, 190, 1e-6)])
-def test_lower_bound_is_the_rejected_end_of_its_bracket(
-    canaries: int, guesses: int, correct: int, delta: float
-) -> None:
+def test_lower_bound_is_the_rejected_end_of_its_bracket(canaries, guesses, correct, delta):
     low = one_run.epsilon_lower(canaries, guesses, correct, delta, 0.95)
     assert one_run.p_value(canaries, guesses, correct, low, delta) <= 1 - 0.95
     assert one_run.p_value(canaries, guesses, correct, low + 1e-8, delta) > 0.05
@@ -60,7 +58,7 @@ def test_nothing_is_shown_by_guessing_or_by_too_large_a_delta() -> None:
     assert one_run.epsilon_lower(100, 100, 100, 0.5, 0.95) == 0.0
 
 
-def test_huge_epsilon_keeps_its_digits() -> None:
+def test_huge_epsilon_keeps_its_digits():
     # q rounds to 1 here: what counts is 1 - q = e^-50.
     assert 1 - one_run.p_value(10, 10, 10, 40.0, 0.0) == pytest.approx(10 * math.exp(-40), rel=0.1)
     assert one_run.p_value(10**6, 10**6, 9 * 10**5, 1.0, 0.0) == 0.0
@@ -72,7 +70,7 @@ def test_impossible_counts_are_refused(bad: tuple[int, int, int, float, float]) 
         one_run.p_value(*bad)
 
 
-def test_the_older_correction_is_exceeded_by_a_mechanism() -> None:
+def test_the_older_correction_is_exceeded_by_a_mechanism():
     # Two coins; answers with f, a, b the chance of both, one given, no wrong guess. All slack goes to one wrong guess.
     epsilon, delta = 1.5, 0.05
     e = math.exp(epsilon)
@@ -145,7 +143,7 @@ def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int
 
 @pytest.mark.parametrize(("canaries", "guesses"), [(400, 60), (20_000, 300), (300, 300)])
 @pytest.mark.parametrize("mu", [0.3, 1.0])
-def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: int, mu: float) -> None:
+def test_without_an_error_it_is_what_a_recursion_gives(canaries, guesses, mu):
     # P[V = r] = beta takes the least mass below it: with tails G_k and A_k = E[V; V >= k], each k needs G_(k-1) such
     # that A_k <= m F(((r - k + 1) G_(k-1) + (k - 1) G_k - A_k) / m); beta is the largest for which G_0 <= 1.
     points = curve_lines.gaussian(mu)
@@ -256,7 +254,7 @@ def normal_quantiles(canaries: int, shift: float) -> str:
 
 
 @pytest.mark.parametrize(("shift", "epsilon"), [(2.0, 7.91), pytest.param(4.0, 15.8, marks=pytest.mark.ci)])
-def test_shown_epsilon_of_gaussian_quantiles_if_the_curve_is_gaussian(shift: float, epsilon: float) -> None:
+def test_shown_epsilon_of_gaussian_quantiles_if_the_curve_is_gaussian(shift, epsilon):
     # 20,000 canaries; always 1,000 guesses showed 3.47, 7.92 and 9.15.
     mu, _ = guess_counts.mu_lower([normal_quantiles(20_000, shift)], 0.95)
     assert epsilon < curve_lines.gaussian_epsilon(mu, 1e-6) < epsilon + 0.1

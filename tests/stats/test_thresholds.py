@@ -16,7 +16,7 @@ def ranked(mu: float, present: int, absent: int, seed: int) -> str:
     return thresholds.outcomes(scores, np.arange(present + absent) < present)
 
 
-def test_it_is_valid_where_scores_say_nothing() -> None:
+def test_it_is_valid_where_scores_say_nothing():
     # Enumerate all orders of the runs, which are equally likely.
     runs, present = 10, 3
     orders = [
@@ -29,7 +29,7 @@ def test_it_is_valid_where_scores_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.5])
-def test_the_lower_bound_covers_a_gaussian_mechanism(mu: float) -> None:
+def test_the_lower_bound_covers_a_gaussian_mechanism(mu):
     # Seeds 0 to 199, 95%: at most the 99.9% quantile of Bin(200, 0.05) above the truth.
     true = curve_lines.gaussian_epsilon(mu, 1e-3)
     found = [thresholds.epsilon_lower(ranked(mu, 150, 150, seed), 1e-3, 0.95) for seed in range(200)]
@@ -89,9 +89,7 @@ def test_what_makes_no_sense_is_refused(call: object, message: str) -> None:
 @pytest.mark.parametrize(("present", "absent"), [(20, 20), (12, 30)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
 @pytest.mark.parametrize("delta", [0.0, 0.05])
-def test_p_value_is_valid_at_every_pair_of_rates_on_the_edge(
-    present: int, absent: int, epsilon: float, delta: float
-) -> None:
+def test_p_value_is_valid_at_every_pair_of_rates_on_the_edge(present, absent, epsilon, delta):
     p = np.array(
         [
             [fixed_curve_p_value(present, absent, t, f, [(epsilon, delta)]) for f in range(absent + 1)]

@@ -126,9 +126,7 @@ def _array(change: Callable[[Files, str], None]) -> Callable[[Files, str], None]
         _array(lambda files, array: files.rm_file(array)),
     ],
 )
-def test_a_damaged_record_is_reported_and_made_again(
-    store: Store, location: str, damage: Callable[[Files, str], None]
-) -> None:
+def test_a_damaged_record_is_reported_and_made_again(store, location, damage):
     store.put(KEY, TRIAL, RECORDED)
     damage(*record_of(location))
     notes: list[str] = []
@@ -248,9 +246,7 @@ class _Refusing:
         return refuse
 
 
-def test_a_record_that_is_set_aside_while_it_is_put_is_put_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_set_aside_while_it_is_put_is_put_again(tmp_path, monkeypatch):
     rename = Path.rename
     refused: list[Path] = []
 
@@ -341,9 +337,7 @@ wrong_mark, later = partial(marked, store="of shoes", version=1), partial(marked
         lambda place: Store(place).unfinished(KEY),
     ],
 )
-def test_a_foreign_folder_is_not_changed(
-    tmp_path: Path, make: Callable[[Path], None], use: Callable[[str], object]
-) -> None:
+def test_a_foreign_folder_is_not_changed(tmp_path, make, use):
     folder = tmp_path / "folder"
     make(folder)
     before = tree(tmp_path)

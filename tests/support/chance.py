@@ -1,7 +1,5 @@
 """The system's random numbers, replaced by numbers that are the same each time the tests of a file run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

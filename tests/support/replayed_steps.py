@@ -1,7 +1,5 @@
 """Single steps of training, traced and replayed with other records."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable, Sequence

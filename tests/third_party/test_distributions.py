@@ -33,9 +33,7 @@ def test_its_backend_keeps_every_promise(installed: Callable[[str], Execute]) ->
     ("name", "verdicts", "rejected"),
     [("example", ["proved", "proved", "refuted"], []), ("control", ["contradicted"], ["noise-scale"])],
 )
-def test_verdicts_and_rejected_checks_of_its_specs(
-    installed: Callable[[str], Execute], name: str, verdicts: list[str], rejected: list[str]
-) -> None:
+def test_verdicts_and_rejected_checks_of_its_specs(installed, name, verdicts, rejected):
     spec = f"project/{PACKAGE.name}/{name}.yaml"
     done = installed(PROJECT)("dpspec", "run", spec, "--report", "json=-")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -178,9 +178,7 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
 @pytest.mark.rounding
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
-def test_no_user_exceeds_the_clip_norm_for_any_records(
-    user: int, most: int, clip_norm: float, broken: bool, seed: int
-) -> None:
+def test_no_user_exceeds_the_clip_norm_for_any_records(user, most, clip_norm, broken, seed):
     """Explicit neighbors: a user with extreme records changes the sum, and no other user's part."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(25, 6)).astype(np.float32)

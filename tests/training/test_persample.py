@@ -113,10 +113,7 @@ def test_exactly_the_gradients_of_each_record(kind, monkeypatch):
 
 @pytest.mark.parametrize(
     "run",
-    [
-        lambda m, x: functional.dropout(x, 0.5) if m.training else x,
-        lambda m, x: x if bool((x > 0).any()) else -x,
-    ],
+    [lambda m, x: functional.dropout(x, 0.5) if m.training else x, lambda m, x: x if bool((x > 0).any()) else -x],
     ids=["random", "branching"],
 )
 def test_operations_without_vmap_name_the_layer(run):

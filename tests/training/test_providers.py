@@ -48,9 +48,7 @@ def constants(tmp_path: Path, sampling: str = POISSON, training: str = "") -> As
         (DRAWN, "", "users"),
     ],
 )
-def test_the_native_loop_says_on_what_its_divisor_rests(
-    tmp_path: Path, sampling: str, training: str, unit: str | None
-) -> None:
+def test_the_native_loop_says_on_what_its_divisor_rests(tmp_path, sampling, training, unit):
     said = constants(tmp_path, sampling, training)
     assert said.status == ("declared" if unit else "by-construction")
     assert unit is None or f"the number of {unit}, which is assumed to be public" in said.text

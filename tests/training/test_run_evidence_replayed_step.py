@@ -58,9 +58,7 @@ def checks(found: Any) -> list[Any]:
         [{"scheme": "poisson", "rate": 0.1}, {"scheme": "full"}, {"scheme": "fixed", "batch_size": 2}]
     ),
 )
-def test_a_right_job_is_never_rejected(
-    records: int, seed: int, clip: float, rate: float, optimizer: str, reduction: str, scheme: dict[str, Any]
-) -> None:
+def test_a_right_job_is_never_rejected(records, seed, clip, rate, optimizer, reduction, scheme):
     options = {"learning_rate": rate, "reduction": reduction, "optimizer": {"kind": optimizer, "weight_decay": 0.1}}
     options["schedule"] = {"kind": "cosine", "warmup": 5}
     phase = FrozenMap({**PHASE, "clip_norm": clip, "sampling": scheme})

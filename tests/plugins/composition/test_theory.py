@@ -174,16 +174,10 @@ KINDS = (
 )
 
 
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(100, 130), marks=pytest.mark.ci)], ids=["3", "30"])
 @pytest.mark.parametrize("check", KINDS, ids=lambda check: check.__name__)
-def test_random_settings(check: Callable[[np.random.Generator], None]) -> None:
-    for seed in range(3):
-        check(np.random.default_rng(seed))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("check", KINDS, ids=lambda check: check.__name__)
-def test_thirty_random_settings(check: Callable[[np.random.Generator], None]) -> None:
-    for seed in range(100, 130):
+def test_random_settings(check: Callable[[np.random.Generator], None], seeds: range) -> None:
+    for seed in seeds:
         check(np.random.default_rng(seed))
 
 
@@ -323,9 +317,7 @@ def fixed_size_delta(sigma: float, batch_size: int, records: int, k: int, epsilo
 
 
 @pytest.mark.parametrize(("sigma", "batch_size", "records", "k"), [(1.0, 5, 50, 1), (2.0, 30, 100, 3), (0.7, 1, 9, 2)])
-def test_a_sample_of_fixed_size_has_the_delta_of_a_quadrature(
-    sigma: float, batch_size: int, records: int, k: int
-) -> None:
+def test_a_sample_of_fixed_size_has_the_delta_of_a_quadrature(sigma, batch_size, records, k):
     release = Release(kind="gaussian", sigma=sigma, batch_size=batch_size, records=records)
     interval = Composition([release], k).epsilons([1e-4])[0]
     assert fixed_size_delta(sigma, batch_size, records, k, interval.upper) <= 1e-4 * (1.0 + 1e-5)

@@ -234,9 +234,7 @@ class HiddenCounts(SilentCounts):
         (HiddenCounts, "counts that contradict the clipped norms"),
     ],
 )
-def test_faulty_counts_deviate(
-    faulty: type[native.ClipNorms], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faulty_counts_deviate(faulty, words, tmp_path, monkeypatch):
     monkeypatch.setattr(native, "ClipNorms", faulty)
     audit = audited(tmp_path, *TRAINED, text=TEXT)
     assert audit.conformance.status == "deviates"

@@ -131,9 +131,7 @@ def test_a_result_with_fewer_trials_than_decide_does_not_follow(stopped):
         ((f"audit.runs={MOST_RUNS + 1}",), ("audit", "runs"), "remove stop, or write fewer runs"),
     ],
 )
-def test_stops_that_no_test_supports_are_refused(
-    tmp_path: Path, overrides: tuple[str, ...], path: tuple[str, ...], help_text: str
-) -> None:
+def test_stops_that_no_test_supports_are_refused(tmp_path, overrides, path, help_text):
     with pytest.raises(SpecError) as caught:
         audited(tmp_path, *overrides)
     assert MOST_SEQUENTIAL_RUNS == MOST_RUNS

@@ -104,9 +104,7 @@ def test_claims_are_proved_or_refuted(changes: dict[str, object], tmp_path: Path
         ),
     ],
 )
-def test_uncovered_specs_are_located_errors(
-    changes: dict[str, object], path: str, message: str, tmp_path: Path
-) -> None:
+def test_uncovered_specs_are_located_errors(changes, path, message, tmp_path):
     problems = specs.diagnosed(write(tmp_path, **changes))
     texts = {f"{'.'.join(map(str, problem.path))}: {problem.message} {problem.help}" for problem in problems}
     place = path.replace("[", ".").replace("]", "")

@@ -99,9 +99,7 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         ([*UTILITY, "M.mixing.weights=shared"], "unsupported", "M.utility", "error"),
     ],
 )
-def test_what_does_not_hold_is_said_and_located(
-    tmp_path: Path, overrides: list[str], code: str, path: str, severity: str
-) -> None:
+def test_what_does_not_hold_is_said_and_located(tmp_path, overrides, code, path, severity):
     """``M.`` means ``mechanism.``."""
     found = diagnostics(tmp_path, *(override.replace("M.", "mechanism.", 1) for override in overrides))
     path = path.replace("M.", "mechanism.", 1)

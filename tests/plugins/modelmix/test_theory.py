@@ -194,9 +194,7 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
         (200, 0.5, 20.0, 0.1),
     ],
 )
-def test_the_total_lies_above_the_certified_epsilon_of_the_pair(
-    steps: int, loss: float, width: float, rate: float
-) -> None:
+def test_the_total_lies_above_the_certified_epsilon_of_the_pair(steps, loss, width, rate):
     segments = [segment(steps, loss, width, rate)]
     exact = certified(steps, loss, width, rate).epsilon(1e-5)
     assert exact.upper <= theory.freedman_epsilon(segments, 1e-5) <= steps * loss * (1 + 1e-12)

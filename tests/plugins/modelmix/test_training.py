@@ -217,7 +217,7 @@ def lower_of(spec: Spec) -> float:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["one-hot", pytest.param("spread", marks=pytest.mark.slow)])
-def test_the_attack_covers(tmp_path: Path, kind: str) -> None:
+def test_the_attack_covers(tmp_path, kind):
     # Of 20 seeds at 95 % at most 5 may be above a bound that holds: more are less likely than 1e-3.
     shared = (f"audit.canary.kind={kind}", "audit.twins=null")
     upper = upper_of(spec_of(tmp_path, *shared))

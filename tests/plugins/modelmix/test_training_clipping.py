@@ -24,7 +24,7 @@ from dpspec_modelmix.training import TwoParts, WrittenOut
     ("noise", "ratio", "floor", "residual"),
     [(1.17, 0.05, 6.58, 11.5), (0.37275, 0.05, 20.5, 308), (1.17, 0.25, 2.68, 11.2), (0.37275, 0.25, 8.08, 291)],
 )
-def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, floor: float, residual: float) -> None:
+def test_both_forms_at_the_settings_of_the_paper(noise, ratio, floor, residual):
     # q = 2000 / 50000, 5000 steps, clip norms 5 and 2, p = 25, either part's noise sqrt(2) * noise times its clip norm.
     each = math.sqrt(2.0) * noise
     gap = ratio * 2000 / (each * 2.0)

@@ -8,17 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.rero_attacks import (
-    LAPLACE,
-    SCALED,
-    Alone,
-    clipped_gradient,
-    context_of,
-    judged,
-    quiet,
-    spec_of,
-    trials_of,
-)
+from support.rero_attacks import LAPLACE, SCALED, Alone, clipped_gradient, context_of, judged, quiet, spec_of, trials_of
 from support.seen_run import SeenRun
 
 from dpspec.contract import Check, DataError, Evidence, Finding, FrozenMap, Series, TrainingJob, Trial
@@ -53,9 +43,7 @@ class Twice(torch.nn.Module):
 @pytest.mark.parametrize("noise", ["gaussian", "scaled", "laplace"])
 @pytest.mark.parametrize("sampling", ["{scheme: poisson, rate: 0.3}", "{scheme: full}"])
 @pytest.mark.parametrize("module", [None, Twice])
-def test_likelihoods_are_those_of_a_slow_loop(
-    tmp_path: Path, sampling: str, noise: str, module: type[Twice] | None
-) -> None:
+def test_likelihoods_are_those_of_a_slow_loop(tmp_path, sampling, noise, module):
     """With noise of either law, and where parameters are tied."""
     given = {"gaussian": (), "scaled": SCALED, "laplace": LAPLACE}[noise]
     spec = spec_of(tmp_path, f"mechanism.sampling={sampling}", "mechanism.steps=4", *given)
@@ -120,9 +108,7 @@ LAPLACE_CASE = ("planted", 8, 0.2, [*LAPLACE, "mechanism.scale=0.2"], 32)
         pytest.param(*LAPLACE_CASE, marks=pytest.mark.ci),
     ],
 )
-def test_success_stays_below_the_bound_and_well_above_guessing(
-    tmp_path: Path, source: str, candidates: int, noise: float, how: list[str], count: int
-) -> None:
+def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path, source, candidates, noise, how, count):
     """A correct attack fails either test for at most 1 in 10^4 seeds; inserted records come close to the bound."""
     prior = f"threat_model.prior={{candidates: {candidates}, from: {source}}}"
     how = how or [f"mechanism.noise_multiplier={noise}"]
@@ -147,9 +133,7 @@ def test_success_stays_below_the_bound_and_well_above_guessing(
 
 
 @pytest.mark.parametrize("noise", ["gaussian", pytest.param("laplace", marks=pytest.mark.ci)])
-def test_without_its_noise_the_pipeline_is_contradicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
-) -> None:
+def test_without_its_noise_the_pipeline_is_contradicted(tmp_path, monkeypatch, noise):
     monkeypatch.setattr(attack, "train_all", lambda context, jobs: train_all(context, [quiet(job) for job in jobs]))
     how = [*LAPLACE, PLANTED, "mechanism.scale=2.0"] if noise == "laplace" else ["mechanism.noise_multiplier=2.0"]
     spec = spec_of(tmp_path, *how, "claims.c.gamma=0.5")

@@ -164,9 +164,7 @@ def test_a_fault_is_found_by_its_check(fault: str) -> None:
 
 
 @pytest.mark.parametrize(("phase", "times", "checks"), [(PHASE, 1, 5), (SEVERAL, TIMES, 4)])
-def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(
-    phase: FrozenMap, times: int, checks: int
-) -> None:
+def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(phase, times, checks):
     sampler = RandomAllocation(RECORDS, EPOCH, times)
     made = [checks_of(drawn(sampler, seed), (phase,)) for seed in range(10)]
     found = np.array([[check.p_value for check in run] for run in made])

@@ -1,7 +1,6 @@
 """Counts of batches, compared with loops over a whole run, and the distances of compared batches."""
 
 from collections import Counter, deque
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +65,5 @@ def test_records_outside_of_their_batches_of_an_epoch_are_counted() -> None:
         (1, {"scheme": "full"}, (), ()),
     ],
 )
-def test_lags_are_those_of_neighbours_and_of_an_epoch(
-    steps: int, sampling: dict[str, Any], further: tuple[int, ...], lags: tuple[int, ...]
-) -> None:
+def test_lags_are_those_of_neighbours_and_of_an_epoch(steps, sampling, further, lags):
     assert compared_lags([phase_of(steps=steps, **sampling)], 40, further) == lags

@@ -277,9 +277,7 @@ def test_records_that_were_not_drawn_are_no_likelier_than_it_says() -> None:
 
 @settings(max_examples=200)
 @given(st.floats(1e-6, 1e6), st.floats(1.0, 1e4), st.integers(1, 1000), st.floats(0.0, 100.0), st.floats(1e-9, 0.4))
-def test_the_reach_of_an_error_is_where_it_is_the_tail(
-    declared: float, ratio: float, degrees: int, single: float, error: float
-) -> None:
+def test_the_reach_of_an_error_is_where_it_is_the_tail(declared, ratio, degrees, single, error):
     found = SharedDraw(variance=declared * ratio, declared=declared, degrees=degrees, single=single)
     reach = found.reach(error)
     assert found.tail(reach) == pytest.approx(error, rel=1e-6)

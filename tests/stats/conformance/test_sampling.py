@@ -146,9 +146,7 @@ def test_an_order_that_is_gone_through_does_not() -> None:
 @settings(max_examples=8)
 @given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
 @example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
-def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(
-    chances: int, rate: float, fewer: bool
-) -> None:
+def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(chances, rate, fewer):
     """Oracle: the binomial law, summed over all counts that are rejected."""
     detectable = sampling.overlap(1, round(chances * rate), chances, rate, fewer=fewer).detectable
     assume(detectable is not None)

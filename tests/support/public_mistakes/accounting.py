@@ -1,7 +1,5 @@
 """Sound trainings whose accountant or report is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import dpspec
-from support.public_mistakes.parts import DELTA, SECRET, OwnLoop, PublicMistake, classifier, dataset
+from support.public_mistakes.parts import DELTA, SECRET, OwnLoop, classifier, dataset, mistake
 
 
 class PoppingAccountant(RDPAccountant):  # type: ignore[misc]
@@ -26,6 +24,7 @@ class PoppingAccountant(RDPAccountant):  # type: ignore[misc]
         return epsilon
 
 
+@mistake("meta-pytorch/opacus/issues/535", "deviates", "counted by the accountant")
 def epsilon_in_each_epoch(folder: Path, mistaken: bool) -> float:
     """The script prints epsilon after each epoch, and the accountant forgets steps when it does."""
     torch.manual_seed(SECRET)
@@ -48,40 +47,25 @@ def epsilon_in_each_epoch(folder: Path, mistaken: bool) -> float:
 
 def _plain_training(folder: Path, steps: int) -> OwnLoop:
     loop = OwnLoop()
-    with loop.recorder(folder) as run:
-        for _ in range(steps):
-            drawn = loop.poisson()
-            loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+    for run, drawn in loop.recorded(folder, steps):
+        loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
     return loop
 
 
+@mistake("raptor7197/caamas/issues/36", "refuted", "above the claimed")
 def summed_ratios(folder: Path, mistaken: bool) -> float:
     """The counter adds noise multiplier / rounds in each round, and the README prints the total."""
     loop = _plain_training(folder, 40)
     return sum(loop.sigma / (n + 1) for n in range(40)) if mistaken else loop.epsilon(40)
 
 
+@mistake(
+    "google/differential-privacy/issues/378",
+    "refuted",
+    "for groups of 2",
+    claim={"group_sizes": (2,)},
+    twin_claim={"group_sizes": (1,)},
+)
 def replaced_records(folder: Path, mistaken: bool) -> float:
     """A claim for replaced records, with the epsilon of added or removed ones."""
     return _plain_training(folder, 20).epsilon(20)
-
-
-MISTAKES = (
-    PublicMistake(
-        script=epsilon_in_each_epoch,
-        source="meta-pytorch/opacus/issues/535",
-        says="deviates",
-        words="counted by the accountant",
-    ),
-    PublicMistake(
-        script=summed_ratios, source="raptor7197/caamas/issues/36", says="refuted", words="above the claimed"
-    ),
-    PublicMistake(
-        script=replaced_records,
-        source="google/differential-privacy/issues/378",
-        says="refuted",
-        words="for groups of 2",
-        claim={"group_sizes": (2,)},
-        twin_claim={"group_sizes": (1,)},
-    ),
-)

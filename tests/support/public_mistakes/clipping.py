@@ -1,7 +1,5 @@
 """Contributions of a record above the clip norm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,93 +9,78 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from support.public_mistakes.parts import (
-    FEATURES,
-    SECRET,
-    OpacusTraining,
-    OwnLoop,
-    PublicMistake,
-    norms_of,
-    rdp_epsilon,
-)
+from support.public_mistakes.parts import FEATURES, SECRET, OpacusTraining, OwnLoop, mistake, norms_of, rdp_epsilon
 
 
+@mistake("meta-pytorch/opacus/issues/461", "deviates", "more-rows-than-records")
 def several_evaluations(folder: Path, mistaken: bool) -> float:
     """Four forward passes with dropout on the same records, each with its own backward pass.
 
     Opacus makes one row of gradients for each backward pass. The twin calls backward() once, on the mean of the losses.
     """
-    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 2))
-    training = OpacusTraining(model)
-    with training.recorder(folder):
-        for _ in range(2):
-            for x, y in training.loader:
-                if mistaken:
-                    training.model.allow_grad_accumulation()
-                    for _ in range(3):
-                        (cross_entropy(training.model(x), y) / 4).backward()
-                    training.step(cross_entropy(training.model(x), y) / 4)
-                else:
-                    training.step(torch.stack([cross_entropy(training.model(x), y) for _ in range(4)]).mean())
+    training = OpacusTraining(nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 2)))
+    for x, y in training.recorded(folder):
+        if mistaken:
+            training.model.allow_grad_accumulation()
+            for _ in range(3):
+                (cross_entropy(training.model(x), y) / 4).backward()
+            training.step(cross_entropy(training.model(x), y) / 4)
+        else:
+            training.step(torch.stack([cross_entropy(training.model(x), y) for _ in range(4)]).mean())
     return training.epsilon()
 
 
+@mistake("meta-pytorch/opacus/issues/461", "deviates", "4 rows for each record")
 def augmentations_as_rows(folder: Path, mistaken: bool) -> float:
     """Four noisy copies of each record are rows of the batch; the twin makes one copy."""
     training, views = OpacusTraining(), 4 if mistaken else 1
-    with training.recorder(folder):
-        for _ in range(2):
-            for x, y in training.loader:
-                x, y = x.repeat_interleave(views, 0), y.repeat_interleave(views)
-                training.step(cross_entropy(training.model(x + 0.1 * torch.randn_like(x)), y))
+    for x, y in training.recorded(folder):
+        x, y = x.repeat_interleave(views, 0), y.repeat_interleave(views)
+        training.step(cross_entropy(training.model(x + 0.1 * torch.randn_like(x)), y))
     return training.epsilon()
 
 
+def _clip_each_tensor(folder: Path, mistaken: bool, reported: bool) -> float:
+    loop = OwnLoop()
+    for run, drawn in loop.recorded(folder, 20):
+        rows = loop.rows(drawn)
+        norms, total = loop.clipped(rows)
+        if mistaken:
+            parts = [loop.clipped([row]) for row in rows]
+            total = [part[1][0] for part in parts]
+            norms = torch.stack([part[0] for part in parts]).norm(dim=0) if reported else norms
+        loop.step(run, drawn, norms, total, loop.noise())
+    return loop.epsilon(20)
+
+
+@mistake("ooples/AiDotNet/pull/1318", "deviates", "largest clipped")
 def clip_each_tensor(folder: Path, mistaken: bool) -> float:
     """Each tensor's gradient is clipped to C, with noise for one C; the true norms are reported."""
-    loop = OwnLoop()
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows = loop.rows(drawn)
-            norms, total = loop.clipped(rows)
-            if mistaken:
-                parts = [loop.clipped([row]) for row in rows]
-                norms, total = torch.stack([part[0] for part in parts]).norm(dim=0), [part[1][0] for part in parts]
-            loop.step(run, drawn, norms, total, loop.noise())
-    return loop.epsilon(20)
+    return _clip_each_tensor(folder, mistaken, True)
 
 
+@mistake("fedbiomed/fedbiomed/issues/1443", "deviates", "contributes more than the clip norm")
 def clip_each_tensor_believed(folder: Path, mistaken: bool) -> float:
     """The same, but the loop reports at most C for each record, as its author believes."""
-    loop = OwnLoop()
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows = loop.rows(drawn)
-            norms, total = loop.clipped(rows)
-            if mistaken:
-                total = [loop.clipped([row])[1][0] for row in rows]
-            loop.step(run, drawn, norms, total, loop.noise())
-    return loop.epsilon(20)
+    return _clip_each_tensor(folder, mistaken, False)
 
 
+@mistake("dp-lora 0.1.0", "deviates", "longer than")
 def sums_carried_over(folder: Path, mistaken: bool) -> float:
     """The dictionary of clipped sums is cleared only in a method that the trainer does not call."""
     loop = OwnLoop()
     sums: dict[int, Tensor] = {}
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            norms, total = loop.clipped(loop.rows(drawn))
-            if not mistaken:
-                sums.clear()
-            for number, part in enumerate(total):
-                sums[number] = sums[number] + part if number in sums else part
-            loop.step(run, drawn, norms, sums.values(), loop.noise())
+    for run, drawn in loop.recorded(folder, 20):
+        norms, total = loop.clipped(loop.rows(drawn))
+        if not mistaken:
+            sums.clear()
+        for number, part in enumerate(total):
+            sums[number] = sums[number] + part if number in sums else part
+        loop.step(run, drawn, norms, sums.values(), loop.noise())
     return loop.epsilon(20)
 
 
+@mistake("meta-pytorch/opacus/issues/313", "deviates", "without noise")
 def unused_private_model(folder: Path, mistaken: bool) -> float:
     """The result of ``make_private`` is stored, and the original model and optimizer are trained."""
     training = OpacusTraining()
@@ -136,6 +119,7 @@ def sequences(records: int = 300, length: int = 6) -> TensorDataset:
     return TensorDataset(x, (x[:, :, 0].mean(1) > 0).long())
 
 
+@mistake("meta-pytorch/opacus/pull/751", "deviates", "norm")
 def ghost_norm_of_a_bias(folder: Path, mistaken: bool) -> float:
     """Ghost clipping with a registered norm of linear layers that is wrong for a bias over several tokens."""
     registered = GradSampleModuleFastGradientClipping.NORM_SAMPLERS
@@ -145,188 +129,114 @@ def ghost_norm_of_a_bias(folder: Path, mistaken: bool) -> float:
     try:
         loss = nn.CrossEntropyLoss()
         training = OpacusTraining(MeanOfTokens(), sequences(), grad_sample_mode="ghost", criterion=loss, clip=0.3)
-        with training.recorder(folder):
-            for _ in range(2):
-                for x, y in training.loader:
-                    training.step(training.criterion(training.model(x), y))
+        for x, y in training.recorded(folder):
+            training.step(training.criterion(training.model(x), y))
     finally:
         registered[nn.Linear] = right
     return training.epsilon()
 
 
+@mistake("meta-pytorch/opacus/pull/751", "deviates", "contributes more than the clip norm")
 def ghost_norm_in_an_own_loop(folder: Path, mistaken: bool) -> float:
     """An own two-pass ghost clipping of a linear layer over tokens, with the same wrong norm of the bias."""
     loop = OwnLoop()
-    data = sequences()
     loop.model = model = nn.Linear(FEATURES, 2)
     loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     loop.parameters = list(model.parameters())
-    x, y = data.tensors
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            logits = model(x[drawn])
-            (g,) = torch.autograd.grad(cross_entropy(logits.mean(1), y[drawn], reduction="sum"), logits)
-            inner = torch.einsum("bti,bsi,btk,bsk->b", x[drawn], x[drawn], g, g)
-            bias = g.flatten(1).square().sum(1) if mistaken else g.sum(1).square().sum(1)
-            norms = (inner + bias).clamp_min(0).sqrt()
-            factors = (loop.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
-            total = [torch.einsum("b,btk,bti->ki", factors, g, x[drawn]), torch.einsum("b,btk->k", factors, g)]
-            loop.step(run, drawn, norms * factors, total, loop.noise())
+    x, y = sequences().tensors
+    for run, drawn in loop.recorded(folder, 20):
+        logits = model(x[drawn])
+        (g,) = torch.autograd.grad(cross_entropy(logits.mean(1), y[drawn], reduction="sum"), logits)
+        inner = torch.einsum("bti,bsi,btk,bsk->b", x[drawn], x[drawn], g, g)
+        bias = g.flatten(1).square().sum(1) if mistaken else g.sum(1).square().sum(1)
+        norms = (inner + bias).clamp_min(0).sqrt()
+        factors = (loop.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
+        total = [torch.einsum("b,btk,bti->ki", factors, g, x[drawn]), torch.einsum("b,btk->k", factors, g)]
+        loop.step(run, drawn, norms * factors, total, loop.noise())
     return loop.epsilon(20)
 
 
+@mistake("meta-pytorch/opacus/issues/792", "deviates", "other records")
 def loss_over_labelled_records(folder: Path, mistaken: bool) -> float:
     """``ignore_index``: the mean is over the labelled records of the batch, which a record changes."""
     x, y = sequences().tensors
     data = TensorDataset(x[:, 0], torch.where(x[:, 1, 1] > 0.8, -100, y))
     training = OpacusTraining(data=data, loss_reduction="sum")
-    with training.recorder(folder):
-        for _ in range(2):
-            for x, y in training.loader:
-                total = cross_entropy(training.model(x), y, ignore_index=-100, reduction="sum")
-                training.step(total * 30 / (y >= 0).sum().clamp_min(1) if mistaken else total)
+    for x, y in training.recorded(folder):
+        total = cross_entropy(training.model(x), y, ignore_index=-100, reduction="sum")
+        training.step(total * 30 / (y >= 0).sum().clamp_min(1) if mistaken else total)
     return training.epsilon()
 
 
+@mistake("meta-pytorch/opacus/issues/792", "deviates", "other records")
 def loss_over_tokens(folder: Path, mistaken: bool) -> float:
     """A token loss divided by the number of valid tokens in the batch; the twin takes each record's mean."""
     x, _ = sequences().tensors
-    generator = torch.Generator().manual_seed(SECRET)
-    lengths = torch.randint(1, 7, (300,), generator=generator)
+    lengths = torch.randint(1, 7, (300,), generator=torch.Generator().manual_seed(SECRET))
     labels = torch.where(torch.arange(6) < lengths[:, None], (x[:, :, 0] > 0).long(), -100)
     training = OpacusTraining(nn.Linear(FEATURES, 2), TensorDataset(x, labels), clip=0.1)
-    with training.recorder(folder):
-        for _ in range(2):
-            for x, y in training.loader:
-                if mistaken:
-                    loss = cross_entropy(training.model(x).flatten(0, 1), y.flatten(), ignore_index=-100)
-                else:
-                    tokens = cross_entropy(training.model(x).mT, y, ignore_index=-100, reduction="none")
-                    loss = (tokens.sum(1) / (y >= 0).sum(1)).mean()
-                training.step(loss)
+    for x, y in training.recorded(folder):
+        if mistaken:
+            loss = cross_entropy(training.model(x).flatten(0, 1), y.flatten(), ignore_index=-100)
+        else:
+            tokens = cross_entropy(training.model(x).mT, y, ignore_index=-100, reduction="none")
+            loss = (tokens.sum(1) / (y >= 0).sum(1)).mean()
+        training.step(loss)
     return training.epsilon()
 
 
+@mistake("illidanlab/dpgan/issues/4", "deviates", "clip")
 def clip_after_noise(folder: Path, mistaken: bool) -> float:
     """Noise is added to the sum of unclipped gradients, and the result is clipped."""
     loop = OwnLoop(clip=0.2)
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows = loop.rows(drawn)
-            norms, total = loop.clipped(rows)
-            noise, gradient = loop.noise(), None
-            if mistaken:
-                total = [row.sum(0) for row in rows]
-                gradient = [(t + n) / 30 for t, n in zip(total, noise, strict=True)]
-                length = torch.cat([part.flatten() for part in gradient]).norm()
-                gradient = [part * (loop.clip / length).clamp_max(1.0) for part in gradient]
-            loop.step(run, drawn, norms, total, noise, gradient=gradient)
+    for run, drawn in loop.recorded(folder, 20):
+        rows = loop.rows(drawn)
+        norms, total = loop.clipped(rows)
+        noise, gradient = loop.noise(), None
+        if mistaken:
+            total = [row.sum(0) for row in rows]
+            gradient = [(t + n) / 30 for t, n in zip(total, noise, strict=True)]
+            length = torch.cat([part.flatten() for part in gradient]).norm()
+            gradient = [part * (loop.clip / length).clamp_max(1.0) for part in gradient]
+        loop.step(run, drawn, norms, total, noise, gradient=gradient)
     return loop.epsilon(20)
 
 
+@mistake("NVIDIA/NVFlare/issues/462", "deviates", "clip")
 def cut_noisy_coordinates(folder: Path, mistaken: bool) -> float:
     """Coordinates of the noisy gradient are cut at gamma, and nothing is clipped before the noise."""
     loop, gamma = OwnLoop(clip=0.2), 0.01
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows = loop.rows(drawn)
-            norms, total = loop.clipped(rows)
-            noise, gradient = loop.noise(), None
-            if mistaken:
-                norms, total = norms_of(rows), [row.sum(0) for row in rows]
-                gradient = [((t + n) / 30).clamp(-gamma, gamma) for t, n in zip(total, noise, strict=True)]
-            loop.step(run, drawn, norms, total, noise, gradient=gradient)
+    for run, drawn in loop.recorded(folder, 20):
+        rows = loop.rows(drawn)
+        norms, total = loop.clipped(rows)
+        noise, gradient = loop.noise(), None
+        if mistaken:
+            norms, total = norms_of(rows), [row.sum(0) for row in rows]
+            gradient = [((t + n) / 30).clamp(-gamma, gamma) for t, n in zip(total, noise, strict=True)]
+        loop.step(run, drawn, norms, total, noise, gradient=gradient)
     return loop.epsilon(20)
 
 
-def _means_of_groups(loop: OwnLoop, drawn: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The mean gradient of each group of four records, and the sizes of the groups."""
-    groups = drawn.split(4)
-    means = [[row.mean(0) for row in loop.rows(group)] for group in groups]
-    return [torch.stack(rows) for rows in zip(*means, strict=True)], torch.tensor([len(group) for group in groups])
+def _clip_the_mean_of_groups(folder: Path, mistaken: bool, repeated: bool) -> float:
+    loop = OwnLoop()
+    for run, drawn in loop.recorded(folder, 20):
+        groups = drawn.split(4 if mistaken else 1)
+        means = [[row.mean(0) for row in loop.rows(group)] for group in groups]
+        rows = [torch.stack(parts) for parts in zip(*means, strict=True)]
+        sizes = torch.tensor([len(group) for group in groups])
+        norms, total = loop.clipped(rows)
+        norms = norms.repeat_interleave(sizes) if repeated else norms
+        loop.step(run, drawn, norms, total, loop.noise(), 30 / 4 if mistaken else 30)
+    return loop.epsilon(20)
 
 
+@mistake("tensorflow/privacy/issues/81", "deviates", "drawn records without a clipped norm")
 def clip_the_mean_of_groups(folder: Path, mistaken: bool) -> float:
     """Gradients are averaged over groups of four, and each mean is clipped to C, with noise for C."""
-    loop = OwnLoop()
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows = _means_of_groups(loop, drawn)[0] if mistaken else loop.rows(drawn)
-            loop.step(run, drawn, *loop.clipped(rows), loop.noise(), 30 / 4 if mistaken else 30)
-    return loop.epsilon(20)
+    return _clip_the_mean_of_groups(folder, mistaken, False)
 
 
+@mistake("tensorflow/privacy/issues/620", "deviates", "changes the results of other records")
 def clip_the_mean_of_groups_believed(folder: Path, mistaken: bool) -> float:
     """The same, but the loop reports the norm of its group for each record."""
-    loop = OwnLoop()
-    with loop.recorder(folder) as run:
-        for _ in range(20):
-            drawn = loop.poisson()
-            rows, sizes = _means_of_groups(loop, drawn) if mistaken else (loop.rows(drawn), torch.ones_like(drawn))
-            norms, total = loop.clipped(rows)
-            norms = norms.repeat_interleave(sizes)
-            loop.step(run, drawn, norms, total, loop.noise(), 30 / 4 if mistaken else 30)
-    return loop.epsilon(20)
-
-
-MISTAKES = (
-    PublicMistake(
-        script=several_evaluations,
-        source="meta-pytorch/opacus/issues/461",
-        says="deviates",
-        words="more-rows-than-records",
-    ),
-    PublicMistake(
-        script=augmentations_as_rows,
-        source="meta-pytorch/opacus/issues/461",
-        says="deviates",
-        words="4 rows for each record",
-    ),
-    PublicMistake(
-        script=clip_each_tensor, source="ooples/AiDotNet/pull/1318", says="deviates", words="largest clipped"
-    ),
-    PublicMistake(
-        script=clip_each_tensor_believed,
-        source="fedbiomed/fedbiomed/issues/1443",
-        says="deviates",
-        words="contributes more than the clip norm",
-    ),
-    PublicMistake(script=sums_carried_over, source="dp-lora 0.1.0", says="deviates", words="longer than"),
-    PublicMistake(
-        script=unused_private_model, source="meta-pytorch/opacus/issues/313", says="deviates", words="without noise"
-    ),
-    PublicMistake(script=ghost_norm_of_a_bias, source="meta-pytorch/opacus/pull/751", says="deviates", words="norm"),
-    PublicMistake(
-        script=ghost_norm_in_an_own_loop,
-        source="meta-pytorch/opacus/pull/751",
-        says="deviates",
-        words="contributes more than the clip norm",
-    ),
-    PublicMistake(
-        script=loss_over_labelled_records,
-        source="meta-pytorch/opacus/issues/792",
-        says="deviates",
-        words="other records",
-    ),
-    PublicMistake(
-        script=loss_over_tokens, source="meta-pytorch/opacus/issues/792", says="deviates", words="other records"
-    ),
-    PublicMistake(script=clip_after_noise, source="illidanlab/dpgan/issues/4", says="deviates", words="clip"),
-    PublicMistake(script=cut_noisy_coordinates, source="NVIDIA/NVFlare/issues/462", says="deviates", words="clip"),
-    PublicMistake(
-        script=clip_the_mean_of_groups,
-        source="tensorflow/privacy/issues/81",
-        says="deviates",
-        words="drawn records without a clipped norm",
-    ),
-    PublicMistake(
-        script=clip_the_mean_of_groups_believed,
-        source="tensorflow/privacy/issues/620",
-        says="deviates",
-        words="changes the results of other records",
-    ),
-)
+    return _clip_the_mean_of_groups(folder, mistaken, True)

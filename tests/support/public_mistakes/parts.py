@@ -1,9 +1,7 @@
 """Records, an own loop, trainings with Opacus, and the statement of what dpspec reports."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,9 +30,9 @@ Script = Callable[[Path, bool], float]
 class PublicMistake:
     """A script, its public source, and what ``dpspec check`` says about its claim.
 
-    source: the path of a thread on GitHub, or a package and its version. says: ``deviates``, ``open``, ``refuted``,
-    ``caution`` (proved, with exit code 1), or ``asked`` (proved with exit code 0). words: a regular expression that the
-    printed text matches. claim: further options of the claim; twin_claim: other values for the twin.
+    source: the path of a thread on GitHub, or a package and its version. says: ``deviates``, ``open``, ``refuted``, or
+    ``caution`` (proved, with exit code 1). words: a regular expression that the printed text matches. claim: further
+    options of the claim; twin_claim: other values for the twin.
     """
 
     script: Script
@@ -43,6 +41,20 @@ class PublicMistake:
     words: str
     claim: Mapping[str, Any] = field(default_factory=dict)
     twin_claim: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The scripts of all imported modules.
+MISTAKES: list[PublicMistake] = []
+
+
+def mistake(source: str, says: str, words: str, **claims: Any) -> Callable[[Script], Script]:
+    """Add the decorated script to ``MISTAKES``."""
+
+    def register(script: Script) -> Script:
+        MISTAKES.append(PublicMistake(script=script, source=source, says=says, words=words, **claims))
+        return script
+
+    return register
 
 
 @cache
@@ -78,9 +90,15 @@ class OwnLoop:
     def _loss(self, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(functional_call(self.model, values, (x[None],)), y[None])
 
-    def recorder(self, folder: Path, **options: Any) -> dpspec.recording.recorder.Recorder:
+    def recorder(self, folder: Path, **options: Any) -> Any:
         declared = {"noise_multiplier": self.sigma, "clip_norm": self.clip, "rate": self.rate, "records": self.records}
         return dpspec.record(folder, model=self.model, optimizer=self.optimizer, **{**declared, **options})
+
+    def recorded(self, folder: Path, steps: int) -> Iterator[tuple[Any, Tensor]]:
+        """Yield the recorder and a Poisson batch for each step."""
+        with self.recorder(folder) as run:
+            for _ in range(steps):
+                yield run, self.poisson()
 
     def poisson(self, rate: float | None = None) -> Tensor:
         return (torch.rand(self.records) < (self.rate if rate is None else rate)).nonzero().squeeze(1)
@@ -165,9 +183,15 @@ class OpacusTraining:
         self.model, self.optimizer, self.loader = private[0], private[1], private[-1]
         self.criterion = private[2] if len(private) == 4 else nn.CrossEntropyLoss()
 
-    def recorder(self, folder: Path, **options: Any) -> dpspec.recording.recorder.Recorder:
+    def recorder(self, folder: Path, **options: Any) -> Any:
         parts = {"model": self.model, "optimizer": self.optimizer, "loader": self.loader, "engine": self.engine}
         return dpspec.record(folder, **{**parts, **options})
+
+    def recorded(self, folder: Path, epochs: int = 2) -> Iterator[Any]:
+        """Yield each batch of the recorded training."""
+        with self.recorder(folder):
+            for _ in range(epochs):
+                yield from self.loader
 
     def step(self, loss: Any) -> None:
         loss.backward()

@@ -15,7 +15,7 @@ MECHANISM = {
             "minimum": 1e-3,
             "maximum": 1e6,
             "description": "Scale of the Laplace noise on every count; its mean absolute value.",
-        },
+        }
     },
     "required": ["scale"],
     "additionalProperties": False,
@@ -24,7 +24,7 @@ MECHANISM = {
 THREAT_MODEL = {
     "type": "object",
     "properties": {
-        "adjacency": {"enum": ["add-remove", "replace-one"], "description": "Which data sets are neighbours."},
+        "adjacency": {"enum": ["add-remove", "replace-one"], "description": "Which data sets are neighbours."}
     },
     "additionalProperties": False,
 }
