@@ -40,7 +40,7 @@ _ORDERED = "assumed Poisson sampling; the loader's batches are"
 _UNSEEN = "steps without an observed batch"
 
 #: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
-_ROWS_APART = "Every row of a batch must be a drawn record, once: train on public rows in separate steps."
+_ONE_ROW = "Each drawn record needs a row and a norm: step with each reported batch, also with those that you skip."
 _MISSING_NORMS = "drawn records without a clipped norm"
 _FURTHER_NORMS = "clipped norms in excess of the drawn records"
 
@@ -77,7 +77,7 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    _MISSING_NORMS: _ROWS_APART,
+    _MISSING_NORMS: _ONE_ROW,
     _FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several "
     "rows of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "

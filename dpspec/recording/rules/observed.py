@@ -6,8 +6,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 
 
@@ -49,14 +47,11 @@ class ObservedRules:
             if type(observer).after_step is not TrainingRule.after_step
         ]
 
-    def after_step(
-        self, number: int, drawn: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, clip_norm: float
-    ) -> None:
-        step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
+    def after_step(self, step: RuleStep) -> None:
         for rule, observer in self._at_steps:
             if rule.name in self._rules:
                 self._guarded(rule, partial(observer.after_step, step))
-        if number == 1:
+        if step.number == 1:
             for rule, observer in [*self._rules.values()]:
                 if observer.early:
                     self._guarded(rule, partial(_warn, rule, observer))
