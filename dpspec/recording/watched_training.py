@@ -508,10 +508,9 @@ class WatchedTraining:
         number = self.writer.steps + len(self._waiting) + 1
         if number == 1:
             warn_at_first_step(self._header, samples)
-        members = None if drawn is None else drawn[0]
-        self._rules.after_step(
-            RuleStep(number=number, drawn=members, norms=_norms(step), clip_norm=step.clip_norm, noise=noise)
-        )
+        norms, clip_norm = _norms(step), step.clip_norm
+        rule_step = RuleStep(number=number, drawn=drawn and drawn[0], norms=norms, clip_norm=clip_norm, noise=noise)
+        self._rules.after_step(rule_step)
         changes = self._options.changes()
         self.audits.end_step()
         if number > 1 and any(change.by == UNKNOWN for change in changes.values()):

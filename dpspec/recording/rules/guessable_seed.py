@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -133,9 +134,14 @@ def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
     for size in () if noise is None else {first_size, len(noise)}:
         # torch draws 16 values together, which for 32 values or more depend on no others
         values = noise[: size if size < 32 else 16].double().cpu().numpy()
-        if len(values) >= _VALUES and values.any():
-            seeds |= _matching(len(values), True, lambda drawn, values=values: _is_multiple(drawn, values))
+        if len(values) >= _VALUES:
+            most = (1.0 - 1e-9) * float(values @ values) ** 0.5
+            seeds |= _matching(len(values), True, partial(_is_along, values, most))
     return seeds
+
+
+def _is_along(values: Any, most: float, drawn: Any) -> bool:
+    return bool(drawn @ values > most * float(drawn @ drawn) ** 0.5)
 
 
 def _batch_seeds(members: Any) -> dict[str, int]:
@@ -146,35 +152,26 @@ def _batch_seeds(members: Any) -> dict[str, int]:
     if not len(first):
         return {}
     size = int(first[-1]) + 1
-    drawn = np.isin(np.arange(size), first)
-    sizes = (size, len(first), size - len(first))
-    total, chosen, others = (math.lgamma(count + 1.0) / math.log(2.0) for count in sizes)
-    if total - chosen - others < _BITS:
+    if math.log2(math.comb(size, len(first))) < _BITS:
         return {}
+    drawn = np.isin(np.arange(size), first)
     return _matching(size, False, lambda values: values[drawn].max() < values[~drawn].min())
 
 
 def _matching(size: int, normal: bool, matches: Callable[[Any], bool]) -> dict[str, int]:
-    seeds = filter(_is_guessable, _USUAL)
-    return {name: seed for seed in seeds for name in _OWN if matches(_first_values(name, seed, size, normal))}
-
-
-def _first_values(name: str, seed: int, size: int, normal: bool) -> Any:
+    """By kind of generator, the usual seed whose first values match."""
     import numpy as np
     import torch
 
-    if name == "torch":
+    seeds: dict[str, int] = {}
+    for seed in filter(_is_guessable, _USUAL):
         generator = torch.Generator().manual_seed(seed)
-        return (torch.randn if normal else torch.rand)(size, generator=generator).numpy()
-    source: Any = np.random.RandomState(seed) if name == "RandomState" else np.random.default_rng(seed)
-    return source.standard_normal(size) if normal else source.random(size)
-
-
-def _is_multiple(drawn: Any, values: Any) -> bool:
-    import numpy as np
-
-    drawn = drawn / np.linalg.norm(drawn)
-    return bool(np.abs(drawn - values / np.linalg.norm(values)).max() < 1e-4)
+        values = {"torch": (torch.randn if normal else torch.rand)(size, generator=generator).double().numpy()}
+        for name in ("RandomState", "default_rng"):
+            source = getattr(np.random, name)(seed)
+            values[name] = source.standard_normal(size) if normal else source.random(size)
+        seeds |= {name: seed for name, drawn in values.items() if matches(drawn)}
+    return seeds
 
 
 def _states() -> dict[str, bytes]:
