@@ -63,8 +63,8 @@ def _not_replayed(run: RecordedRun) -> str:
     reason = end.replay_failure
     if end.replays is None:
         reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
-    steps = f"only {replayed:.0f} of {tried:.0f} chosen steps were" if replayed else "no step was"
-    return f"; {steps} replayed to test this{f' ({reason})' if reason else ''}"
+    steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
+    return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
 
 
 def _no_copies(run: RecordedRun) -> str:
