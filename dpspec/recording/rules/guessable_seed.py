@@ -148,7 +148,7 @@ def _batch_seeds(members: Any) -> dict[str, int]:
     """By kind of generator, the seed whose first uniform values are lowest for the records of the batch."""
     import numpy as np
 
-    first = np.unique(members[members < _RECORDS]) if members is not None else ()
+    first = np.unique(() if members is None else members[members < _RECORDS]).astype(int)
     if not len(first):
         return {}
     size = int(first[-1]) + 1
