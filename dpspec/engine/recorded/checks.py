@@ -40,10 +40,7 @@ _ORDERED = "assumed Poisson sampling; the loader's batches are"
 _UNSEEN = "steps without an observed batch"
 
 #: Advice if the rows of gradients are not the drawn records, and the test that rejects then.
-_ONE_ROW = (
-    "Each drawn record needs a row and a norm: step with each reported batch, also with those that you would skip, and "
-    "remove unusable records before the loader is made."
-)
+_ONE_ROW = "Each record needs a row and a norm: step with each reported batch; drop unusable records before loading."
 _MISSING_NORMS = "drawn records without a clipped norm"
 _FURTHER_NORMS = "clipped norms in excess of the drawn records"
 

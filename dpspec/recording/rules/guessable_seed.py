@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -136,12 +135,8 @@ def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
         values = noise[: size if size < 32 else 16].double().cpu().numpy()
         if len(values) >= _VALUES:
             most = (1.0 - 1e-9) * float(values @ values) ** 0.5
-            seeds |= _matching(len(values), True, partial(_is_along, values, most))
+            seeds |= _matching(len(values), True, lambda x, v=values, most=most: x @ v > most * (x @ x) ** 0.5)
     return seeds
-
-
-def _is_along(values: Any, most: float, drawn: Any) -> bool:
-    return bool(drawn @ values > most * float(drawn @ drawn) ** 0.5)
 
 
 def _batch_seeds(members: Any) -> dict[str, int]:
