@@ -13,7 +13,7 @@ _GUESSABLE = 2**32
 #: Seeds with which the states of NumPy and Python are compared, and usual ones for the first numbers of a loop.
 _COMPARED, _USUAL = 1024, (*range(128), *range(2018, 2030), 314, 420, 666, 777, 999, 1234, 1337, 3407, 12345)
 
-#: The number of compared records of a batch, the bits that they must have, and the least number of values of noise.
+#: The number of compared records of a batch, the bits that they must have, and the minimum number of values of noise.
 _RECORDS, _BITS, _VALUES = 4096, 40.0, 4
 
 #: The code that seeds each kind of generator of a custom loop.
@@ -128,15 +128,19 @@ def _is_guessable(seed: int) -> bool:
 
 
 def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
-    """By kind of generator, the seed whose first normal values are those of the noise, up to a factor."""
+    """By kind of generator, the seed whose first normal values match the noise up to a factor."""
     seeds: dict[str, int] = {}
     for size in () if noise is None else {first_size, len(noise)}:
         # torch draws 16 values together, which for 32 values or more depend on no others
         values = noise[: size if size < 32 else 16].double().cpu().numpy()
         if len(values) >= _VALUES:
             most = (1.0 - 1e-9) * float(values @ values) ** 0.5
-            seeds |= _matching(len(values), True, lambda x, v=values, most=most: x @ v > most * (x @ x) ** 0.5)
+            seeds |= _matching(len(values), True, _along(values, most))
     return seeds
+
+
+def _along(values: Any, most: float) -> Callable[[Any], bool]:
+    return lambda drawn: drawn @ values > most * (drawn @ drawn) ** 0.5
 
 
 def _batch_seeds(members: Any) -> dict[str, int]:
