@@ -147,8 +147,7 @@ def _batch_seeds(members: Any) -> dict[str, int]:
     """By kind of generator, the seed whose first uniform values are lowest for the records of the batch."""
     import numpy as np
 
-    first = np.unique(() if members is None else members[members < _RECORDS]).astype(int)
-    if not len(first):
+    if members is None or not len(first := np.unique(members[members < _RECORDS])):
         return {}
     size = int(first[-1]) + 1
     if math.log2(math.comb(size, len(first))) < _BITS:
