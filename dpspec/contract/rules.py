@@ -63,6 +63,7 @@ class RuleStep:
         number: Counted from 1.
         drawn: The indices of the drawn records; None if they were not observed.
         norms: The clipped norms that a custom loop reported, (b,); None for others.
+        noise: The noise that a custom loop reported, a flat tensor; None for others.
         clip_norm: NaN if it was not observed.
     """
 
@@ -70,6 +71,7 @@ class RuleStep:
     drawn: np.ndarray[Any, Any] | None
     norms: np.ndarray[Any, Any] | None
     clip_norm: float
+    noise: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.contract.rules import RuleRun, RuleSetup
+from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec.errors import UnobservableError, UsageError
 from dpspec.recording.adaptive_count import AdaptiveCount
 from dpspec.recording.audited_steps import SHARE, AuditedSteps
@@ -190,7 +190,7 @@ class WatchedTraining:
             if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
                 self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward", self.guarded)
         private = self._declared_options if training_parts.clipping is None else training_parts.private_options
-        self._options = OptionWatch(inner, private, self.guarded)
+        self._options = OptionWatch(inner, private, self.guarded, self._accumulates)
         self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
@@ -207,6 +207,10 @@ class WatchedTraining:
         self._undo.callback(self._rules.stop)
         self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
         self._start(part)
+
+    def _accumulates(self) -> bool:
+        """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
+        return self._opacus is not None and self._opacus.step.rows != UNSEEN
 
     def _declared_options(self) -> dict[str, Any]:
         """The options of a custom loop's private sum."""
@@ -407,7 +411,7 @@ class WatchedTraining:
             step.updates = 1
         else:
             step.moved_outside(self._watch.moved())
-        self._write(step, drawn)
+        self._write(step, drawn, noise)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
@@ -497,7 +501,7 @@ class WatchedTraining:
         if self._updates is not None:
             self._updates.after_step()
 
-    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
+    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:
         assert self.writer is not None
         accountant = self._parts.accountant
         accounted = accountant.told() if accountant is not None else None
@@ -508,7 +512,9 @@ class WatchedTraining:
         number = self.writer.steps + len(self._waiting) + 1
         if number == 1:
             warn_at_first_step(self._header, samples)
-        self._rules.after_step(number, None if drawn is None else drawn[0], _norms(step), step.clip_norm)
+        norms, clip_norm = _norms(step), step.clip_norm
+        rule_step = RuleStep(number=number, drawn=drawn and drawn[0], norms=norms, clip_norm=clip_norm, noise=noise)
+        self._rules.after_step(rule_step)
         changes = self._options.changes()
         self.audits.end_step()
         if number > 1 and any(change.by == UNKNOWN for change in changes.values()):

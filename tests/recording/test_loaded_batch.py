@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.findings import Check
 from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec.engine.recorded.sentences import confirmations
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches
 from dpspec.recording.step_replay.measure import _change_in_any_order
 from dpspec.recording.step_replay.trace import StepTrace
@@ -150,6 +151,32 @@ HONEST = [sorted_records, augmented, scaled_in_place, logged_before, through_num
 def test_steps_that_prepare_each_record_by_itself_are_replayed_and_stay_equal(loss: Loss, tmp_path: Path) -> None:
     checks, equal_weights = checks_of(tmp_path / "run", loss)
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value, equal_weights) == (1.0, 1.0, True)
+
+
+def weighted_by_a_number(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    positive_share = y.float().mean().item()
+    weights = torch.tensor([positive_share, 1.0 - positive_share])
+    return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
+
+
+def weighted_by_numpy(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    positive_share = float(y.numpy().mean())
+    weights = torch.tensor([positive_share, 1.0 - positive_share])
+    return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
+
+
+@pytest.mark.parametrize("loss", [weighted_by_a_number, weighted_by_numpy])
+def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path: Path) -> None:
+    """The first step is replayed from its forward pass on, which the number precedes; no other step counts."""
+    checks_of(tmp_path / "run", loss)
+    found = checked(tmp_path / "run", epsilon=100.0)
+    end = found.run.end
+    assert end is not None
+    assert end.replays is not None
+    tried, replayed = end.replays[:2]
+    assert (replayed, tried > 5) == (1, True)
+    confirmed = " ".join(confirmations(found.run, 1, ()))
+    assert f"only 1 of {tried:.0f} chosen steps was replayed to test this (" in confirmed
 
 
 def test_batches_that_are_fetched_ahead_are_replayed_from_the_forward_pass(tmp_path: Path) -> None:

@@ -108,6 +108,13 @@ def rescaled(training: Training) -> None:
     training.train(each=lambda _: schedule.step())
 
 
+def paced(training: Training) -> None:
+    """A scheduler steps after each physical batch: their number follows the number of drawn records."""
+    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
+    training.physical = 16
+    training.train(each=lambda _: schedule.step())
+
+
 class Own(lr_scheduler.LRScheduler):
     """A scheduler of the script with unknown inputs."""
 
@@ -141,6 +148,7 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
         (scheduled(Own), "lr", "learning_rate"),
         (edited(lambda o: lr_scheduler.ExponentialLR(o, 0.99), sneak), "lr", "learning_rate"),
         (rescaled, "weight_decay", "weight_decay"),
+        (paced, "lr", "learning_rate"),
         (clipped, "", "clip_norm"),
         (louder, "", "noise_multiplier"),
         (divided, "", "divisor"),
@@ -204,6 +212,19 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
     assert name in found.run.options.schedulers
     calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
     assert ("calls functions of the script" in found.assumption(CONSTANTS).text) is calling
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(clipping: str, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        schedule = lr_scheduler.ExponentialLR(training.private, 0.9)
+        training.physical, training.epochs = 16, 1
+        for _ in range(3):
+            training.train()
+            schedule.step()
+
+    found = recorded(tmp_path / "run", script, clipping=clipping)
+    assert found.channel("update-rule").status == "verified", found.reason
 
 
 def fractions_of_an_epoch(training: Training) -> None:

@@ -73,8 +73,8 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    "drawn records without a clipped norm": "Every row of a batch must be a drawn record, once: train on public rows "
-    "in separate steps.",
+    "drawn records without a clipped norm": "Each record needs a row and a norm: step with each reported batch; drop "
+    "unusable records before loading.",
     "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",

@@ -108,7 +108,10 @@ class OptionHistory:
                 continue
             groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
             times = f" (the first of {steps} such steps)" if steps > 1 else ""
-            advice = f"use one of torch or Opacus, or declare it by --public {option} if it reads no record"
+            advice = (
+                "use one of torch or Opacus, and step it after whole batches, not physical ones; or declare it by "
+                f"--public {option} if it reads no record"
+            )
             yield (
                 f"{name}{groups} changed before step {step}{times}, and not by a scheduler whose values are fixed in "
                 f"advance: {advice}"

@@ -58,14 +58,16 @@ def confirmations(
 
 
 def _not_replayed(run: RecordedRun) -> str:
-    """The reason why no replayed step tests whether records mix; empty if one does."""
+    """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
     end = run.end
-    if end is None or (end.replays is not None and end.replays[1] >= 1.0):
+    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else end.replays[:2]
+    if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
     reason = end.replay_failure
     if end.replays is None:
         reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
-    return f"; no step was replayed to test this{f' ({reason})' if reason else ''}"
+    steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
+    return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
 
 
 def _no_copies(run: RecordedRun) -> str:

@@ -1,7 +1,8 @@
 """Whether noise and batches follow from a seed that an adversary can guess."""
 
+import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -9,8 +10,18 @@ from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRu
 #: Seeds below this, or as close below 2**64, count as guessable. A seed of the system is there with probability 2**-20.
 _GUESSABLE = 2**32
 
-#: Seeds with which the states of NumPy and Python are compared.
-_COMPARED = 1024
+#: Seeds with which the states of NumPy and Python are compared, and usual ones for the first numbers of a loop.
+_COMPARED, _USUAL = 1024, (*range(128), *range(2018, 2030), 314, 420, 666, 777, 999, 1234, 1337, 3407, 12345)
+
+#: The number of compared records of a batch, the bits that they must have, and the minimum number of values of noise.
+_RECORDS, _BITS, _VALUES = 4096, 40.0, 4
+
+#: The code that seeds each kind of generator of a custom loop.
+_OWN = {
+    "torch": "torch.Generator().manual_seed({})",
+    "RandomState": "numpy.random.RandomState({})",
+    "default_rng": "numpy.random.default_rng({})",
+}
 
 #: The seed of a new ``torch.Generator``.
 _DEFAULT = 67280421310721
@@ -36,6 +47,8 @@ class GuessableSeed(TrainingRule):
         self._sampler: Any = None
         self._batches: list[int] = []
         self._observed = False
+        self._first_size = 0
+        self._members: dict[str, int] = {}
 
     def start(self, setup: RuleSetup) -> None:
         import torch
@@ -44,6 +57,8 @@ class GuessableSeed(TrainingRule):
         self._observed = self._private is not None
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
+            parameters = setup.model.parameters() if hasattr(setup.model, "parameters") else ()
+            self._first_size = next((p.numel() for p in parameters if p.requires_grad), 0)
 
     def after_step(self, step: RuleStep) -> None:
         import torch
@@ -53,6 +68,8 @@ class GuessableSeed(TrainingRule):
             now = _states()
             used = [name for name, state in self._host_states.items() if state != now[name]]
             self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
+            self._host |= _noise_seeds(step.noise, self._first_size)
+            self._members = _batch_seeds(step.drawn)
         noise = self._generator() if self._observed else None
         batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
         _add_guessable(self._torch, noise)
@@ -69,21 +86,27 @@ class GuessableSeed(TrainingRule):
         return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
     def facts(self) -> Mapping[str, Any]:
-        return {"torch": list(self._torch), "host": dict(self._host), "batches": list(self._batches)}
+        batches = {"batches": list(self._batches), "members": dict(self._members)}
+        return {"torch": list(self._torch), "host": dict(self._host), **batches}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         seeds = [f"torch.manual_seed({int(seed)})" for seed in facts["torch"]]
-        seeds += [f"{name}.seed({int(seed)})" for name, seed in sorted(facts["host"].items())]
+        seeds += _code(facts["host"])
         consequence = "An adversary who knows the script can recompute the noise."
         if not seeds:
             seeds = [f"torch.manual_seed({int(seed)})" for seed in facts.get("batches", ())]
+            seeds += _code(facts.get("members", {}))
             consequence = "An adversary who knows the script can recompute the batches: sampling amplifies nothing."
         if not seeds:
             return ""
         named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
         state = "is the state" if len(seeds) == 1 else "are states"
         return f"{named} {state} of a generator of the training. {consequence}"
+
+
+def _code(seeds: Mapping[str, Any]) -> list[str]:
+    return [_OWN.get(name, f"{name}.seed({{}})").format(int(seed)) for name, seed in sorted(seeds.items())]
 
 
 def _drawing_sampler(loader: Any) -> Any:
@@ -102,6 +125,51 @@ def _add_guessable(seeds: list[int], generator: Any) -> None:
 
 def _is_guessable(seed: int) -> bool:
     return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT
+
+
+def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
+    """By kind of generator, the seed whose first normal values match the noise up to a factor."""
+    seeds: dict[str, int] = {}
+    for size in () if noise is None else {first_size, len(noise)}:
+        # torch draws 16 values together, which for 32 values or more depend on no others
+        values = noise[: size if size < 32 else 16].double().cpu().numpy()
+        if len(values) >= _VALUES:
+            most = (1.0 - 1e-9) * float(values @ values) ** 0.5
+            seeds |= _matching(len(values), True, _along(values, most))
+    return seeds
+
+
+def _along(values: Any, most: float) -> Callable[[Any], bool]:
+    return lambda drawn: drawn @ values > most * (drawn @ drawn) ** 0.5
+
+
+def _batch_seeds(members: Any) -> dict[str, int]:
+    """By kind of generator, the seed whose first uniform values are lowest for the records of the batch."""
+    import numpy as np
+
+    if members is None or not len(first := np.unique(members[members < _RECORDS])):
+        return {}
+    size = int(first[-1]) + 1
+    if math.log2(math.comb(size, len(first))) < _BITS:
+        return {}
+    drawn = np.isin(np.arange(size), first)
+    return _matching(size, False, lambda values: values[drawn].max() < values[~drawn].min())
+
+
+def _matching(size: int, normal: bool, matches: Callable[[Any], bool]) -> dict[str, int]:
+    """By kind of generator, the usual seed whose first values match."""
+    import numpy as np
+    import torch
+
+    seeds: dict[str, int] = {}
+    for seed in filter(_is_guessable, _USUAL):
+        generator = torch.Generator().manual_seed(seed)
+        values = {"torch": (torch.randn if normal else torch.rand)(size, generator=generator).double().numpy()}
+        for name in ("RandomState", "default_rng"):
+            source = getattr(np.random, name)(seed)
+            values[name] = source.standard_normal(size) if normal else source.random(size)
+        seeds |= {name: seed for name, drawn in values.items() if matches(drawn)}
+    return seeds
 
 
 def _states() -> dict[str, bytes]:

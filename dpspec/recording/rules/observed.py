@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 
 #: The run in a warning at the first step.
@@ -51,17 +49,14 @@ class ObservedRules:
             if type(observer).after_step is not TrainingRule.after_step
         ]
 
-    def after_step(
-        self, number: int, drawn: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, clip_norm: float
-    ) -> None:
-        step = RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=clip_norm)
+    def after_step(self, step: RuleStep) -> None:
         for rule, observer in self._at_steps:
             if rule.name in self._rules:
                 try:
                     observer.after_step(step)
                 except Exception as error:
                     self._fail(rule, error)
-        if number == 1:
+        if step.number == 1:
             for rule, observer in [*self._rules.values()]:
                 with self._guarded(rule):
                     if observer.early and (text := observer.caution(observer.facts(), _FIRST_STEP)):

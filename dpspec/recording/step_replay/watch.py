@@ -235,12 +235,12 @@ class ReplayedSteps:
             gradients=self._gradients,
             skips_counts=self._ghost,
         )
-        replay, reads = None, trace.reads
+        replay = None
+        # a number from before the forward pass may carry the record into the loss, also if the replay begins after it
+        trace.reads = self._loaded_reads or trace.reads
         if self._loaded:
-            trace.reads = self._loaded_reads or reads
             replay = measured(trace, self._loaded, may_sort=True)
         if replay is None or replay.abstained:
-            trace.reads = reads
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
         if not self._ghost and self._unsized >= 0:

@@ -44,15 +44,19 @@ class OptionWatch:
         optimizer: torch.optim.Optimizer | None,
         private: Callable[[], Mapping[str, Any]],
         guarded: Callable[[Callable[[], None]], None],
+        accumulates: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin to observe.
 
         optimizer: the one that steps. private: returns the private sum's options. guarded: runs observations.
+        accumulates: whether a physical batch came before, and further ones of its step follow. Their number depends
+        on the records, so that schedulers which step between them are not fixed in advance.
         """
         self._optimizer, self._private = optimizer, private
         self._last: dict[str, tuple[Value, ...]] | None = None
         self._raw: list[Any] | None = None
         self._changed: dict[str, str] = {}
+        self._accumulates = accumulates
         self._schedulers = SchedulerWatch(self._read_again, self._after_scheduler, guarded)
 
     def remove(self) -> None:
@@ -87,7 +91,7 @@ class OptionWatch:
     def _after_scheduler(self, name: str, sets: frozenset[str]) -> None:
         if self._last is not None:
             now = self._read()
-            self._note(now, sets, name)
+            self._note(now, frozenset() if self._accumulates() else sets, name)
             self._last, self._raw = now, None
 
     def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> None:
