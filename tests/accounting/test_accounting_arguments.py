@@ -63,7 +63,7 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: Tries("truncated-negative-binomial", 2.0), "eta"),
         (lambda: Tries("binomial", 2.0), "law"),
         *((lambda pair=pair: RandomAllocation(*pair), "steps|sigma") for pair in ((0, 1.0), (5, 0.0), (10**8, 1.0))),
-        *((lambda pair=pair: RandomAllocation(5, *pair), "sigma|members") for pair in ((0.3, 4), (1.0, 0), (1.0, 5))),
+        *((lambda pair=pair: RandomAllocation(5, *pair), "sigma|members") for pair in ((0.3, 4), (1.0, 0), (2.0, 17))),
         (lambda: RandomAllocation(5, 0.01), "sigma"),
         *(
             (
