@@ -35,8 +35,8 @@ _DEPTH = 60.0
 #: The deepest cut in e-foldings: masses are above 1e-300, and with the smallest noise no number leaves float64.
 _DEEPEST = 720.0
 
-#: More steps, or less noise, need too many points.
-_MOST_STEPS, _SMALLEST_NOISE = 10**7, 0.1
+#: More steps, or less noise, need too many points; with more noise the points are equal.
+_MOST_STEPS, _SMALLEST_NOISE, _LARGEST_NOISE = 10**7, 0.1, 1e13
 
 
 class RandomAllocation(Pair):
@@ -47,7 +47,7 @@ class RandomAllocation(Pair):
 
     Args:
         steps: t, at most 10^7.
-        sigma: the noise's standard deviation in clip norms; sigma / members is at least 0.1.
+        sigma: the noise's standard deviation in clip norms, at most 1e13; sigma / members is at least 0.1.
         members: the group's size k, at most 16; above ``exact_members`` only lower ends are bounds.
     """
 
@@ -60,6 +60,8 @@ class RandomAllocation(Pair):
             raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps!r}")
         if self.sigma < _SMALLEST_NOISE * self.members:
             raise ValueError(f"sigma must be at least {_SMALLEST_NOISE} for each member, got {sigma!r}")
+        if self.sigma > _LARGEST_NOISE:
+            raise ValueError(f"sigma must be at most {_LARGEST_NOISE:g}, got {sigma!r}")
         if self.members > self.most_members:
             raise ValueError(f"members must be at most {self.most_members}, got {members!r}")
         self.has_estimated_upper_end = self.members > self.exact_members

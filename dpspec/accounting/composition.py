@@ -41,6 +41,9 @@ _INFINITE = 1e-12
 #: Rounding of one frequency's term of a sum over nodes, in units of EPS.
 _TERM = 128.0
 
+#: The largest number of a node.
+_LARGEST_INDEX = 2.0**62
+
 #: Terms of a running sum.
 _BLOCK = 1024
 
@@ -461,6 +464,8 @@ def compose(
     if len(tilted) < len(phases):
         return Composition(None, -math.inf, reference, tilt, -math.inf, 0.0, 0.0, infinity, 0.0)
     low, high = find_window(tilted, spacing)
+    if high > _LARGEST_INDEX:
+        raise TooLongError(math.ceil(limit * high / _LARGEST_INDEX), limit)
     length = math.ceil(high - low) + 4
     if length > limit:
         raise TooLongError(length, limit)

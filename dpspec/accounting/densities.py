@@ -28,7 +28,7 @@ _BLOCK = 1 << 15
 _MANY = 24
 _NEGLIGIBLE = math.log(1e-20)
 
-#: Relative bounds of what a sum of components loses by underflow, and without irrelevant components.
+#: Relative bounds of the part that underflows in a sum of components, and of irrelevant components.
 _LOST, _OMITTED = 1e-300, 1e-19
 
 #: Elements of a component-by-interval table in memory.

@@ -56,7 +56,7 @@ class Discrete(Pair):
         used = (first > 0.0) & (second > 0.0)
         p, q = first[used], second[used]
         similar = np.abs(p - q) <= 0.5 * q
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             losses = np.where(similar, np.log1p(np.where(similar, (p - q) / q, 0.0)), np.log(p) - np.log(q))
         # the vectors may have been divided by their sums
         loss_error = EPS * (8.0 + np.where(similar, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))

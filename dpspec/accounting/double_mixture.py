@@ -160,17 +160,19 @@ class _DoublePart(TruncatedPair):
         pile = ratio.inverse(ratio.log_zero + spacing * np.array([-_PILE, _PILE]))
         merged = ratio.masses(pile[:1], pile[1:])
         node = float(merged.ratio[0])
+        is_merged = abs(node - ratio.log_zero) <= 0.5 * spacing  # unless no output is between
+        node = node if is_merged else ratio.log_zero
         bottom, top = ratio(np.array([self.low, self.high])).tolist()
         below = math.ceil((node - bottom) / spacing)
         lowest = node - spacing * below
         steps = max(4, math.ceil((top - lowest) / spacing))
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
-        if not 0 < below < steps:
+        if not (is_merged and 0 < below < steps):
             return _cells(ratio, lowest, spacing, index)
         index = ascending(index, np.arange(below - 1, below + 2, dtype=np.int64))
         up, down = _cells(ratio, lowest, spacing, index)
-        at = int(np.searchsorted(index, below))
-        nodes = np.asarray(lowest + spacing * index[at - 1 : at + 2], dtype=np.float64)
+        middle = int(np.searchsorted(index, below))
+        nodes = np.asarray(lowest + spacing * index[middle - 1 : middle + 2], dtype=np.float64)
         ends = np.array([*ratio.inverse(nodes[:1]), *pile, *ratio.inverse(nodes[2:])])
         _, _, noise = ratio.evaluate(ends, noise=True)
         noises, widths = np.maximum(noise[1:], noise[:-1]), np.diff(nodes)
@@ -185,9 +187,9 @@ class _DoublePart(TruncatedPair):
                 present=True,
             )
             for row, value in zip(rows, part[:, 0].tolist(), strict=True):
-                row[at - 1 + cell] = value
+                row[middle - 1 + cell] = value
         mass, excess, error, slip = rows
-        atoms = (np.array([at]), np.array([merged.first(present=True, up=False)]))
+        atoms = (np.array([middle]), np.array([merged.first(present=True, up=False)]))
         shift = down.shift + 2.0 * float(merged.ratio_error[0])
         return up, replace(down, mass=mass, excess=excess, error=error, slip=slip, shift=shift, atoms=atoms)
 

@@ -31,10 +31,7 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     The relative error of delta is below ``relative_error``. The result is finite down to delta = 1e-300 and beyond.
     """
     eps, effect = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
-    if not np.all((effect > 0.0) & np.isfinite(effect)):
-        raise ValueError("mu must be finite and above 0")
-    for extreme in (float(effect.min(initial=1.0)), float(effect.max(initial=1.0))):
-        bounded_effect("mu", extreme)
+    _require_effects(effect)
     if np.any(np.isnan(eps)):
         raise ValueError("epsilon must be a number")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -73,6 +70,7 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((target > 0.0) & (target < 1.0)):
         raise ValueError("delta must be above 0 and below 1")
+    _require_effects(effect)
     goal = np.log(target)
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2
     low, high = np.zeros(goal.shape), effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
@@ -83,6 +81,13 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
         above = log_delta(middle, effect) > goal
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
+
+
+def _require_effects(effects: Floats) -> None:
+    if not np.all((effects > 0.0) & np.isfinite(effects)):
+        raise ValueError("mu must be finite and above 0")
+    for extreme in (float(effects.min(initial=1.0)), float(effects.max(initial=1.0))):
+        bounded_effect("mu", extreme)
 
 
 def relative_error(epsilon: float, mu: float) -> float:

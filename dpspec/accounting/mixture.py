@@ -81,7 +81,11 @@ class Mixture(Pair):
         if abs(total - 1.0) > SUM_TOLERANCE:
             raise ValueError(f"probabilities must sum to 1, got {total!r}")
         positive_mass = p > 0.0
-        self._set(c[positive_mass], np.log(p[positive_mass] / total), sigma)
+        c, p = c[positive_mass], p[positive_mass] / total
+        logs, largest = np.log(p), int(np.argmax(p))
+        if p[largest] > 0.5:  # one minus rare others
+            logs[largest] = math.log1p(-math.fsum(np.delete(p, largest)))
+        self._set(c, logs, sigma)
 
     @classmethod
     def poisson(cls, k: int, q: float, sigma: float) -> Mixture:

@@ -53,7 +53,7 @@ _DEEPER = 20.0
 _OFF = 0.5
 
 #: A composition without rare steps is precise over this number of grid steps: its delta falls by up to e per step.
-_FALLS = 256.0
+_FALLS = 64.0
 
 #: Splits compose several times, on grids with this share of the largest numbers of cells and nodes.
 _SPLIT_CELLS, _SPLIT_NODES = 4, 8
@@ -178,6 +178,11 @@ class GridRefinement:
 
     def is_within(self, width: float) -> bool:
         return all(item.is_within(width) for item in self.items)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all answers have both ends, from compositions without rare steps and with one: grids may be short."""
+        return self._is_split and all(item.answer.lower > 0.0 for item in self.items)
 
     def begin(self) -> None:
         """The first stage, and a coarse one if that missed, for any width requested."""
@@ -308,7 +313,7 @@ class GridRefinement:
         tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
-        cells = CELLS // _SPLIT_CELLS if self._is_split else CELLS
+        cells = CELLS // _SPLIT_CELLS if self._is_settled else CELLS
         uppers: list[list[tuple[Atoms, int]]] = []
         lowers: list[list[tuple[Atoms, int]]] = []
         for bounding in truncated:
@@ -362,8 +367,9 @@ class GridRefinement:
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         for side in sides:
-            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes // _SPLIT_NODES
-            if self._is_split:
+            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes
+            nodes = self._nodes // _SPLIT_NODES if self._is_settled else self._nodes // 2
+            if self._is_settled:
                 split = split_rare_steps(side, centre, floor, nodes, log_delta)
             if split is None:
                 composed = compose(side, tilt, centre, floor, self._nodes)

@@ -38,6 +38,7 @@ from dpspec.accounting import (
     Mixture,
     Pair,
     PrivacyLoss,
+    RandomAllocation,
     TruncatedPoisson,
     tradeoff_bounds,
 )
@@ -241,3 +242,15 @@ def test_a_line_that_rises_too_far_away_bounds_nothing() -> None:
     answer, _ = bound_power(-5000.0, lambda epsilon: high(epsilon) - 1e-12, high, 100.0, 1e3)
     require_sane(answer, 0.0, 1.0)
     assert answer.upper >= math.exp(-0.5) > 0.99 * answer.upper
+
+
+def test_the_weight_of_rare_shifts_is_not_lost() -> None:
+    """One minus 1e-197 is 1 in float64: no output had a loss, and two bounds excluded each other."""
+    pair = Mixture([0.0, 0.5], [1.0, 2e-197], 1e-30)
+    answer = PrivacyLoss.of(pair).advantage()
+    assert answer.lower * (1.0 - 1e-9) <= 2e-197 <= answer.upper * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("pair", [Mixture.poisson(1, 1e-10, 1.5), Laplace(100.0, rate=1e-9), RandomAllocation(9, 1e12)])
+def test_any_number_of_steps_has_an_answer(pair: Pair) -> None:
+    require_sane(PrivacyLoss.of(pair, "present-first").compose(10**18).delta(0.1, width=1e-2), 0.0, 1.0)
