@@ -366,18 +366,17 @@ class GridRefinement:
         # A steeper tilt than the grid resolves would pick out its last nodes.
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
+        log_delta = min(item.log_delta for item in self.items)
         for side in sides:
-            log_delta, split, nodes = min(item.log_delta for item in self.items), None, self._nodes
-            nodes = self._nodes // _SPLIT_NODES if self._is_settled else self._nodes // 2
+            split = None
             if self._is_settled:
-                split = split_rare_steps(side, centre, floor, nodes, log_delta)
+                split = split_rare_steps(side, centre, floor, self._nodes // _SPLIT_NODES, log_delta)
             if split is None:
                 composed = compose(side, tilt, centre, floor, self._nodes)
                 value, error = composed.sum_at(centre)
                 if error > UNSURE * value:
-                    split = split_rare_steps(side, centre, floor, nodes, log_delta)
-                split = split or (((composed, 0.0),), -math.inf)
-            members.append(split)
+                    split = split_rare_steps(side, centre, floor, self._nodes // 2, log_delta)
+            members.append(split or (((composed, 0.0),), -math.inf))
         return ComposedProfile(tuple(members))
 
 

@@ -238,7 +238,8 @@ def test_one_rare_step_decides(epsilon: float) -> None:
     whole = compose([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14)
     value, error = whole.sum_at(epsilon)
     assert error > UNSURE * value
-    split = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
+    split = split_rare_steps([(step(), 30)], epsilon, epsilon - 15.0, 1 << 14, truth)
+    assert split is not None
     found = ComposedProfile((split,))
     assert found.bound("log_lower", epsilon) <= truth <= found.bound("log_upper", epsilon)
     assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
@@ -248,8 +249,9 @@ def test_one_rare_step_decides(epsilon: float) -> None:
 
 def test_infinite_losses_are_counted_once() -> None:
     phases = [(step(infinity=1e-12), 30)]
-    whole = compose(phases, 3.0, 30.3, 20.0, 1 << 14)
-    found = ComposedProfile((split_rare_steps(whole, phases, 20.0, 1 << 14, math.log(3e-11)),))
+    split = split_rare_steps(phases, 30.3, 20.0, 1 << 14, math.log(3e-11))
+    assert split is not None
+    found = ComposedProfile((split,))
     assert math.exp(found.bound("log_upper", 30.3)) == pytest.approx(3e-11, rel=1e-3)
     assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
 
