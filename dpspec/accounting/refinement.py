@@ -5,6 +5,7 @@ request widths of 1e-2, 1e-3, ... in turn, for any width requested, and each sta
 earlier ones: a finer width of the same questions can only give an interval inside the coarser one.
 """
 
+import contextlib
 import functools
 import math
 from bisect import bisect_left
@@ -375,7 +376,8 @@ class GridRefinement:
                 composed = compose(side, tilt, centre, floor, self._nodes)
                 value, error = composed.sum_at(centre)
                 if error > UNSURE * value:
-                    split = split_rare_steps(side, centre, floor, self._nodes // 2, log_delta)
+                    with contextlib.suppress(TooLongError):
+                        split = split_rare_steps(side, centre, floor, self._nodes, log_delta)
             members.append(split or (((composed, 0.0),), -math.inf))
         return ComposedProfile(tuple(members))
 
