@@ -38,7 +38,7 @@ FARTHEST = 37.0
 #: From above, no outcome is lighter, so that products do not underflow.
 _FLOOR = 1e-300
 
-#: Up to this ratio of the shares of a cell's coefficients, all of them move together.
+#: Up to this ratio of their shares, all coefficients of a cell move together.
 _TOGETHER = 1.3
 
 #: Shares are rounded down by this, and larger errors of a cell count as a doubled cell.
@@ -179,7 +179,7 @@ def _spread(masses: Floats, values: list[Floats], off: float, cells: int, *, las
     lower_half = ends_under[1:] <= ends_over[:-1]
     cell_mass = np.where(lower_half, np.diff(ends_under), -np.diff(ends_over)).astype(np.float64)
     contents = [marginal.cells(under, over, cell_mass) for marginal in marginals]
-    low, high, gain, error, mismatch = (np.array(parts) for parts in zip(*contents, strict=True))
+    low, high, gain, error, mismatch = (np.array(rows) for rows in zip(*contents, strict=True))
     cell_mass *= 1.0 + 2.0 * mismatch.max(axis=0)
     spread = _corners(cell_mass, low, high, gain, error.max(axis=0))
     return replace(spread, off=off + spread.off)
@@ -223,13 +223,13 @@ class _Marginal:
         # the value at each cut and the part of its mass under the cut, both from the smaller tail
         from_below = np.minimum(np.searchsorted(self.under, under), last)
         from_above = np.maximum(last - np.searchsorted(self.over[::-1], over), 0)
-        at = np.where(under < over, from_below, from_above)
-        rest = np.where(under < over, under - self.under[at], self.over[at] - over)
-        part = np.where(under < over, self.masses[at] + rest, rest).astype(np.float64)
-        part = np.clip(part, 0.0, self.masses[at])
-        ascending = np.lexsort((part, at))
-        at, part = at[ascending], part[ascending]
-        begin, end = np.append(0, at), np.append(at, last)
+        cut_index = np.where(under < over, from_below, from_above)
+        remainder = np.where(under < over, under - self.under[cut_index], self.over[cut_index] - over)
+        part = np.where(under < over, self.masses[cut_index] + remainder, remainder).astype(np.float64)
+        part = np.clip(part, 0.0, self.masses[cut_index])
+        ascending = np.lexsort((part, cut_index))
+        cut_index, part = cut_index[ascending], part[ascending]
+        begin, end = np.append(0, cut_index), np.append(cut_index, last)
         before, until = np.append(0.0, part), np.append(part, self.masses[last])
         low, high = self.values[begin], self.values[end]
         inner = begin < end
@@ -283,16 +283,16 @@ def _corners(masses: Floats, low: Floats, high: Floats, gain: Floats, error: Flo
     precise = error <= _SAFE
     together = precise & (share.max(axis=0) <= _TOGETHER * least)
     masses = masses * (1.0 + 2.0 * np.minimum(error, 1.0) + 8.0 * EPS)
-    parts = [(masses[~precise], ends[:, ~precise]) for ends in (low, high)]
-    parts.append((masses[together] * (1.0 - least[together]), low[:, together]))
-    parts.append((masses[together] * least[together], low[:, together] + gain[:, together] / least[together]))
-    apart = precise & ~together
-    masses, low, share, gain = masses[apart], low[:, apart], share[:, apart], gain[:, apart]
+    outcomes = [(masses[~precise], ends[:, ~precise]) for ends in (low, high)]
+    outcomes.append((masses[together] * (1.0 - least[together]), low[:, together]))
+    outcomes.append((masses[together] * least[together], low[:, together] + gain[:, together] / least[together]))
+    separate = precise & ~together
+    masses, low, share, gain = masses[separate], low[:, separate], share[:, separate], gain[:, separate]
     rank = np.argsort(np.argsort(-share, axis=0), axis=0)
     bounds = np.concatenate((np.ones((1, len(masses))), -np.sort(-share, axis=0), np.zeros((1, len(masses)))))
     moved = low + gain / share
-    parts += [(masses * (bounds[i] - bounds[i + 1]), np.where(rank < i, moved, low)) for i in range(len(share) + 1)]
-    mass = np.concatenate([part for part, _ in parts])
-    values = np.concatenate([values for _, values in parts], axis=1)
+    outcomes += [(masses * (bounds[i] - bounds[i + 1]), np.where(rank < i, moved, low)) for i in range(len(share) + 1)]
+    mass = np.concatenate([mass_of_outcome for mass_of_outcome, _ in outcomes])
+    values = np.concatenate([values for _, values in outcomes], axis=1)
     off = 4.0 * float(np.max(error[precise], initial=0.0)) + 8.0 * EPS
     return Coefficients(np.maximum(mass, _FLOOR), values, off)

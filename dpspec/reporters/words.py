@@ -200,9 +200,7 @@ class Bounds:
 
 def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     """The only words for the bounds of a claim. Each number is rounded against the claim."""
-    lower_finding, upper_finding = (
-        None if index is None else audit.findings[index] for index in (verdict.lower_finding, verdict.upper_finding)
-    )
+    lower_finding, upper_finding = (_finding(audit, i) for i in (verdict.lower_finding, verdict.upper_finding))
     by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
     attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
     lower = upper = ""
@@ -229,6 +227,10 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         missing=missing,
         contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
     )
+
+
+def _finding(audit: AuditResult, index: int | None) -> Finding | None:
+    return None if index is None or not 0 <= index < len(audit.findings) else audit.findings[index]
 
 
 def _end(side: str, number: str, finding: Finding | None) -> str:

@@ -180,10 +180,11 @@ _ROOM = 1e-9
 
 
 class Ends(NamedTuple):
-    """Endpoints of the mixing, (P,) float64 each."""
+    """Endpoints of the mixing, (P,) float64 each; ``enforced`` (P,) marks coordinates whose gap was enforced."""
 
     first: Tensor
     second: Tensor
+    enforced: Tensor
 
     @property
     def gap(self) -> Tensor:
@@ -216,7 +217,7 @@ class Rules:
         first, second = torch.where(small, first + half, current), torch.where(small, second - half, unreleased)
         if self.mixed is not None:
             second = torch.where(self.mixed, second, current)
-        return Ends(first, second)
+        return Ends(first, second, small)
 
 
 class MixingUpdate(Remembering):

@@ -119,7 +119,7 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
-    exact = any(other.assumption == "sampling" and other.test.endswith(", exact") for other in rejected)
+    exact = any(bad.assumption == "sampling" and bad.test.endswith(", exact") for bad in rejected)
     if check.test == "binomial, two-sided" and not exact:  # else the rate follows from another fault
         return "Records are drawn at another rate than declared: account for the executed rate."
     return next((advice_text for name, advice_text in _ADVICE.items() if check.test.startswith(name)), "")
@@ -319,7 +319,7 @@ def _floats(values: Sequence[float | None]) -> Array:
 
 
 def _equal(assumption: str, test: str, declared: Array, executed: Array) -> Check:
-    """The check that values of steps are equal; it has those of the first step with a difference."""
+    """The check that values of steps are equal; it has the values of the first step with a difference."""
     wrong = ~np.isclose(executed, declared, rtol=1e-9, atol=0.0)
     step = int(np.argmax(wrong))
     values = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))

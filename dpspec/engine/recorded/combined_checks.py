@@ -32,7 +32,7 @@ _MOST = 4
 
 
 def corrected(tests: Sequence[Check]) -> tuple[Check, ...]:
-    """Multiply the p-value of each statistical test by the number m of those of its assumption.
+    """Multiply the p-value of each statistical test by the number m of such tests of its assumption.
 
     A detection limit at level L grows at most in proportion to ln(1 / L), which bounds the limit at 1e-6 / m.
     """
