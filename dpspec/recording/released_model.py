@@ -33,7 +33,7 @@ _UNREADABLE = (
 )
 
 
-def recorded_digests(model: nn.Module) -> dict[str, TensorDigest]:
+def digests_of_state(model: nn.Module) -> dict[str, TensorDigest]:
     """Digests of the parameters and buffers in ``state_dict()``, whose hooks are not called."""
     tensors = dict[str, Tensor](model.named_parameters(remove_duplicate=False))
     for prefix, module in model.named_modules(remove_duplicate=False):

@@ -30,7 +30,7 @@ from dpspec.recording.ranks.group import Group, meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import inner_module, refuse_processes, uncompiled
-from dpspec.recording.released_model import recorded_digests
+from dpspec.recording.released_model import digests_of_state
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.calls import Pauses
@@ -285,7 +285,7 @@ class WatchedTraining:
         ended, self.writer = self.writer, None
         self.ended = ended
         if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
-            ended.write_weights(recorded_digests(inner_module(self._parts.model)))
+            ended.write_weights(digests_of_state(inner_module(self._parts.model)))
 
     def _facts(self) -> dict[str, Any]:
         opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant

@@ -67,7 +67,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in {device.type, "cpu"}:
             stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(_nothing_rounded())
+        stack.enter_context(_full_float32())
         cudnn.benchmark, cudnn.deterministic = False, True
         try:
             yield
@@ -76,7 +76,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_rounded() -> Iterator[None]:
+def _full_float32() -> Iterator[None]:
     """Disable reduced precision in both of torch's interfaces, the old one and ``fp32_precision`` of torch 2.9.
 
     Old settings change the new ones and cannot be read if only new ones were used. New settings are hierarchical (all,

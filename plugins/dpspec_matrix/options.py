@@ -219,7 +219,7 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
     if schedule.participation.times:
         message = "the backend takes records in all steps of their slot: it has no limit"
         yield kit.unsupported(message, ("mechanism", "participation", "times"), "leave times out, or audit")
-    if schedule.steps <= MOST_ATTACKED and _grows(schedule.encoder, schedule.steps):
+    if schedule.steps <= MOST_ATTACKED and _inverse_grows(schedule.encoder, schedule.steps):
         message = "C^-1 has entries above 1e6, and its noise would leave float32"
         yield kit.bad_value(message, ("mechanism", "encoder"), "use coefficients whose inverse stays bounded")
     if spec.training.kind in ("native", "opacus", "recorded"):
@@ -231,7 +231,7 @@ def _untrainable(spec: dps.Spec, schedule: Schedule) -> Iterator[dps.Diagnostic]
             yield kit.unsupported(message, ("training", key), "without audit the bound alone holds for any")
 
 
-def _grows(encoder: EncoderOptions, steps: int) -> bool:
+def _inverse_grows(encoder: EncoderOptions, steps: int) -> bool:
     """Whether C^-1 of a declared column has an entry above 1e6."""
     column = list(encoder.coefficients)
     if encoder.kind == "buffers":

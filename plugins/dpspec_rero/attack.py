@@ -167,7 +167,7 @@ class Reader:
         self.steps += 1
         if self._iterates and step <= len(self._phases):
             with full_precision(now.device):
-                self._read(self._phases[step - 1], self._previous, now, batches)
+                self._add_step(self._phases[step - 1], self._previous, now, batches)
         self._previous = now
 
     def finish(self) -> None:
@@ -198,7 +198,7 @@ class Reader:
 
             self._score(loss)
 
-    def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
+    def _add_step(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
         assert isinstance(self._update, Sgd)
         known_records, present = [], []
         for rows, batch in zip(self._rows, batches, strict=True):
@@ -212,7 +212,7 @@ class Reader:
         sigma = max(phase.noise_multiplier, _LEAST_NOISE)
 
         def drawn_or_not(candidates: Tensor) -> Tensor:
-            loss = self._losses(before, candidates, residual, clip, sigma)
+            loss = self._log_ratios(before, candidates, residual, clip, sigma)
             if q < 1.0:
                 loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
             return loss
@@ -223,13 +223,13 @@ class Reader:
         if recovered.expected / clip <= MOST_NOISE_ROUNDING * math.sqrt(before.numel()) * phase.noise_multiplier:
             targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
             target_rows = self._clipped(before, targets, clip)[:, 0] / clip
-            there = send(torch.tensor(present), target_rows.device)[:, None]
-            noise = torch.where(there, residual - target_rows, residual).double() / phase.noise_multiplier
+            was_drawn = send(torch.tensor(present), target_rows.device)[:, None]
+            noise = torch.where(was_drawn, residual - target_rows, residual).double() / phase.noise_multiplier
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
         else:
             self.hidden += self._step_degrees
 
-    def _losses(self, before: Tensor, candidates: Tensor, residual: Tensor, clip: float, sigma: float) -> Tensor:
+    def _log_ratios(self, before: Tensor, candidates: Tensor, residual: Tensor, clip: float, sigma: float) -> Tensor:
         """Log-ratios (R, c) of ``residual`` (R, P), in clip norms, if a step drew one of ``candidates`` (R, c)."""
         if self._laplace:
             means = self._clipped(before, candidates, clip) / clip

@@ -14,7 +14,7 @@ from dpspec.cli.app import main
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.folder.weights import WEIGHTS, read_table
-from dpspec.recording.released_model import recorded_digests, released_model
+from dpspec.recording.released_model import digests_of_state, released_model
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_recorded_tensors_are_those_of_state_dict() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model.tied = model[0]
     model.register_buffer("cache", torch.ones(1), persistent=False)
-    assert recorded_digests(model) == released_model(model.state_dict()).tensors
+    assert digests_of_state(model) == released_model(model.state_dict()).tensors
 
 
 def test_a_recording_without_digests_leaves_the_claim_open(trained: Any, tmp_path: Path) -> None:

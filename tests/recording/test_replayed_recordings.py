@@ -131,6 +131,54 @@ class ReadingUnclipped(Reading):
         return self
 
 
+class Sequences(Training):
+    """Packed sequences of different lengths, which ``DPLSTM`` orders by length and the last layer does not."""
+
+    is_sorted = False
+
+    def build(self) -> Training:
+        super().build()
+        dataset: Any = self.loader.dataset
+        lengths = torch.randint(2, 7, (len(dataset),))
+        dataset.tensors = (torch.randn(len(dataset), 6, 4), lengths, dataset.tensors[1])
+        return self
+
+    def module(self) -> nn.Module:
+        from opacus.layers import DPLSTM
+
+        is_sorted = self.is_sorted
+
+        class LastState(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm, self.head = DPLSTM(4, 8, batch_first=True), nn.Linear(8, 2)
+
+            def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+                packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=is_sorted)
+                return self.head(self.lstm(packed)[1][0][-1])
+
+        return LastState()
+
+    def step(self, *batch: Any) -> None:
+        self.private.zero_grad()
+        order = batch[1].argsort(descending=True) if self.is_sorted else slice(None)
+        x, lengths, labels = (part[order] for part in batch)
+        self.criterion(self.model(x, lengths), labels).backward()
+        self.private.step()
+
+
+class SortedSequences(Sequences):
+    """The longest sequence is the first, so that all layers have the same order."""
+
+    is_sorted = True
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_with_records_in_different_orders_are_found(tmp_path: Path) -> None:
+    assert replays(tmp_path / "run", Sequences, epochs=1)[OTHERS_MOVED].p_value == 0.0
+    assert not replays(tmp_path / "sorted", SortedSequences, epochs=1)  # the lengths decide shapes: abstains
+
+
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_other_clipping(tmp_path: Path) -> None:
     assert replays(tmp_path / "honest", Reading) == {}
     assert replays(tmp_path / "unclipped", ReadingUnclipped, clip=0.01)[SUM_MOVED].p_value == 0.0

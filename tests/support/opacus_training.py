@@ -72,8 +72,8 @@ class PrivateTraining:
         """Train, and call ``each`` with this object after each step."""
         for _ in range(self.epochs):
             with physical_batches(self.loader, self.private, self.physical) as batches:
-                for x, y in batches:
-                    self.step(x, y)
+                for batch in batches:
+                    self.step(*batch)
                     if each is not None:
                         each(self)
 

@@ -49,7 +49,8 @@ _ADVICE = {
     REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
-    "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, and sums of earlier steps.",
+    "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, sums of earlier steps, and "
+    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "

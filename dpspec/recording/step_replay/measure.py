@@ -8,6 +8,7 @@ because the same operations run on the same rows (``docs/explanation/replay.md``
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class StepReplay:
         replacements: The number of replays with another record.
         sum_moved: The largest move of the clipped sum, in clip norms.
         outputs_moved: The largest relative change of the model's outputs at other records.
-        gradients_moved: The same for the gradients at these outputs; 0 if none was observed.
+        gradients_moved: The same for the gradients at these outputs and of per-sample gradients; 0 if none was
+            observed.
         abstained: The reason why the step could not be replayed; empty if it was.
     """
 
@@ -65,6 +67,7 @@ def measure(
     *,
     outputs: Sequence[Tensor] = (),
     gradients: Sequence[Tensor] = (),
+    per_sample: Sequence[Tensor] = (),
     randomness: random.Random | None = None,
     may_sort: bool = False,
     skips_counts: bool = False,
@@ -78,6 +81,7 @@ def measure(
         clip_norm: The maximum norm of a contribution.
         outputs: The outputs of the model, each (b, ...).
         gradients: The gradients of the loss at these outputs.
+        per_sample: Per-sample gradients of parameters, each (b, ...): a record may change one row of all.
         randomness: Chooses the records; None for the system's randomness.
         may_sort: Whether the step may sort its records, for example by length: rows are then compared in any order.
         skips_counts: Whether to skip records with which ``torch.unique`` returns another number of values, as in ghost
@@ -94,6 +98,7 @@ def measure(
             clip_norm,
             outputs,
             gradients,
+            per_sample,
             randomness or random.SystemRandom(),
             may_sort,
             skips_counts,
@@ -114,6 +119,7 @@ def _largest_moves(
     clip_norm: float,
     outputs: Sequence[Tensor],
     gradients: Sequence[Tensor],
+    per_sample: Sequence[Tensor],
     randomness: random.Random,
     may_sort: bool,
     skips_counts: bool,
@@ -122,7 +128,7 @@ def _largest_moves(
     if not batch or len(batch[0]) < 2:
         raise AbstainError("its batch has fewer than two records")
     size = len(batch[0])
-    targets = [*sums, *outputs, *gradients]
+    targets = [*sums, *outputs, *gradients, *per_sample]
     values = [trace.value_before(tensor) for tensor in batch]
     same = trace.replay(list(zip(batch, (value.clone() for value in values), strict=True)), targets)
     if not all(trace.produces(tensor) for tensor in sums):
@@ -130,7 +136,7 @@ def _largest_moves(
     if not all(torch.equal(repeated, total.detach()) for repeated, total in zip(same, sums, strict=False)):
         raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
     largest = [0.0, 0.0, 0.0]
-    replayed, skipped = 0, ""
+    replayed, skipped, depends_on_counts = 0, "", ""
     for row, replaced in _replacements(values, size, randomness):
         try:
             moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
@@ -139,24 +145,34 @@ def _largest_moves(
                 raise
             skipped = str(error)
             continue
+        except AbstainError as error:
+            # Whole numbers of a record, such as the length of its sequence, may decide shapes: keep the executed ones.
+            depends_on_counts = str(error)
+            moved = trace.replay(list(zip(batch, _with_whole_numbers(replaced, values), strict=True)), targets)
         replayed += 1
         first, second = len(sums), len(sums) + len(outputs)
+        third = second + len(gradients)
         squares = sum(
             float((new.double() - old.double()).square().sum()) for new, old in zip(moved[:first], same, strict=False)
         )
         largest[0] = max(largest[0], squares**0.5 / clip_norm)
         is_sorted = False  # in another order; mining changes the gradients of other records at equal outputs
-        for kind, (begin, end) in enumerate(((first, second), (second, len(targets))), start=1):
+        for kind, (begin, end) in enumerate(((first, second), (second, third)), start=1):
             for new, old in zip(moved[begin:end], same[begin:end], strict=True):
                 change = _change_of_others(new, old, row, size)
                 if change > ROWS_ROUNDING and may_sort and (kind == 1 or is_sorted):
                     is_sorted = True
                     change = min(change, _change_in_any_order(new, old))
                 largest[kind] = max(largest[kind], change)
+        if not is_sorted:
+            largest[2] = max(largest[2], _change_of_more_rows(moved[third:], same[third:]))
     if not largest[0]:
         raise AbstainError(skipped or "no replaced record moves the sum")
     of_sum, of_outputs, of_gradients = largest
-    return StepReplay(replacements=replayed, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients)
+    result = StepReplay(replacements=replayed, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients)
+    if depends_on_counts and not (result.is_large or result.mixes_records):  # other whole numbers were not tested
+        raise AbstainError(depends_on_counts)
+    return result
 
 
 def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
@@ -198,6 +214,11 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
     return chosen
 
 
+def _with_whole_numbers(replaced: Sequence[Tensor], executed: Sequence[Tensor]) -> list[Tensor]:
+    """Return ``replaced`` with the whole numbers of the executed batch."""
+    return [new if new.is_floating_point() else old for new, old in zip(replaced, executed, strict=True)]
+
+
 def _renamed(tensor: Tensor, row: int, donor: int) -> Tensor:
     """Give a row of tokens (b, length) the next larger tokens of its batch, except for padding, others the donor's."""
     renamed = tensor.clone()
@@ -234,6 +255,20 @@ def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:
     other_rows = [other_row for other_row in range(size) if other_row != row]
     difference = (new[other_rows].double() - old[other_rows].double()).norm()
     return float(difference / old[other_rows].double().norm().clamp_min(1e-30)) if bool(difference > 0.0) else 0.0
+
+
+def _change_of_more_rows(new: Sequence[Tensor], old: Sequence[Tensor]) -> float:
+    """Return the relative change of per-sample gradients (b, ...) of several parameters, without the largest row.
+
+    A layer that has its records in another order than the others adds parts of two records in one row, and a record
+    then changes two rows.
+    """
+    if not old:
+        return 0.0
+    squares = sum((a.double() - b.double()).flatten(1).square().sum(1) for a, b in zip(new, old, strict=True))
+    assert isinstance(squares, Tensor)
+    norm = sum(float(tensor.double().square().sum()) for tensor in old)
+    return math.sqrt(float(squares.sort().values[:-1].sum()) / max(norm, 1e-60))
 
 
 def _change_in_any_order(new: Tensor, old: Tensor) -> float:

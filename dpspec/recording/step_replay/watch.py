@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 #: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
 #: replayed until two had different batch sizes.
 _FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
+
+#: Most numbers of per-sample gradients that replays compare.
+_MOST_NUMBERS = 2**22
 
 
 class ReplayedSteps:
@@ -233,6 +237,7 @@ class ReplayedSteps:
             clip_norm=clip_norm,
             outputs=self._outputs,
             gradients=self._gradients,
+            per_sample=self._per_sample(trace),
             skips_counts=self._ghost,
         )
         replay = None
@@ -250,6 +255,17 @@ class ReplayedSteps:
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self._forget()
+
+    def _per_sample(self, trace: StepTrace) -> list[Tensor]:
+        """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
+        if self._ghost or len(self._segments) != 1:
+            return []
+        shape = self._inputs[0].shape[:1]
+        rows = (getattr(parameter, "grad_sample", None) for parameter in self._model.parameters())
+        tensors = [tensor for tensor in rows if isinstance(tensor, Tensor) and tensor.shape[:1] == shape]
+        smallest_first = sorted(filter(trace.produces, tensors), key=Tensor.numel)
+        sizes = accumulate(map(Tensor.numel, smallest_first))
+        return [tensor for tensor, size in zip(smallest_first, sizes, strict=True) if size <= _MOST_NUMBERS]
 
     def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
         """Replay the step at the batch size of an earlier one, or its last physical batch at the size of the first."""

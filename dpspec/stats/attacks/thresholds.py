@@ -48,17 +48,17 @@ def fixed_curve_p_value(
         if 2.0 * from_present(best_fpr, epsilon, delta) >= least:
             continue  # the p-value of this point is at least ``least``
 
-        def margin(log_fpr: float, epsilon: float = epsilon, delta: float = delta) -> float:
-            """ln of the ratio of the falling to the rising probability."""
+        def log_ratio(log_fpr: float, epsilon: float = epsilon, delta: float = delta) -> float:
+            """ln of P(so few false positives) / P(so many true positives) at a false-positive rate."""
             fpr = math.exp(log_fpr)
             rising, falling = from_present(fpr, epsilon, delta), from_absent(fpr)
             if falling == 0.0:
                 return -math.inf
             return math.log(falling) - math.log(rising) if rising > 0.0 else math.inf
 
-        if margin(_LEAST_LOG_RATE) < 0.0 or margin(0.0) >= 0.0:
+        if log_ratio(_LEAST_LOG_RATE) < 0.0 or log_ratio(0.0) >= 0.0:
             continue
-        low, high = map(math.exp, crossing(margin, _LEAST_LOG_RATE, 0.0, within=1e-12))
+        low, high = map(math.exp, crossing(log_ratio, _LEAST_LOG_RATE, 0.0, within=1e-12))
         # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
         p_value = 2.0 * min(from_present(high, epsilon, delta), from_absent(low))
         if p_value < least:
