@@ -167,7 +167,7 @@ def _largest_moves(
         if not is_sorted:
             largest[2] = max(largest[2], _change_of_more_rows(moved[third:], same[third:]))
     if not largest[0]:
-        raise AbstainError(skipped or "no replaced record moves the sum")
+        raise AbstainError(depends_on_counts or skipped or "no replaced record moves the sum")
     of_sum, of_outputs, of_gradients = largest
     result = StepReplay(replacements=replayed, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients)
     if depends_on_counts and not (result.is_large or result.mixes_records):  # other whole numbers were not tested
