@@ -49,7 +49,7 @@ def fixed_curve_p_value(
             continue  # the p-value of this point is at least ``least``
 
         def log_ratio(log_fpr: float, epsilon: float = epsilon, delta: float = delta) -> float:
-            """ln of P(so few false positives) / P(so many true positives) at a false-positive rate."""
+            """ln of the ratio of the falling to the rising probability, at the logarithm of a false-positive rate."""
             fpr = math.exp(log_fpr)
             rising, falling = from_present(fpr, epsilon, delta), from_absent(fpr)
             if falling == 0.0:
