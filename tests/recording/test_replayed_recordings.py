@@ -167,6 +167,24 @@ class Sequences(Training):
         self.private.step()
 
 
+class SortedInside(Sequences):
+    """The model sorts its records, and returns its outputs in the order of the batch."""
+
+    def module(self) -> nn.Module:
+        class Sorting(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+            def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+                order = lengths.argsort(descending=True)
+                is_record = torch.arange(x.shape[1]) < lengths[order][:, None]
+                hidden = torch.tanh(self.first(x[order])) * is_record[..., None]
+                return self.head(hidden.mean(1))[order.argsort()]
+
+        return Sorting()
+
+
 class SortedSequences(Sequences):
     """The longest sequence is the first, so that all layers have the same order."""
 
@@ -177,6 +195,47 @@ class SortedSequences(Sequences):
 def test_layers_with_records_in_different_orders_are_found(tmp_path: Path) -> None:
     assert replays(tmp_path / "run", Sequences, epochs=1)[OTHERS_MOVED].p_value == 0.0
     assert not replays(tmp_path / "sorted", SortedSequences, epochs=1)  # the lengths decide shapes: abstains
+    checks = replays(tmp_path / "inside", SortedInside, epochs=1)
+    assert [checks[name].p_value for name in (SUM_MOVED, OTHERS_MOVED)] == [1.0, 1.0]
+
+
+class TimeFirst(Training):
+    """Inputs and outputs are (time, batch, features), with about as many times as records."""
+
+    batch: int = 20
+
+    def build(self) -> Training:
+        super().build()
+        dataset: Any = self.loader.dataset
+        dataset.tensors = (torch.randn(len(dataset), 20, 4), dataset.tensors[1])
+        return self
+
+    def make_private(self, *parts: Any, **given: Any) -> None:
+        super().make_private(*parts, **given, batch_first=False)
+
+    def module(self) -> nn.Module:
+        from opacus.layers import DPLSTM
+
+        class LastState(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm, self.head = DPLSTM(4, 8, batch_first=False), nn.Linear(8, 2)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                return self.head(self.lstm(x)[0])
+
+        return LastState()
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        self.criterion(self.model(x.transpose(0, 1)).mean(0), y).backward()
+        self.private.step()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_in_the_second_dimension_are_replayed_from_the_loader(tmp_path: Path) -> None:
+    checks = replays(tmp_path / "run", TimeFirst, poisson=False, epochs=1)
+    assert [checks[name].p_value for name in (SUM_MOVED, OTHERS_MOVED)] == [1.0, 1.0]
 
 
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_other_clipping(tmp_path: Path) -> None:

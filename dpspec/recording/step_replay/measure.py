@@ -8,7 +8,6 @@ because the same operations run on the same rows (``docs/explanation/replay.md``
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,8 +163,7 @@ def _largest_moves(
                     is_sorted = True
                     change = min(change, _change_in_any_order(new, old))
                 largest[kind] = max(largest[kind], change)
-        if not is_sorted:
-            largest[2] = max(largest[2], _change_of_more_rows(moved[third:], same[third:]))
+        largest[2] = max(largest[2], _change_of_more_rows(moved[third:], same[third:]))
     if not largest[0]:
         raise AbstainError(depends_on_counts or skipped or "no replaced record moves the sum")
     of_sum, of_outputs, of_gradients = largest
@@ -260,15 +258,15 @@ def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:
 def _change_of_more_rows(new: Sequence[Tensor], old: Sequence[Tensor]) -> float:
     """Return the relative change of per-sample gradients (b, ...) of several parameters, without the largest row.
 
-    A layer that has its records in another order than the others adds parts of two records in one row, and a record
-    then changes two rows.
+    Rows are compared at their places, else in any order: a step may sort its records. A layer that has its records in
+    another order than other layers adds parts of two records in one row, and a record then changes two rows.
     """
     if not old:
         return 0.0
-    squares = sum((a.double() - b.double()).flatten(1).square().sum(1) for a, b in zip(new, old, strict=True))
-    assert isinstance(squares, Tensor)
-    norm = sum(float(tensor.double().square().sum()) for tensor in old)
-    return math.sqrt(float(squares.sort().values[:-1].sum()) / max(norm, 1e-60))
+    new_rows, old_rows = (torch.cat([tensor.double().flatten(1) for tensor in rows], dim=1) for rows in (new, old))
+    squares = (new_rows - old_rows).square().sum(1)
+    change = float(squares.sort().values[:-1].sum().sqrt() / old_rows.norm().clamp_min(1e-30))
+    return min(change, _change_in_any_order(new_rows, old_rows)) if change > ROWS_ROUNDING else change
 
 
 def _change_in_any_order(new: Tensor, old: Tensor) -> float:

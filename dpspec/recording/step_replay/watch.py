@@ -48,6 +48,8 @@ class ReplayedSteps:
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self._pauses = pauses or Pauses()
         self._calls = StepCalls(self._pauses)
+        #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
+        self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
@@ -178,6 +180,9 @@ class ReplayedSteps:
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
             return
+        if not self._batch_first:
+            self.abstained = "the step was not observed from its loaded batch, and batch_first is False"
+            return
         if is_script_mode_active():
             self.abstained = "a mode of torch is active in the forward pass"
             return
@@ -200,7 +205,7 @@ class ReplayedSteps:
         self._trace.ignores_reads = True
         _, records, gradients = self._segments[-1]
         for tensor in tensors_in(output):
-            if not tensor.requires_grad or not tensor.dim():
+            if not tensor.requires_grad or not tensor.dim() or not self._batch_first:
                 continue
             if len(tensor) == len(self._inputs[0]):
                 self._outputs.append(tensor)
@@ -245,12 +250,12 @@ class ReplayedSteps:
         trace.reads = self._loaded_reads or trace.reads
         if self._loaded:
             replay = measured(trace, self._loaded, may_sort=True)
-        if replay is None or replay.abstained:
+        if replay is None or (replay.abstained and self._batch_first):
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
-        if not self._ghost:
+        if not self._ghost and self._batch_first:
             with contextlib.suppress(Exception):  # the step is not compared
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
@@ -260,7 +265,7 @@ class ReplayedSteps:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
         if self._ghost or len(self._segments) != 1:
             return []
-        shape = self._inputs[0].shape[:1]
+        shape = [*self._loaded, *self._inputs][0].shape[:1]
         rows = (getattr(parameter, "grad_sample", None) for parameter in self._model.parameters())
         tensors = [tensor for tensor in rows if isinstance(tensor, Tensor) and tensor.shape[:1] == shape]
         smallest_first = sorted(filter(trace.produces, tensors), key=Tensor.numel)
@@ -324,8 +329,9 @@ class ReplayedSteps:
         for operation in trace.operations[start : self._labels_end or len(trace.operations)]:
             tensors = tensors_in((operation.args, dict(operation.kwargs)))
             if order := row_order(operation, size):
+                sorts_labels = id(operation.args[0]) not in produced  # and not the model's inputs
                 produced |= {id(tensor) for tensor in (*tensors, *order)}
-                tensors = tensors_in(operation.results)
+                tensors = tensors_in(operation.results) if sorts_labels else []
             for tensor in tensors:
                 integers = not tensor.is_floating_point() and not tensor.is_complex()
                 if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
