@@ -53,12 +53,17 @@ class RandomAllocation(Pair):
 
     most_members, exact_members = 16, 8
 
+    @staticmethod
+    def has_noise(sigma: float, members: int) -> bool:
+        """Return whether sigma / members is at least 0.1, except for rounding: 0.3 for three members is enough."""
+        return sigma >= _SMALLEST_NOISE * members * (1.0 - 4.0 * EPS)
+
     def __init__(self, steps: int, sigma: float, members: int = 1) -> None:
         self.steps, self.sigma = whole("steps", steps, 1), positive("sigma", sigma)
         self.members = whole("members", members, 1)
         if self.steps > _MOST_STEPS:
             raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps!r}")
-        if self.sigma < _SMALLEST_NOISE * self.members:
+        if not self.has_noise(self.sigma, self.members):
             raise ValueError(f"sigma must be at least {_SMALLEST_NOISE} for each member, got {sigma!r}")
         if self.sigma > _LARGEST_NOISE:
             raise ValueError(f"sigma must be at most {_LARGEST_NOISE:g}, got {sigma!r}")

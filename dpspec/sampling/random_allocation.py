@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract.phase import Phase
@@ -13,9 +13,6 @@ from dpspec.sampling.scheme import LAST_PLACE, Composed, EpochSampling, Theory
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-#: Below this noise, in clip norms, the bound assumes that its steps are revealed.
-MIN_ALLOCATED_NOISE: Final = 0.1
 
 
 class _AllocationTheory(Theory):
@@ -30,8 +27,9 @@ class _AllocationTheory(Theory):
         sigma, times = phase.noise_multiplier, phase.sampling.batches_per_epoch
         # the noise is split among the members, rounded down
         sigma_of_each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - LAST_PLACE)
-        if sigma_of_each < MIN_ALLOCATED_NOISE:
-            # No step has more than k members, and all steps have k r: the squared shifts sum to at most k^2 r.
+        if not accounting.RandomAllocation.has_noise(sigma_of_each, 1):
+            # The bound assumes that steps are revealed. No step has more than k members, and all steps have k r: the
+            # squared shifts sum to at most k^2 r.
             return ((accounting.Mixture.full(group_size, sigma), epochs * times),)
         short, longer = divmod(steps, times)
         blocks = ((short, times - longer), (short + 1, longer))
@@ -75,7 +73,8 @@ def is_alike(phase: Phase, members: int) -> bool:
     """Whether the phase attains the pair of ``members`` with one gradient."""
     if phase.sampling.scheme != "random-allocation":
         return True
-    return phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members and phase.sampling.batches_per_epoch == 1
+    enough = accounting.RandomAllocation.has_noise(phase.noise_multiplier, members)
+    return enough and phase.sampling.batches_per_epoch == 1
 
 
 @dataclass

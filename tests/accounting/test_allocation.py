@@ -52,6 +52,16 @@ def test_the_least_deltas_and_noise_have_intervals_too(steps, sigma, delta, dire
     assert found.lower <= found.upper < math.inf
 
 
+@pytest.mark.parametrize("members", range(1, 9))
+def test_the_least_noise_may_be_rounded(members: int) -> None:
+    """0.3 is less than 0.1 times 3 in float64."""
+    pair = RandomAllocation(2, members / 10, members)
+    epsilon, one_release = PrivacyLoss.of(pair).epsilon(1e-6), gaussian.epsilon(1e-6, 10.0)
+    assert 0.0 < epsilon.lower <= epsilon.upper <= float(one_release) * (1.0 + 1e-9)
+    with pytest.raises(ValueError, match="sigma must be at least"):
+        RandomAllocation(2, 0.0999 * members, members)
+
+
 def test_one_step_is_the_gaussian_mechanism() -> None:
     found = PrivacyLoss.of(RandomAllocation(1, 1.5)).compose(4).epsilon(1e-6)
     assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found

@@ -337,6 +337,8 @@ def test_widths_of_inputs_that_vary_with_the_batch():
     assert "2 widths, 7 to 9" in observed([(20, 7), (20, 9)])
     assert observed([(20, 7), (18, 7)], [20, 18]) == ""
     assert observed([(7, 20), (7, 18)], [20, 18]) == ""  # the batch is the second dimension
+    assert observed([(7, 7), (7, 18)], [7, 18]) == ""  # also if it is once as large as the first
+    assert "2 widths, 7 to 9" in observed([(7, 7), (18, 9)], [7, 18])
 
 
 def test_mixtures_of_two_records_are_not_augmentations_of_one():

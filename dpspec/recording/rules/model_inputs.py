@@ -81,7 +81,8 @@ class VaryingPadding(InputRule):
         super().__init__()
         self._waiting: list[dict[str, tuple[int, ...]]] = []
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
-        self._time_first: dict[str, bool] = {}
+        #: By input, the axes whose size was the number of drawn records in each pass.
+        self._batch_axes: dict[str, set[int]] = {}
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         if len(self._waiting) < 64:
@@ -92,16 +93,16 @@ class VaryingPadding(InputRule):
         rows = None if step.drawn is None else len(step.drawn)
         for shapes in passes:
             for name, shape in shapes.items():
-                batch_second = len(shape) >= 2 and len(passes) == 1 and shape[1] == rows and shape[0] != rows
                 if rows != 0 and 0 not in shape:
-                    self._time_first[name] = self._time_first.get(name, True) and batch_second
+                    axes = {axis for axis, size in enumerate(shape[:2]) if size == rows and len(passes) == 1}
+                    self._batch_axes[name] = self._batch_axes.get(name, axes) & axes
                     if len(self._shapes.setdefault(name, set())) < 1000:
                         self._shapes[name].add(shape)
 
     def facts(self) -> Mapping[str, Any]:
         widths: list[int] = []
         for name, shapes in self._shapes.items():
-            batch = 1 if self._time_first[name] else 0
+            batch = 1 if self._batch_axes[name] == {1} else 0
             ranks = {len(shape) for shape in shapes}
             for axis in range(min(ranks)) if len(ranks) == 1 else ():
                 sizes = {shape[axis] for shape in shapes}

@@ -145,9 +145,11 @@ def _largest_moves(
             skipped = str(error)
             continue
         except AbstainError as error:
-            # Whole numbers of a record, such as the length of its sequence, may decide shapes: keep the executed ones.
+            # Whole numbers, such as the length of a sequence, may decide shapes: keep them, and the number of tokens.
             depends_on_counts = str(error)
-            moved = trace.replay(list(zip(batch, _with_whole_numbers(replaced, values), strict=True)), targets)
+            pairs = zip(replaced, values, strict=True)
+            replaced = [new if new.is_floating_point() else _renamed(old, row, row) for new, old in pairs]
+            moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
         replayed += 1
         first, second = len(sums), len(sums) + len(outputs)
         third = second + len(gradients)
@@ -210,11 +212,6 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
         donor = _donor(labels, size, row, row, randomness)
         chosen.append((row, [_renamed(tensor.detach(), row, donor) for tensor in batch]))
     return chosen
-
-
-def _with_whole_numbers(replaced: Sequence[Tensor], executed: Sequence[Tensor]) -> list[Tensor]:
-    """Return ``replaced`` with the whole numbers of the executed batch."""
-    return [new if new.is_floating_point() else old for new, old in zip(replaced, executed, strict=True)]
 
 
 def _renamed(tensor: Tensor, row: int, donor: int) -> Tensor:
