@@ -281,6 +281,7 @@ class WatchedTraining:
         self._write_waiting()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
+        self._rules.stop()
         self.writer.end({**self._facts(), "error": kind.__name__[:100] if kind is not None else ""})
         ended, self.writer = self.writer, None
         self.ended = ended

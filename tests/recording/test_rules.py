@@ -1,5 +1,7 @@
 """Each rule on a training that breaks it, and on its honest twin."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -339,6 +341,27 @@ def test_widths_of_inputs_that_vary_with_the_batch():
     assert observed([(7, 20), (7, 18)], [20, 18]) == ""  # the batch is the second dimension
     assert observed([(7, 7), (7, 18)], [7, 18]) == ""  # also if it is once as large as the first
     assert "2 widths, 7 to 9" in observed([(7, 7), (18, 9)], [7, 18])
+
+
+@pytest.mark.parametrize("is_padded_to_one_length", [False, True])
+def test_records_that_the_loader_pads_to_their_own_length(is_padded_to_one_length):
+    """All batches may have a longest record, so that their widths are equal."""
+    records = [torch.ones(3 + number % 6, 2) for number in range(90)]
+
+    def collate(batch):
+        torch.randn(1), np.random.rand(), random.random()
+        padded = nn.utils.rnn.pad_sequence([*batch, torch.ones(9, 2)] if is_padded_to_one_length else batch, True)
+        return {"x": padded[: len(batch)], "y": torch.zeros(len(batch))}
+
+    rule, model = model_inputs.VaryingPadding(), nn.Flatten()
+    rule.start(RuleSetup(model=model, loader=DataLoader(records, batch_size=9, collate_fn=collate)))
+    model(torch.zeros((9, 8, 2), requires_grad=True))
+    rule.after_step(step(1, drawn=np.arange(9)))
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    rule.stop()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert ("alone to its own width, 3 to" in caution(rule)) != is_padded_to_one_length
 
 
 def test_mixtures_of_two_records_are_not_augmentations_of_one():

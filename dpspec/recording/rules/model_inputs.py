@@ -1,5 +1,6 @@
 """Rules over the inputs of the model: their widths, and whether they are the drawn records."""
 
+import contextlib
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +8,15 @@ from typing import Any
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.recording.model_hook import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
+from dpspec.recording.step_replay.loaded_batch import rows_of
 
 _HOME = "dpspec.recording.rules.model_inputs"
 
 #: Step n is inspected with probability min(1, _STEPS / n), and at most _ROWS rows of it.
 _STEPS, _ROWS = 10.0, 8
+
+#: The largest number of records that are collated alone.
+_ALONE = 12
 
 #: The smallest number of rows whose mean is inspected, and of distinct coordinates that show another record's patch.
 _BATCH, _PATCH = 4, 4
@@ -83,6 +88,20 @@ class VaryingPadding(InputRule):
         self._shapes: dict[str, set[tuple[int, ...]]] = {}
         #: By input, the axes whose size was the number of drawn records in each pass.
         self._batch_axes: dict[str, set[int]] = {}
+        self._loader: Any = None
+        self._alone: list[int] = []
+
+    def start(self, setup: RuleSetup) -> None:
+        super().start(setup)
+        self._loader = setup.loader
+
+    def stop(self) -> None:
+        """Collate records alone after the training: each of its batches may have had a longest record."""
+        super().stop()
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            with contextlib.suppress(Exception):  # the loader does not collate single records
+                self._alone = _widths_alone(loader)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         if len(self._waiting) < 64:
@@ -108,17 +127,43 @@ class VaryingPadding(InputRule):
                 sizes = {shape[axis] for shape in shapes}
                 if axis != batch and len(sizes) > 1:
                     widths = [min(sizes), max(sizes), len(sizes)]
-        return {"widths": widths}
+        return {"widths": widths, "alone": self._alone}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if not facts["widths"]:
+        if not facts["widths"] and not facts.get("alone"):
             return ""
-        low, high, number = map(int, facts["widths"])
+        low, high, number = map(int, facts["widths"] or facts["alone"])
+        if not facts["widths"]:
+            return (
+                f"The loader pads each of {number} records alone to its own width, {low} to {high}: does the longest "
+                "record of a batch set the padding of the others?"
+            )
         return (
             f"The model's input has {number} widths, {low} to {high}: does the longest record of a batch set the "
             "padding of the others?"
         )
+
+
+def _widths_alone(loader: Any) -> list[int]:
+    """Return the smallest and largest width of single records that the loader collates, and their number; else []."""
+    import numpy as np
+    import torch
+
+    dataset, collate = loader.dataset, loader.collate_fn
+    chosen = random.SystemRandom().sample(range(len(dataset)), min(_ALONE, len(dataset)))
+    host_states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            batches = [collate([dataset[index]]) for index in chosen]
+    finally:
+        random.setstate(host_states[0])
+        np.random.set_state(host_states[1])
+    for tensors in zip(*(rows_of(batch, 1) for batch in batches), strict=True):
+        for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True):
+            if len(set(sizes)) > 1:
+                return [min(sizes), max(sizes), len(sizes)]
+    return []
 
 
 class ChangedInputs(InputRule):
