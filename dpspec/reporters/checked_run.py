@@ -10,7 +10,6 @@ from dpspec.reporters.layout import Page
 from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
-from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.
 _MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
@@ -89,7 +88,7 @@ def _upper(audit: AuditResult) -> Finding | None:
 
 def _counted(recording: Recording, deviates: bool) -> str:
     cautions = sum(not rule.accepted for rule in recording.rules)
-    parts = [words.count(cautions, "caution")] if cautions else []
+    parts = [f"{words.count(cautions, 'caution')} (exit code 1)"] if cautions else []
     if not deviates:
         parts.append(f"{words.count(len(recording.confirm), 'thing')} that no recording can see")
     return ", ".join(parts)
@@ -114,7 +113,7 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
             page.item(text)
         return
     more = len(names) - _MOST_CHECKS
-    page.item(f"rejected: {joined([*names[:_MOST_CHECKS], *([f'{more} more'] if more > 0 else [])])}")
+    page.item("rejected tests: " + "; ".join([*names[:_MOST_CHECKS], *([f"{more} more"] if more > 0 else [])]))
 
 
 def _open(page: Page, recording: Recording, deviates: bool) -> None:

@@ -25,11 +25,11 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("no clipping", "rejected: largest clipped norm"),
+        ("no clipping", "rejected tests: largest clipped norm"),
         ("clipping after averaging", "gradients other than the reported sum and noise"),
         ("half the noise", "times the declared standard deviation"),
         ("fixed clients", "variance of inclusions per record"),
-        ("weights by size", "rejected: largest clipped norm"),
+        ("weights by size", "rejected tests: largest clipped norm"),
         ("same seed", "Draw new noise for every coordinate of every tensor at every step"),
     ],
 )

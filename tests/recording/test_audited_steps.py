@@ -101,9 +101,7 @@ def test_steps_at_which_a_mistake_is_likely_are_audited(script, given, audited, 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("audit", "words"), [(1.0, "all 20 steps audited"), (1e-12, "steps audited, which finds 20 wrong")]
-)
+@pytest.mark.parametrize(("audit", "words"), [(1.0, "all 20 steps audited"), (1e-12, "steps audited: 20 wrong")])
 def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of the fifth step has 1.5 times its length; it is audited only if all are."""
     monkeypatch.setattr(audited_steps, "FIRST", 1)

@@ -114,7 +114,7 @@ def executed_sentence(run: RecordedRun) -> str:
     schemes = {"none": "unobserved batches", "unknown": "batches of an unknown kind"}
     batches = schemes.get(header.scheme, f"{header.scheme} batches")
     batches = "batches reported by the loop" if reports_batches(run) else batches
-    records_text = f" of {header.records:,} records" if header.records else ""
+    records_text = f" from {header.records:,} records" if header.records else ""
     trained = f"{optimizer}{clipping} on {header.parameters:,} parameters"
     return f"{', '.join(phrases)}; {trained}; {batches}{records_text}{_audits(run)}"
 
@@ -134,7 +134,7 @@ def _audits(run: RecordedRun) -> str:
         return f"; all {steps:,} steps audited; {replays}"
     faulty = found_faults(steps, share)
     power = f"{faulty:,} wrong updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
-    return f"; {audited:,} of {steps:,} steps audited, which finds {power} with probability {POWER:g}; {replays}"
+    return f"; {audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[FiredRule]) -> Iterator[str]:

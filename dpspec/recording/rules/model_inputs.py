@@ -8,7 +8,6 @@ from typing import Any
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.recording.model_hook import suppressed
 from dpspec.recording.rules.memory_rows import tensors_of
-from dpspec.recording.step_replay.loaded_batch import rows_of
 
 _HOME = "dpspec.recording.rules.model_inputs"
 
@@ -149,6 +148,8 @@ def _widths_alone(loader: Any) -> list[int]:
     """Return the smallest and largest width of single records that the loader collates, and their number; else []."""
     import numpy as np
     import torch
+
+    from dpspec.recording.step_replay.loaded_batch import rows_of
 
     dataset, collate = loader.dataset, loader.collate_fn
     chosen = random.SystemRandom().sample(range(len(dataset)), min(_ALONE, len(dataset)))
