@@ -361,7 +361,7 @@ def test_records_that_the_loader_pads_to_their_own_length(is_padded_to_one_lengt
     rule.stop()
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
-    assert ("alone to its own width, 3 to" in caution(rule)) != is_padded_to_one_length
+    assert ("records have widths 3 to" in caution(rule)) != is_padded_to_one_length
 
 
 def test_mixtures_of_two_records_are_not_augmentations_of_one():

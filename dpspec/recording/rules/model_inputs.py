@@ -14,8 +14,8 @@ _HOME = "dpspec.recording.rules.model_inputs"
 #: Step n is inspected with probability min(1, _STEPS / n), and at most _ROWS rows of it.
 _STEPS, _ROWS = 10.0, 8
 
-#: The largest number of records that are collated alone.
-_ALONE = 12
+#: The largest number of records that are collated one at a time.
+_MOST_COLLATED = 12
 
 #: The smallest number of rows whose mean is inspected, and of distinct coordinates that show another record's patch.
 _BATCH, _PATCH = 4, 4
@@ -88,19 +88,19 @@ class VaryingPadding(InputRule):
         #: By input, the axes whose size was the number of drawn records in each pass.
         self._batch_axes: dict[str, set[int]] = {}
         self._loader: Any = None
-        self._alone: list[int] = []
+        self._collated_widths: list[int] = []
 
     def start(self, setup: RuleSetup) -> None:
         super().start(setup)
         self._loader = setup.loader
 
     def stop(self) -> None:
-        """Collate records alone after the training: each of its batches may have had a longest record."""
+        """Collate records one at a time after the training: each batch may have had a record of the largest width."""
         super().stop()
         loader, self._loader = self._loader, None
         if loader is not None:
             with contextlib.suppress(Exception):  # the loader does not collate single records
-                self._alone = _widths_alone(loader)
+                self._collated_widths = _collated_widths(loader)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         if len(self._waiting) < 64:
@@ -126,17 +126,17 @@ class VaryingPadding(InputRule):
                 sizes = {shape[axis] for shape in shapes}
                 if axis != batch and len(sizes) > 1:
                     widths = [min(sizes), max(sizes), len(sizes)]
-        return {"widths": widths, "alone": self._alone}
+        return {"widths": widths, "collated": self._collated_widths}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if not facts["widths"] and not facts.get("alone"):
+        if not facts["widths"] and not facts.get("collated"):
             return ""
-        low, high, number = map(int, facts["widths"] or facts["alone"])
+        low, high, number = map(int, facts["widths"] or facts["collated"])
         if not facts["widths"]:
             return (
-                f"The loader pads each of {number} records alone to its own width, {low} to {high}: does the longest "
-                "record of a batch set the padding of the others?"
+                f"Collated one at a time, {number} records have widths {low} to {high}: does the longest record of a "
+                "batch set the padding of the others?"
             )
         return (
             f"The model's input has {number} widths, {low} to {high}: does the longest record of a batch set the "
@@ -144,15 +144,15 @@ class VaryingPadding(InputRule):
         )
 
 
-def _widths_alone(loader: Any) -> list[int]:
-    """Return the smallest and largest width of single records that the loader collates, and their number; else []."""
+def _collated_widths(loader: Any) -> list[int]:
+    """Return [smallest width, largest width, number] of records that the loader collates one at a time; [] if equal."""
     import numpy as np
     import torch
 
     from dpspec.recording.step_replay.loaded_batch import rows_of
 
     dataset, collate = loader.dataset, loader.collate_fn
-    chosen = random.SystemRandom().sample(range(len(dataset)), min(_ALONE, len(dataset)))
+    chosen = random.SystemRandom().sample(range(len(dataset)), min(_MOST_COLLATED, len(dataset)))
     host_states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
