@@ -147,7 +147,7 @@ class VaryingPadding(InputRule):
 def _collated(loader: Any) -> tuple[list[Any], list[Any]]:
     """The tensors of some records that the loader collates one at a time, each (1, ...), and twice together, (b, ...).
 
-    The generators of the training stay as they are.
+    It restores the states of the generators.
     """
     import numpy as np
     import torch
@@ -178,7 +178,7 @@ def _collated_widths(loader: Any) -> list[int]:
 
 
 def _is_mixed_by_collate(loader: Any) -> bool:
-    """Whether rows of records that are collated alone are not among those of the batch, which is not random."""
+    """Whether the row of a record that is collated alone is not a row of the batch, and the batch is not random."""
     import torch
 
     alone, (batch, again) = _collated(loader)
