@@ -4,7 +4,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.opacus_training import Training
 from torch.utils.data import DataLoader
 
@@ -37,19 +36,3 @@ def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> No
 def test_a_loader_that_is_not_iterated_warns_once(tmp_path: Path) -> None:
     (text,) = warned(tmp_path / "run", lambda training: DataLoader(training.loader.dataset, batch_size=30))
     assert "used no batch of the loader" in text
-
-
-def test_a_layer_that_is_frozen_in_the_block_warns_at_once(tmp_path: Path) -> None:
-    training = Training()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-    training.epochs = 1
-
-    def script() -> None:
-        with training.recorder(tmp_path / "run"):
-            next(iter(training.model.parameters())).requires_grad_(False)
-            training.train()
-
-    with pytest.warns(RuntimeWarning, match="freeze or unfreeze layers before make_private"):
-        script()

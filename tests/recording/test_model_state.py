@@ -53,13 +53,10 @@ def for_a_while(training: Training, layer: Any) -> None:
 @pytest.mark.parametrize(
     ("leak", "name", "level"),
     [
-        (lambda t, layer: layer.scale.data.copy_(records(t)[0, :1]), "scale", "violated"),
         (for_a_while, "scale", "violated"),
         (lambda t, layer: layer.register_buffer("rows", records(t)), "rows", "violated"),
         (lambda t, layer: layer.memory.add_(records(t)[0, :1]), "memory", "open"),
         (lambda t, layer: setattr(layer, "mean", records(t).mean(0)), "mean", "open"),
-        (lambda t, layer: setattr(layer, "mean", float(records(t)[0, 0])), "mean", "open"),
-        (lambda t, layer: setattr(layer, "state", (records(t).mean(0), None)), "state", "open"),
         (lambda t, layer: setattr(layer, "notes", {"deep": [records(t).tolist()]}), "notes", "open"),
     ],
 )
@@ -106,7 +103,7 @@ def switched(training: Training, layer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping"),
-    [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
+    [(evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
 )
 def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, monkeypatch):
     found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
@@ -121,7 +118,6 @@ UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": []}
     [
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2)),
         lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
-        lambda: nn.LSTM(8, 4, batch_first=True),
         lambda: nn.Sequential(nn.Embedding(10, 8), nn.MultiheadAttention(8, 2)),
     ],
 )

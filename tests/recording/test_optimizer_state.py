@@ -60,7 +60,6 @@ def frozen(optimizer: torch.optim.Optimizer) -> None:
     ("kind", "options", "between"),
     [
         (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "foreach": True}, nothing),  # adds to gradients in place
-        (torch.optim.Adagrad, {"initial_accumulator_value": 0.1}, nothing),
         (torch.optim.SGD, {"momentum": 0.9}, reloaded),
     ],
 )
