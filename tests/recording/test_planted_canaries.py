@@ -59,9 +59,9 @@ def notes(found, width=400):
 
 
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
-    """Four seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
+    """Two seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
     shown = []
-    for seed in range(4):
+    for seed in range(2):
         scored_run(tmp_path / f"{seed}", seed)
         found = checked(tmp_path / f"{seed}", epsilon=2.5)
         assert found.canaries.lower <= found.costs[1].interval.upper
@@ -70,9 +70,8 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     assert max(shown) > 0.2
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_missing_noise_that_the_loop_reports_is_refuted(seed, tmp_path):
-    scored_run(tmp_path / "run", seed, fault="no-noise", canaries=300)
+def test_missing_noise_that_the_loop_reports_is_refuted(tmp_path):
+    scored_run(tmp_path / "run", fault="no-noise", canaries=300)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert found.conformance.status == "no-deviation-found"
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
@@ -271,12 +270,8 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     "way",
     [
         {},
-        {"physical": 4},
-        {"workers": 1},
-        pytest.param({"clipping": "per_layer"}, marks=pytest.mark.slow),
         {"clipping": "ghost"},
         {"poisson": False},
-        pytest.param({"reduction": "sum", "noise": 2.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -339,11 +334,9 @@ SECRET = np.zeros(32, dtype=np.uint8)
     ("change", "message"),
     [
         (lambda c: {**c, "coin": 1 - c["coin"]}, OTHER),
-        (lambda c: {**c, "secret": SECRET}, OTHER),
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries instead of 400"),
-        (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
     ],
 )
 def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):

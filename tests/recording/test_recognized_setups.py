@@ -62,8 +62,7 @@ def compiled(module: Any) -> Any:
     return torch.compile(module, backend="eager")
 
 
-@pytest.mark.parametrize("clipping", ["flat", pytest.param("ghost", marks=pytest.mark.ci)])
-@pytest.mark.parametrize("when", ["before", "after", "inside"])
+@pytest.mark.parametrize(("when", "clipping"), [("before", "ghost"), ("after", "flat"), ("inside", "flat")])
 def test_compiled_models_are_proved(when: str, clipping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(clipping=clipping)
     if when == "before":
@@ -112,17 +111,17 @@ def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Te
         training.private.step()
 
 
-@pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
+@pytest.mark.parametrize("when", ["after", "in place"])
 def test_parameters_that_move_for_a_compiled_forward_pass_are_not_proved(when: str, tmp_path: Path) -> None:
     training = Training().build()
     weight, model = training.model._module[0].weight, training.model
-    called = compiled(model) if when.startswith("after") else model
+    called = compiled(model) if when == "after" else model
     if when == "in place":
         torch._dynamo.reset()
         model.compile(backend="eager")
     given = {"model": called} if when == "after" else {}
     found = recorded(tmp_path / "run", training, lambda: moved_for_the_forward_pass(training, called, weight), **given)
-    if when in ("never", "after"):
+    if when == "after":
         assert rejects(found, "gradients computed at other parameters than the last step left")
     else:
         assert found.verdict == "open"
@@ -144,25 +143,6 @@ def recomputed(training: Training) -> None:
         training.private.zero_grad()
         cross_entropy(checkpoint(training.model, x.requires_grad_(), use_reentrant=True), y).backward()
         training.private.step()
-
-
-def recomputed_without_noise(training: Training) -> None:
-    def step() -> None:
-        training.private.clip_and_accumulate()
-        for p in training.private.params:
-            p.grad = p.summed_grad / 30.0
-        training.private.original_optimizer.step()
-
-    training.private.step = step
-    recomputed(training)
-
-
-def test_recomputed_activations_inside_the_model_are_refused_by_opacus(tmp_path: Path) -> None:
-    training = Training().build()
-    inner = training.model._module
-    inner.forward = lambda x: inner[2](checkpoint(lambda rows: inner[1](inner[0](rows)), x, use_reentrant=False))
-    with pytest.raises(ValueError, match="Per sample gradient is not initialized"):
-        recorded(tmp_path / "run", training, training.train)
 
 
 def scaled(*, overflow: int = 0, before_update: bool = False, enabled: bool = True) -> Callable[[Training], None]:
@@ -209,8 +189,6 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
     ("made", "script", "deviates", "words"),
     [
         ({}, moved_by_compiled_code, True, "parameter changes outside the DP optimizer"),
-        ({}, recomputed_without_noise, True, "parameter updates without noise"),
-        ({}, scaled(overflow=4), True, "steps with several drawn batches"),
         ({}, scaled(before_update=True), True, "divisor of the gradient"),
         ({"clipping": "per_layer", "clip": 0.05}, larger_clip_norm, True, "largest clipped norm"),
         # With an overflow in the last batch of each pass nothing else shows the skipped step.
@@ -302,8 +280,6 @@ def accelerated(
     [
         {},
         {"mixed_precision": "bf16"},
-        {"clipping": "ghost"},
-        {"physical": 8},
         {"clipping": "ghost", "physical": 8},
         {"fault": "clips"},  # the noisy gradients replace those that the wrapper clips
     ],
@@ -331,8 +307,3 @@ def test_ghost_clipping_in_half_precision_by_accelerate_is_open(tmp_path: Path) 
 )
 def test_faults_inside_accelerates_wrappers_are_found(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     assert rejects(accelerated(tmp_path / "run", **given), words)
-
-
-def test_accelerates_accumulated_gradients_are_refused_by_opacus(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="consider using BatchMemoryManager"):
-        accelerated(tmp_path / "run", gradient_accumulation_steps=2)

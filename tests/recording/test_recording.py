@@ -19,9 +19,7 @@ from dpspec.recording.folder.step_record import UNSEEN, PublicStep
 WAYS = {
     "flat": {},
     "virtual": {"physical": 8, "optimizer": "adamw"},
-    "per-layer": {"clipping": "per_layer"},
     "adaptive": {"clipping": "adaptive"},
-    "ghost": {"clipping": "ghost"},
     "ghost-virtual": {"clipping": "ghost", "physical": 8, "clip": 0.3},
     "sum": {"reduction": "sum"},
     "shuffled": {"poisson": False},
@@ -149,20 +147,6 @@ def test_accumulation_over_batches_takes_all_of_them(tmp_path):
     assert [(step.drawn, step.rows, step.batches) for step in public] == [(150, 150, 5)] * 2
     assert all(step.divisor == 150.0 for step in public)
     assert all(kept.largest == pytest.approx(1.0, abs=1e-4) or kept.largest < 1.0 for kept in internal)
-
-
-def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
-    way = Training(workers=1, epochs=2).build()
-    with way.recorder(tmp_path / "run"):
-        for _ in range(2):
-            for number, (x, y) in enumerate(way.loader):
-                way.step(x, y)
-                if number == 3:
-                    break
-    _, public, _, end = steps_of(tmp_path / "run")
-    assert len(public) == 8
-    assert all(step.drawn == step.rows for step in public)
-    assert end.drawn_batches == 8 + 2 * 2
 
 
 def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):

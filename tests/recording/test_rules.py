@@ -49,7 +49,7 @@ def step(number=1, drawn=None, norms=None, noise=None):
     return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise)
 
 
-@pytest.mark.parametrize("seed", [0, 42, 2**31])
+@pytest.mark.parametrize("seed", [0, 2**31])
 def test_a_small_seed_of_torch_before_the_block_is_guessable(seed):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -143,8 +143,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["by-tensor", "flat"])
-@pytest.mark.parametrize("width", [2, 6, 40])
+@pytest.mark.parametrize(("whole", "width"), [(False, 2), (True, 6), (False, 40)])
 @pytest.mark.parametrize("code", SOURCES)
 def test_a_small_seed_of_the_loops_own_generator_lets_the_noise_be_recomputed(code, width, whole):
     def noise(seed):
@@ -166,13 +165,6 @@ def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(
         rule.after_step(step(drawn=np.flatnonzero(SOURCES[code](seed).uniform(60_000) < 0.004)))
         assert caution(rule).startswith(text)
         assert ("recompute the batches" in caution(rule)) is bool(text)
-
-
-@pytest.mark.parametrize("drawn", [[], [0], [1, 2, 9], list(range(50))])
-def test_batches_that_any_generator_may_draw_match_no_seed(drawn):
-    rule = started(guessable_seed.GuessableSeed())
-    rule.after_step(step(drawn=np.array(drawn, dtype=np.int64), noise=torch.zeros(12)))
-    assert caution(rule) == ""
 
 
 def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
