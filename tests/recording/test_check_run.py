@@ -58,16 +58,6 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert not any("noisy sums" in text for text in found.audit.recording.cautions)
 
 
-def test_groups_cost_what_their_mixture_does(sound):
-    found = checked(sound, epsilon=100.0, group_sizes=(4, 1))
-    assert list(found.costs) == [4, 1]
-    assert found.costs[4].interval.lower > 2 * found.costs[1].interval.upper
-    from dpspec.accounting import Mixture, PrivacyLoss
-
-    expected = PrivacyLoss.of(Mixture.poisson(4, 0.1, 1.1)).compose(40).epsilon(DELTA)
-    assert found.costs[4].interval == expected
-
-
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
     """Opacus' PRV accountant adds 0.01 to its result, and so must the reported figure."""
     way = Training(epochs=2, accountant="prv")

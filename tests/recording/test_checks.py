@@ -1,7 +1,5 @@
 """Scripts that tamper with sums or gradients, or train something without noise, and the advice of rejected checks."""
 
-import copy
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, physical_batches, recorded
-from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
@@ -87,38 +84,6 @@ def test_gradients_at_other_parameters_deviate(tmp_path: Path) -> None:
     assert any(c.p_value == 0.0 and c.assumption == "gradient-parameters" for c in found.checks)
 
 
-def averaged(training: Training) -> None:
-    """The average of the parameters is put into the model for an evaluation, and taken out again."""
-    average = [p.detach().clone() for p in training.private.params]
-
-    def evaluate(training: Training) -> None:
-        parameters = training.private.params
-        with torch.no_grad():
-            for p, a in zip(parameters, average, strict=True):
-                a.lerp_(p, 0.1)
-            kept = [p.detach().clone() for p in parameters]
-            for p, a in zip(parameters, average, strict=True):
-                p.copy_(a)
-            training.model.eval()
-            training.model(torch.randn(5, 6))
-            training.model.train()
-            for p, q in zip(parameters, kept, strict=True):
-                p.copy_(q)
-
-    training.train(each=evaluate)
-
-
-def saving(training: Training) -> None:
-    training.train()
-    torch.save(training.model._module, io.BytesIO())
-    copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
-
-
-@pytest.mark.parametrize("script", [averaged, saving])
-def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
-    assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
-
-
 @pytest.mark.parametrize(
     ("made", "added"),
     [
@@ -154,17 +119,6 @@ def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], ad
 LARGE = {"epsilon": 1e4}
 
 
-def meddled(training: Training) -> None:
-    """Gradients get something more after the noise."""
-
-    def more(optimizer: Any) -> None:
-        for p in optimizer.params:
-            p.grad.add_(0.01)
-
-    training.private.attach_step_hook(more)
-    training.train()
-
-
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return models with a frozen first weight, and counts."""
@@ -192,7 +146,6 @@ def trained_and(change: Callable[[Any], Any]) -> Script:
     "script",
     [
         Training.train,
-        meddled,
         trained_and(lambda model: model[0].weight.add_(0.1)),  # frozen, and trained by plain descent
         trained_and(lambda model: model.counts.add_(torch.tensor([17, 283]))),
         trained_and(lambda model: model.register_buffer("memory", torch.randn(300, 6))),
@@ -267,22 +220,6 @@ def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency
     assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
     assert found.assumption("data-independent-hyperparameters").status == "false"
-
-
-@pytest.mark.parametrize(
-    ("given", "words", "others"),
-    [
-        ({"scales": (0.5, 0.5)}, "All noise has 0.5", "One tensor"),
-        ({"scales": (0.5, 1.0)}, "One tensor of the model got less noise than the others", "All noise has"),
-        ({"draw": "randperm"}, "same size, as torch.randperm(records)[:size] draws them", "shuffled epoch"),
-        ({"draw": "epochs"}, "All records were drawn equally often, as from a shuffled epoch", "All noise has"),
-    ],
-)
-def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
-    plain_loop(tmp_path / "run", 60, **given)
-    found = " ".join(check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.advice)
-    assert words in found
-    assert others not in found
 
 
 @pytest.mark.filterwarnings("ignore")

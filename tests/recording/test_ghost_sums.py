@@ -13,7 +13,7 @@ from support import opacus_training
 from support.checked_runs import CheckedRun, check_run
 from support.opacus_training import Training, two_passes
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -113,30 +113,6 @@ def test_faults_deviate(fault, tests, tmp_path, monkeypatch):
     found = recorded(tmp_path / "run", Training.train if isinstance(fault, tuple) else fault)
     assert found.status == ("open", "deviates")
     assert all(any(name.startswith(test) for name in found.rejected) for test in tests)
-
-
-class Twice(nn.Module):
-    """Uses a weight in its layer and without it, where Opacus has no hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.inner(x)) + linear(x * 5.0, self.outer.weight)
-
-
-def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
-    def tied(training: Training) -> None:
-        model = Ghost(Twice(), max_grad_norm=training.clip)
-        training.private.original_optimizer.param_groups[0]["params"] = list(model.parameters())
-        for p in model.parameters():
-            p.summed_grad = None
-        training.model = training.criterion.module = model
-
-    found = recorded(tmp_path / "run", prepare=tied)
-    assert found.status == ("open", "deviates")
-    assert checks.SUM_MOVED in found.rejected
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,6 @@ def sound(training: Training, layer: Any) -> None:
     training.train()
 
 
-def evaluated(training: Training, layer: Any) -> None:
-    training.train()
-    training.model.eval()
-    for x, _ in training.loader:
-        training.model(x)
-    training.model.train()
-
-
 def hooked(training: Training, layer: Any) -> None:
     layer.register_forward_hook(lambda *_: None)
     training.train()
@@ -103,7 +95,7 @@ def switched(training: Training, layer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping"),
-    [(evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
+    [(hooked, "flat"), (switched, "flat"), (sound, "ghost")],
 )
 def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, monkeypatch):
     found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
@@ -118,7 +110,6 @@ UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": []}
     [
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2)),
         lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
-        lambda: nn.Sequential(nn.Embedding(10, 8), nn.MultiheadAttention(8, 2)),
     ],
 )
 def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
@@ -127,11 +118,7 @@ def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
     with torch.no_grad():
         for p in made.parameters():
             p.add_(1.0)
-        if isinstance(made, nn.Sequential) and isinstance(made[0], nn.Embedding):
-            x = made[0](torch.randint(0, 10, (3, 5)))
-            made[1](x, x, x)
-        else:
-            made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
+        made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
     watch.compare(audited=True)
     assert watch.changed() == UNCHANGED
 

@@ -67,28 +67,6 @@ def first(kept: dict[str, Any], name: str, value: Tensor) -> Tensor:
     return found
 
 
-def signs(z: Tensor) -> Tensor:
-    return torch.randint(0, 2, (len(z),)) * 2 - 1
-
-
-def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
-    one = torch.randn(max(shape.numel() for shape in shapes))
-    return [one[: shape.numel()].reshape(shape) for shape in shapes]
-
-
-def random_signs(z: Tensor) -> Tensor:
-    few = z[: max(1, len(z) // 8)].repeat(8)
-    return torch.cat([few, z])[: len(z)] * signs(z)
-
-
-def low_rank(z: Tensor) -> Tensor:
-    if z.ndim == 1:
-        return z
-    flat = z.reshape(len(z), -1)
-    rank = max(1, min(flat.shape) // 4)
-    return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
-
-
 def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     """Fresh at first; from the tenth step on each value occurs twice, in random order."""
     return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
@@ -107,12 +85,9 @@ def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 
 ATTACKS: dict[str, Draw] = {
-    "random signs": whole(random_signs),
     "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
     "quantized": whole(lambda z: (z * 1000).round() / 1000),
     "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
-    "low rank": by_layer(low_rank),
-    "layers alike": alike_in_layers,
     "permuted across steps": across(lambda step, z, kept: permuted(first(kept, "first", z))),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),

@@ -9,7 +9,6 @@ import torch
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training, physical_batches
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 import dpspec
 from dpspec.errors import NothingToRunError, UsageError
@@ -17,15 +16,17 @@ from dpspec.errors import NothingToRunError, UsageError
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+HONEST = "../campaigns/test_honest_recordings.py: correct_trainings_are_proved"
+
 #: The test of each row of the table of set-ups in the documentation, in this file if it names no other.
 ROWS = {
     "Lightning": "../integrations/test_lightning.py: a_recorder_around_fit_proves_a_sound_training",
     "`accelerate`": "what_accelerate_prepares_is_proved",
     "`torch.compile`": "compiled_models_are_proved",
-    "`torch.utils.checkpoint`": "sound_set_ups_are_proved",
-    "autocast": "sound_set_ups_are_proved",
+    "`torch.utils.checkpoint`": HONEST,
+    "autocast": HONEST,
     "`GradScaler`": "set_ups_without_a_bound_are_open",
-    '`clipping="per_layer"`': "sound_set_ups_are_proved",
+    '`clipping="per_layer"`': HONEST,
     '`clipping="adaptive"`': "test_adaptive_count.py: the_noisy_count_is_charged",
     "normalized, automatic clipping (norms below C)": "test_custom_loop_replays.py: "
     "honest_loops_are_replayed_and_proved",
@@ -138,13 +139,6 @@ def moved_by_compiled_code(training: Training) -> None:
     training.train(each=lambda t: nudge(torch.ones(3)))
 
 
-def recomputed(training: Training) -> None:
-    for x, y in training.loader:
-        training.private.zero_grad()
-        cross_entropy(checkpoint(training.model, x.requires_grad_(), use_reentrant=True), y).backward()
-        training.private.step()
-
-
 def scaled(*, overflow: int = 0, before_update: bool = False, enabled: bool = True) -> Callable[[Training], None]:
     """overflow: every such step has an infinite gradient. before_update: the noisy gradient is scaled."""
 
@@ -168,21 +162,6 @@ def scaled(*, overflow: int = 0, before_update: bool = False, enabled: bool = Tr
 def larger_clip_norm(training: Training) -> None:
     training.private.max_grad_norms = [0.05, 0.05, 0.05, 0.5]
     training.train()
-
-
-@pytest.mark.parametrize(
-    ("made", "script", "cautions"),
-    [
-        ({}, recomputed, ""),
-        ({}, scaled(enabled=False), "bfloat16"),
-        ({"clipping": "per_layer", "clip": 0.05}, Training.train, ""),
-    ],
-)
-def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: str, tmp_path: Path) -> None:
-    training = Training(**made).build()
-    found = recorded(tmp_path / "run", training, lambda: script(training))
-    assert found.status == ("proved", "no-deviation-found")
-    assert cautions in " ".join(found.cautions)
 
 
 @pytest.mark.parametrize(

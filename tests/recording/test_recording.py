@@ -98,34 +98,6 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
         assert (step.told_noise, step.told_rate, step.told_steps) == (0.7, 0.1, step.step)
 
 
-def test_who_was_drawn_is_who_the_sampler_drew(trained):
-    _, public, internal, end = steps_of(trained[0] / "virtual")
-    assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
-    assert {step.batches for step in public} == {1}
-    assert end.drawn_batches == len(public) == 20
-    counts = np.bincount(np.concatenate([kept.members for kept in internal]), minlength=RECORDS)
-    assert 0.8 < counts.mean() / 2.0 < 1.2
-    assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
-
-
-def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
-    header, public, *_ = steps_of(trained[0] / "adaptive")
-    adjusted = (1.1**-2 - 6.0**-2) ** -0.5
-    assert header.clipping == "adaptive"
-    assert all(step.deviation == pytest.approx(adjusted * step.clip_norm) for step in public)
-    assert len({step.clip_norm for step in public}) > 5
-    total = sum(step.noise_squares / step.deviation**2 for step in public) / header.parameters / len(public)
-    assert 0.9 < total < 1.1
-
-
-def test_ghost_clipping_has_counts_and_norms(trained):
-    header, public, internal, _ = steps_of(trained[0] / "ghost-virtual")
-    assert header.clipping == "ghost"
-    assert all(step.rows == step.drawn for step in public)
-    assert all(kept.lower <= kept.largest == pytest.approx(1.0, abs=1e-4) for kept in internal)
-    assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
-
-
 def test_empty_batches_are_steps(trained):
     _, public, internal, _ = steps_of(trained[0] / "empty-batches")
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]

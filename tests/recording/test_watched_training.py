@@ -221,3 +221,33 @@ def test_a_killed_training_is_open_for_one_reason(tmp_path: Path) -> None:
     page = " ".join(run_page(found, 200).split())
     assert "the process was killed, failed or still runs. Continue it from a checkpoint" in page
     assert "attributes of modules" not in page
+
+
+def warned(folder: Path, loader: Any = None, **given: Any) -> list[str]:
+    """The warnings of the recorder in a training of two epochs. loader: makes the one that the loop iterates."""
+    training = Training(**given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with training.recorder(folder):
+            if loader is not None:
+                training.loader = loader(training)
+            training.train()
+    return [str(one.message) for one in caught if "dpspec.record" in str(one.message)]
+
+
+def test_a_sound_training_gets_no_warning(tmp_path: Path) -> None:
+    assert warned(tmp_path / "run") == []
+    assert warned(tmp_path / "ghost", clipping="ghost", physical=None) == []
+
+
+def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> None:
+    (text,) = warned(tmp_path / "run", poisson=False)
+    assert "batches are shuffled" in text
+
+
+def test_a_loader_that_is_not_iterated_warns_once(tmp_path: Path) -> None:
+    (text,) = warned(tmp_path / "run", lambda training: DataLoader(training.loader.dataset, batch_size=30))
+    assert "used no batch of the loader" in text
