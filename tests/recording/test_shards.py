@@ -144,24 +144,6 @@ def changed_sum(training: Ranked, rank: int) -> None:
         training.private.params[0].register_post_accumulate_grad_hook(lambda p: local(p.grad).mul_(3.0))
 
 
-def changed_after_gathering(training: Ranked, rank: int) -> None:
-    """Rank 1 computes its gradients with other weights than those that it keeps."""
-
-    def change(module: Any, _: Any) -> None:
-        module.weight.data[-1].add_(0.1 * rank)
-
-    training.model._module[0].register_forward_pre_hook(change)
-
-
-def two_batches_in_a_step(training: Ranked, rank: int) -> None:
-    """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
-    batches = list(training.loader)
-    for (x, y), last in zip(batches[::2], batches[1::2], strict=False):
-        training.private.zero_grad()
-        training.criterion(training.model(x), y).backward()
-        training.step(*last)
-
-
 def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
     """Each rank gathers the parameters before a pass, and writes to the rows of the other one."""
     for x, y in training.loader:
@@ -174,7 +156,6 @@ def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
 
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
-    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
     "noise on one shard": (no_noise, joined_checks.EACH_NOISE),
     "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, 3), joined_checks.EACH_NOISE),
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
@@ -186,7 +167,6 @@ FAULTS: dict[str, tuple[Script, str]] = {
 
 #: The same for scripts of the recorded block.
 WITHIN: dict[str, tuple[Script, str]] = {
-    "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
     "rows of another model": (rows_of_another_model, checks.MOVED),
     "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL),
 }
