@@ -218,6 +218,7 @@ def error_of(folder: Path) -> str:
         ("flat", "torch", UsageError, "the trainer steps AdamW, not Opacus' optimizer"),
         ("flat", "tokens", UsageError, "the trainer's loss divides by num_items_in_batch"),
         ("flat", "uncleared", ValueError, "Poisson sampling is not compatible with grad accumulation"),
+        ("sft", "tokens", UsageError, "the trainer's loss divides by num_items_in_batch"),
         ("sft", "smoothed", UsageError, "the trainer's loss divides by num_items_in_batch"),
         ("sft", "packing", UsageError, "packing=True puts several records into one row"),
         ("sft", "padding_free", UsageError, "padding_free=True puts several records into one row"),

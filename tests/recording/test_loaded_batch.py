@@ -68,6 +68,25 @@ def test_records_that_mix_before_the_forward_pass_are_found(loss: Loss, tmp_path
     assert (checks[OTHERS_MOVED].p_value, equal_weights) == (0.0, True)
 
 
+class LatePrior(Training):
+    """The labels are smoothed by the batch from step 21 on."""
+
+    steps = 0
+
+    def step(self, x: Any, y: Any) -> None:
+        self.steps += 1
+        self.private.zero_grad()
+        labels: Any = smoothed_by_the_batch(y) if self.steps > 20 else y
+        self.criterion(self.model(x), labels).backward()
+        self.private.step()
+
+
+def test_records_that_mix_late_before_the_forward_pass_are_found(tmp_path: Path) -> None:
+    LatePrior(epochs=3).run(tmp_path / "run")
+    checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
+    assert checks[OTHERS_MOVED].p_value == 0.0
+
+
 def sorted_records(model: Any, x: Tensor, y: Tensor) -> Tensor:
     order = x[:, 0].argsort()
     return cross_entropy(model(x[order]), y[order])

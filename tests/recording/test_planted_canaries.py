@@ -258,7 +258,6 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
 @pytest.mark.parametrize(
     "way",
     [
-        {},
         {"clipping": "ghost"},
         {"poisson": False},
     ],

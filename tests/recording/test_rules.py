@@ -275,18 +275,6 @@ def test_another_optimizer_is_seen_only_in_the_block():
     assert caution(rule) == "Another optimizer (Adam) stepped 1 time on 2 tensors outside the model."
 
 
-@pytest.mark.parametrize(("number", "words"), [(3, "3"), (25, "At least 20")])
-def test_equal_optimizers_are_counted(number, words):
-    model, copies = nn.Linear(6, 2), [nn.Linear(6, 2) for _ in range(number)]
-    own = torch.optim.SGD(model.parameters(), lr=0.1)
-    rule = started(SecondOptimizer(), model=model, optimizer=own)
-    for of_client in [torch.optim.SGD(of_copy.parameters(), lr=0.1) for of_copy in copies]:
-        of_client.step()
-        of_client.step()
-    rule.stop()
-    assert caution(rule) == f"{words} other optimizers (SGD) stepped 2 times each on 2 tensors outside the model."
-
-
 def test_a_model_that_was_trained_before():
     model = nn.Linear(6, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -36,26 +36,7 @@ class Apply(nn.Module):
         return self.function(x)
 
 
-class Convolutional(nn.Sequential):
-    def __init__(self) -> None:
-        layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        super().__init__(*layers, nn.Linear(4, 2))
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        from opacus.layers import DPLSTM
-
-        super().__init__()
-        self.lstm, self.out = DPLSTM(4, 8, batch_first=True), nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(x)[1][0][-1])
-
-
 LABELS = features()[1]
-IMAGES = (torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(4)), LABELS)
-SERIES = (torch.randn(16, 5, 4, generator=torch.Generator().manual_seed(5)), LABELS)
 TOKENS = (torch.randint(1, 50, (16, 6), generator=torch.Generator().manual_seed(6)), LABELS)
 TARGETS = torch.randint(1, 50, (16, 6), generator=torch.Generator().manual_seed(7))
 TARGETS[0, 2:] = 0
@@ -87,8 +68,6 @@ HONEST = {
     "ghost": lambda: opacus_step(mlp(), mode="ghost"),
     "noise as augmentation": lambda: opacus_step(mlp(), noisy),
     "guard against NaN": lambda: opacus_step(mlp(), guarded),
-    "CNN": lambda: opacus_step(Convolutional(), batch=IMAGES),
-    "DPLSTM": lambda: opacus_step(Recurrent(), batch=SERIES),
     "embedding": lambda: opacus_step(nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(48, 2)), batch=TOKENS),
     "token means per record": lambda: opacus_step(language_model(), per_record_tokens, TEXTS),
     "small batch": lambda: opacus_step(mlp(), batch=features(3)),
