@@ -55,7 +55,7 @@ def test_44_faulty_steps_of_1000_are_found_by_a_tenth() -> None:
     assert found_faults(1000, 0.1) == 44
 
 
-@pytest.mark.parametrize("share", [0.0, 1.5, float("nan"), True])
+@pytest.mark.parametrize("share", [0.0, 1.5, float("nan"), True, "all"])
 def test_other_shares_are_refused(share: Any) -> None:
     with pytest.raises(UsageError, match="audit must be the share of audited steps, above 0 and at most 1"):
         AuditedSteps(share)

@@ -57,7 +57,9 @@ def middle(result: Result) -> float:
 #: By name: how the recording is made, the claim or how it follows from the result without one, adjacency, verdict.
 RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
     "sound": (opacus, 9.0, "zero-out", "proved"),
+    "shuffled": (lambda at: opacus(at, poisson=False), 100.0, "zero-out", "open"),
     "shuffled, claimed as Poisson": (lambda at: opacus(at, poisson=False), 4.0, "zero-out", "refuted"),
+    "shuffled, with another record": (lambda at: opacus(at, poisson=False), 4.0, "add-remove", "refuted"),
     "shuffled, with an unaccounted fault": (
         lambda at: opacus(at, second_optimizer, poisson=False),
         0.1,

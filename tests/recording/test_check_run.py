@@ -213,12 +213,7 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--delta", "0"],
-        ["--epsilon", "-1"],
-        ["--group-size", "0"],
-    ],
+    "arguments", [["--delta", "0"], ["--delta", "1"], ["--epsilon", "-1"], ["--group-size", "0"], ["--epsilon", "nan"]]
 )
 def test_questions_that_make_no_sense_are_refused(arguments, sound, capsys):
     assert main(["check", str(sound), *arguments]) == 2

@@ -126,6 +126,7 @@ def scaled_up(optimizer: Any, original: Callable[[Any], None]) -> None:
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
     "noisy everywhere": (lambda t, rank: setattr(t.private, "rank", 0), joined_checks.ONE_NOISE),
+    "noisy nowhere": (lambda t, rank: setattr(t.private, "rank", 1), joined_checks.ONE_NOISE),
     "noise in turns": (
         lambda t, rank: after_scaling(t, lambda optimizer: setattr(optimizer, "rank", 1 - optimizer.rank)),
         joined_checks.ONE_NOISE,

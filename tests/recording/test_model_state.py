@@ -57,6 +57,7 @@ def for_a_while(training: Training, layer: Any) -> None:
         (lambda t, layer: layer.register_buffer("rows", records(t)), "rows", "violated"),
         (lambda t, layer: layer.memory.add_(records(t)[0, :1]), "memory", "open"),
         (lambda t, layer: setattr(layer, "mean", records(t).mean(0)), "mean", "open"),
+        (lambda t, layer: setattr(layer, "mean", float(records(t)[0, 0])), "mean", "open"),
         (lambda t, layer: setattr(layer, "state", (records(t).mean(0), None)), "state", "open"),
         (lambda t, layer: setattr(layer, "notes", {"deep": [records(t).tolist()]}), "notes", "open"),
     ],

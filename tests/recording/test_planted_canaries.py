@@ -325,6 +325,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries instead of 400"),
+        (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
     ],
 )
 def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):

@@ -216,6 +216,17 @@ def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_pa
     assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "run").doubts
 
 
+def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
+    later = {
+        "restores": ("model", "accountant", "scheduler"),
+        "change": lambda job: job.private.param_groups[0].update(lr=0.01 * 0.99**20),
+    }
+    resumed(tmp_path / "run", {"optimizer": "adamw"}, {"optimizer": "adamw", **later})
+    found = checked(tmp_path / "run", public=("learning_rate",))
+    assert found.verdict == "proved"
+    assert "The optimizer of part 2 starts without state, which costs no privacy." in found.cautions
+
+
 KILLED = {"saves": 10, "killed": True}
 
 

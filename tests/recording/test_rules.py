@@ -167,6 +167,13 @@ def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(
         assert ("recompute the batches" in caution(rule)) is bool(text)
 
 
+@pytest.mark.parametrize("drawn", [[], [0], [1, 2, 9], list(range(50))])
+def test_batches_that_any_generator_may_draw_match_no_seed(drawn):
+    rule = started(guessable_seed.GuessableSeed())
+    rule.after_step(step(drawn=np.array(drawn, dtype=np.int64), noise=torch.zeros(12)))
+    assert caution(rule) == ""
+
+
 def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
     x, y = rows()
     assert caution(started(DuplicateRecords(), loader=loader(x, y))) == ""
@@ -273,6 +280,18 @@ def test_another_optimizer_is_seen_only_in_the_block():
     rule.stop()
     second.step()
     assert caution(rule) == "Another optimizer (Adam) stepped 1 time on 2 tensors outside the model."
+
+
+@pytest.mark.parametrize(("number", "words"), [(3, "3"), (25, "At least 20")])
+def test_equal_optimizers_are_counted(number, words):
+    model, copies = nn.Linear(6, 2), [nn.Linear(6, 2) for _ in range(number)]
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = started(SecondOptimizer(), model=model, optimizer=own)
+    for of_client in [torch.optim.SGD(of_copy.parameters(), lr=0.1) for of_copy in copies]:
+        of_client.step()
+        of_client.step()
+    rule.stop()
+    assert caution(rule) == f"{words} other optimizers (SGD) stepped 2 times each on 2 tensors outside the model."
 
 
 def test_a_model_that_was_trained_before():

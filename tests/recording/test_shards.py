@@ -130,6 +130,12 @@ def equal_noise_for_different_rows(training: Ranked, rank: int) -> None:
     Optimizer.add_noise = add_noise
 
 
+def overlapping_noise(training: Ranked, rank: int) -> None:
+    """The ranks draw from one seed, and rank 1 takes numbers that rank 0 took a moment before."""
+    training.private.generator = torch.Generator().manual_seed(5)
+    torch.randn(48 * (1 - rank), generator=training.private.generator)
+
+
 def rows_of_another_model(training: Ranked, rank: int) -> None:
     """Rank 1 puts the rows of a model that was trained without privacy into its own."""
     for number, (x, y) in enumerate(training.loader):
@@ -142,6 +148,14 @@ def changed_sum(training: Ranked, rank: int) -> None:
     """Between backward pass and sum, a hook of FSDP2 on the reduced gradient multiplies the rows of rank 1."""
     if rank == 1:
         training.private.params[0].register_post_accumulate_grad_hook(lambda p: local(p.grad).mul_(3.0))
+
+
+def seeds_of_epoch_and_rank(training: Ranked, rank: int) -> None:
+    """The second rank draws in an epoch as the first does in the next."""
+    for epoch in range(2):
+        torch.manual_seed(77 + epoch + rank)
+        for x, y in training.loader:
+            training.step(x, y)
 
 
 def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
@@ -160,6 +174,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, 3), joined_checks.EACH_NOISE),
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
+    "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "changed sum": (changed_sum, joined_checks.NO_SUM),
     "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM),
@@ -169,6 +184,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
 WITHIN: dict[str, tuple[Script, str]] = {
     "rows of another model": (rows_of_another_model, checks.MOVED),
     "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL),
+    "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS),
 }
 
 TESTS = {

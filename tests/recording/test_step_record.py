@@ -87,9 +87,11 @@ def test_a_state_is_read_as_it_was_written():
     [
         {"more": 1},
         {"digests": {}},
+        {"digests": dict.fromkeys(DIGESTS, 3)},
         {"secret": "a" * 201},
         {"step": -1},
         {"options": []},
+        {"options": '{"lr": [1, []]}'},
         {"options": '{"lr": ["", [[0.1, 10001]]]}'},
         {"options": '{"lr": ["", [[9223372036854775808, 1]]]}'},
         {"facts": [1]},
