@@ -53,14 +53,7 @@ def test_layers_in_two_precisions_are_proved(clipping: str, tmp_path: Path) -> N
     assert check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0)).verdict == "proved"
 
 
-@pytest.mark.parametrize(
-    ("script", "unused"),
-    [
-        (peeked, 1),
-        (ended_early, 3),
-        (fetched_and_ended_early, 3),
-    ],
-)
+@pytest.mark.parametrize(("script", "unused"), [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3)])
 def test_unused_batches_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
