@@ -18,21 +18,16 @@ def machine() -> Iterator[Machine]:
     [
         (lambda a, b: a + b, "same device"),
         (lambda a, b: torch.stack([a, a.to("cuda:1")]), "cuda:0 and cuda:1"),
-        (lambda a, b: b[a > 0], "indices should be"),
         (lambda a, b: torch.randn(3, generator=torch.Generator(), device="cuda"), "device type for generator"),
         (lambda a, b: torch.zeros(1, device="cuda:2"), "invalid device ordinal"),
         (lambda a, b: torch.zeros(2**19, device="cuda"), "out of memory"),
+        (lambda a, b: a.numpy(), "can't convert cuda:0"),
     ],
 )
 def test_refused_as_by_cuda(machine: Machine, work: Callable[..., object], words: str) -> None:
     a, b = torch.randn(3, 4, device="cuda"), torch.zeros(3, 4)
-    with pytest.raises(RuntimeError, match=words):
+    with pytest.raises((RuntimeError, TypeError), match=words):
         work(a, b)
-
-
-def test_numpy_is_refused(machine: Machine) -> None:
-    with pytest.raises(TypeError, match="can't convert cuda:0"):
-        torch.ones(2, device="cuda").numpy()
 
 
 def test_coarse_products_are_counted(machine: Machine) -> None:

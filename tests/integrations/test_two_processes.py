@@ -22,8 +22,6 @@ FAULTS = {
     "draws of each rank": "Give make_private a model in a wrapper for several processes, so that its loader divides",
     "shuffled": "the loader's batches are shuffled",
     "noise of each rank": "steps whose noise is not added by one rank",
-    "noise of no rank": "20 of 20 updates got no noise",
-    "sums of each rank": "steps with different gradients or parameters on the ranks",
     "same noise": "Draw new noise for every coordinate",
 }
 
