@@ -51,6 +51,12 @@ def padded(records):
     return pad_sequence(records, batch_first=True)
 
 
+def standardized_each(records):
+    images, labels = default_collate(records)
+    rows = images.flatten(1)
+    return (rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True), labels
+
+
 def with_noise(records):
     images, labels = default_collate(records)
     return images + random.random() + float(np.random.random()) + torch.randn_like(images), labels
@@ -71,7 +77,10 @@ def test_a_collate_function_that_mixes_records_is_asked_about(data, collate):
 
 @pytest.mark.parametrize(
     ("data", "collate"),
-    [(TEXTS, cut), (TEXTS, sorted_by_length), (TEXTS, padded), (IMAGES, default_collate), (IMAGES, with_noise)],
+    [
+        *((TEXTS, cut), (TEXTS, sorted_by_length), (TEXTS, padded)),
+        *((IMAGES, default_collate), (IMAGES, standardized_each), (IMAGES, with_noise)),
+    ],
 )
 def test_a_collate_function_that_changes_each_record_alone_is_not(data, collate):
     before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
