@@ -42,7 +42,7 @@ def confirmations(
         "is used"
     )
     yield "the released model was chosen without them (checkpoints, early stopping)"
-    constants = joined([*_constants(run, public), f"{run.steps} steps"])
+    constants = joined(["initial weights", *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "

@@ -93,7 +93,8 @@ def _counts(labels: Any) -> Any:
 def _weights(counts: Any) -> list[Any]:
     """Usual class weights, up to a factor: inverse counts and their roots, shares of others, effective numbers."""
     effective = [1.0 / (1.0 - beta**counts) for beta in (0.9, 0.99, 0.999, 0.9999)]  # Cui et al. 2019
-    return [1.0 / counts, counts**-0.5, counts.sum() - counts, *effective]
+    weights = [1.0 / counts, counts**-0.5, counts.sum() - counts, *effective]
+    return [candidate for candidate in weights if not _is_constant(candidate.log())]  # of many records
 
 
 def _is_constant(values: Any, rounding: float = 1e-4) -> bool:

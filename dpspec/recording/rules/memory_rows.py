@@ -8,15 +8,10 @@ _MOST_ROWS, _MOST_VALUES = 2**18, 2**24
 
 def tensors_of(loader: Any) -> tuple[Any, ...] | None:
     """The tensors (n, ...) of the loader's records, in the order of its indices; None if they are not in memory."""
-    import numpy as np
     import torch
-    from torch.utils.data import ConcatDataset, Subset, TensorDataset
+    from torch.utils.data import ConcatDataset, TensorDataset
 
-    dataset, indices = getattr(loader, "dataset", None), None
-    while type(dataset) is Subset:
-        subset_indices = np.asarray(dataset.indices, dtype=np.int64)
-        indices = subset_indices if indices is None else subset_indices[indices]
-        dataset = dataset.dataset
+    dataset, indices = _dataset_of(loader)
     if type(dataset) is ConcatDataset:
         dataset = _joined(dataset.datasets)
     if isinstance(dataset, list | tuple) and dataset and len(dataset) <= _MOST_ROWS:
@@ -29,6 +24,37 @@ def tensors_of(loader: Any) -> tuple[Any, ...] | None:
     if sum(tensor.numel() for tensor in tensors) > _MOST_VALUES:
         return None
     return tensors if indices is None else tuple(t[torch.as_tensor(indices, device=t.device)] for t in tensors)
+
+
+def attributes_with_rows(loader: Any) -> list[Any]:
+    """The tensors (n, ...) that a dataset of another class holds in its attributes, in the order of its indices."""
+    import numpy as np
+    import torch
+
+    dataset, indices = _dataset_of(loader)
+    if not hasattr(dataset, "__len__"):
+        return []
+    arrays = [
+        value
+        for value in getattr(dataset, "__dict__", {}).values()
+        if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub")
+    ]
+    tensors = [torch.as_tensor(array).detach() for array in arrays]
+    tensors = [t for t in tensors if t.dim() and len(t) == len(dataset) <= _MOST_ROWS and t.numel() <= _MOST_VALUES]
+    return tensors if indices is None else [t[torch.as_tensor(indices, device=t.device)] for t in tensors]
+
+
+def _dataset_of(loader: Any) -> tuple[Any, Any]:
+    """The dataset of a loader inside of ``Subset``, and the indices of the loader's records in it; None for all."""
+    import numpy as np
+    from torch.utils.data import Subset
+
+    dataset, indices = getattr(loader, "dataset", None), None
+    while type(dataset) is Subset:
+        subset_indices = np.asarray(dataset.indices, dtype=np.int64)
+        indices = subset_indices if indices is None else subset_indices[indices]
+        dataset = dataset.dataset
+    return dataset, indices
 
 
 def _joined(datasets: Any) -> Any:
@@ -45,12 +71,14 @@ def _joined(datasets: Any) -> Any:
 
 
 def _stacked(rows: Any) -> Any:
-    """A list of tuples of equally shaped tensors as a ``TensorDataset``; None for others."""
+    """A list of tuples or dictionaries of equally shaped tensors as a ``TensorDataset``; None for others."""
     import torch
     from torch.utils.data import TensorDataset
 
+    if all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+        rows = [[row[key] for key in rows[0]] for row in rows]
     columns = list(zip(*rows, strict=False)) if isinstance(rows[0], list | tuple) else []
-    if not columns or not all(isinstance(value, torch.Tensor | int | float) for value in rows[0]):
+    if not columns or not all(isinstance(column[0], torch.Tensor | int | float) for column in columns):
         return None
     try:
         return TensorDataset(*(torch.stack([torch.as_tensor(value) for value in column]) for column in columns))

@@ -33,7 +33,7 @@ VARYING_PADDING = Rule(
 
 CHANGED_INPUTS = Rule(
     name="changed-inputs",
-    summary="the model's inputs are mixtures of records (mixup, CutMix), or centered by the mean of their batch",
+    summary="the model's inputs are mixtures of records (mixup, CutMix, packing), or centered by their batch's mean",
     why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
     fix="Augment and scale each record by itself, within one row of gradients.",
     code=f"{_HOME}:ChangedInputs",
@@ -144,27 +144,57 @@ class VaryingPadding(InputRule):
         )
 
 
-def _collated_widths(loader: Any) -> list[int]:
-    """Return [smallest width, largest width, number] of records that the loader collates one at a time; [] if equal."""
+def _collated(loader: Any) -> tuple[list[Any], list[Any]]:
+    """The tensors of some records that the loader collates one at a time, each (1, ...), and twice together, (b, ...).
+
+    It restores the states of the generators.
+    """
     import numpy as np
     import torch
 
-    from dpspec.recording.step_replay.loaded_batch import rows_of
+    from dpspec.recording.step_replay.loaded_batch import original_collate, rows_of
 
-    dataset, collate = loader.dataset, loader.collate_fn
+    dataset, collate = loader.dataset, original_collate(loader)
     chosen = random.SystemRandom().sample(range(len(dataset)), min(_MOST_COLLATED, len(dataset)))
     host_states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
-            batches = [collate([dataset[index]]) for index in chosen]
+            records = [dataset[index] for index in chosen]
+            alone = [rows_of(collate([record]), 1) for record in records]
+            together = [rows_of(collate([*records]), len(records)) for _ in range(2)]
     finally:
         random.setstate(host_states[0])
         np.random.set_state(host_states[1])
-    for tensors in zip(*(rows_of(batch, 1) for batch in batches), strict=True):
+    return alone, together
+
+
+def _collated_widths(loader: Any) -> list[int]:
+    """Return [smallest width, largest width, number] of records that the loader collates one at a time; [] if equal."""
+    for tensors in zip(*_collated(loader)[0], strict=True):
         for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True):
             if len(set(sizes)) > 1:
                 return [min(sizes), max(sizes), len(sizes)]
     return []
+
+
+def _is_mixed_by_collate(loader: Any) -> bool:
+    """Whether the row of a record that is collated alone is not a row of the batch, and the batch is not random."""
+    import torch
+
+    alone, (batch, again) = _collated(loader)
+    if not all(map(torch.equal, batch, again)) or any(len(tensors) != len(batch) for tensors in alone):
+        return False
+    return any(
+        row.shape[1:] == rows.shape[1:] and not _holds(rows, row)
+        for tensors in alone
+        for row, rows in zip(tensors, batch, strict=True)
+    )
+
+
+def _holds(rows: Any, row: Any) -> bool:
+    """Whether a record's values (1, ...) are a row of (b, ...), up to the rounding of numbers that depend on b."""
+    tolerance = _ROUNDING * float(row.abs().max()) if row.is_floating_point() and row.numel() else 0.0
+    return bool(((rows.double() - row.double()).abs() <= tolerance).flatten(1).all(1).any())
 
 
 class ChangedInputs(InputRule):
@@ -176,12 +206,23 @@ class ChangedInputs(InputRule):
         self._input: Any = None
         self._random = random.SystemRandom()
         self._inspected = self._mixed = self._batches = self._centered = 0
+        self._loader: Any = None
+        self._collated = False
 
     def start(self, setup: RuleSetup) -> None:
         tensors = tensors_of(setup.loader)
         if tensors is not None and tensors[0].is_floating_point() and tensors[0][0].numel() >= 4:
             self._records = tensors[0]
+        self._loader = setup.loader
         super().start(setup)
+
+    def stop(self) -> None:
+        """Collate some records alone and together after the training."""
+        super().stop()
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            with contextlib.suppress(Exception):  # the loader does not collate single records
+                self._collated = _is_mixed_by_collate(loader)
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         first = next(iter(inputs.values()), None)
@@ -207,7 +248,7 @@ class ChangedInputs(InputRule):
 
     def facts(self) -> Mapping[str, Any]:
         counts = {"batches": self._batches, "centered": self._centered}
-        return {"inspected": self._inspected, "mixed": self._mixed, **counts}
+        return {"inspected": self._inspected, "mixed": self._mixed, **counts, "collated": self._collated}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
@@ -219,6 +260,8 @@ class ChangedInputs(InputRule):
         centered, batches = int(facts.get("centered", 0)), int(facts.get("batches", 0))
         if centered >= 2:
             return f"In {centered} of {batches} inspected batches the model's inputs have mean 0 over the batch."
+        if facts.get("collated"):
+            return "Collated together, records have other values than alone: does collate_fn mix records?"
         return ""
 
 

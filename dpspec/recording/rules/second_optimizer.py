@@ -60,6 +60,8 @@ class SecondOptimizer(TrainingRule):
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts = []
         for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
+            if run.own_loop and not inside and optimizers >= _MOST_OPTIMIZERS:
+                continue  # of clients, whose clipped changes are the contributions of a federated training
             targets = [f"{int(inside)} {OF_MODEL}"] if inside else []
             targets += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"

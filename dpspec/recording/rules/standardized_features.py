@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
-from dpspec.recording.rules.memory_rows import tensors_of
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
+from dpspec.recording.rules.memory_rows import attributes_with_rows, tensors_of
+from dpspec.recording.rules.model_inputs import InputRule
 
 RULE = Rule(
     name="standardized-features",
@@ -17,29 +18,58 @@ RULE = Rule(
 #: The minimum number of records, and the maximum number of values whose quartiles are computed.
 _FEWEST, _MOST_QUARTILES = 20, 2**20
 
+#: The largest share of equal values between the ends of a column that is cut at public bounds.
+_EQUAL = 0.1
+
 #: By name, the constants that a scaling gives each column of the records from which it computes them.
 _SCALINGS = {
     "standardized": "mean 0 and deviation 1",
+    "centered": "mean 0",
     "ranged": "minimum 0 and maximum 1",
     "signed": "minimum -1 and maximum 1, or largest absolute value 1",
     "robust": "median 0 and quartile distance 1",
 }
 
 
-class StandardizedFeatures(TrainingRule):
+class StandardizedFeatures(InputRule):
     early = True
 
     def __init__(self) -> None:
+        super().__init__()
         self._facts: dict[str, Any] = {"columns": 0, "channels": 0, "targets": ""}
+        self._attributes: list[Any] = []
+        self._input: Any = None
 
     def start(self, setup: RuleSetup) -> None:
-        tensors = tensors_of(setup.loader)
-        if tensors is None or len(tensors[0]) < _FEWEST:
+        if (tensors := tensors_of(setup.loader)) is not None:
+            self._inspect(tensors)
+        elif attributes := attributes_with_rows(setup.loader):
+            self._attributes = attributes
+            super().start(setup)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        self._input = next(iter(inputs.values()), None)
+
+    def after_step(self, step: RuleStep) -> None:
+        """Inspect the attribute of a dataset whose drawn rows are the model's first inputs."""
+        rows, self._input = self._input, None
+        if rows is None or step.drawn is None or not len(step.drawn):
+            return
+        for attribute in self._attributes:
+            drawn = attribute[step.drawn.tolist()].to(rows)
+            if drawn.numel() == rows.numel() and bool((drawn.reshape(rows.shape) == rows).all()):
+                self._inspect((attribute,))
+        self._attributes = []
+        self.stop()
+
+    def _inspect(self, tensors: tuple[Any, ...]) -> None:
+        if len(tensors[0]) < _FEWEST:
             return
         features, last = tensors[0], tensors[-1]
         if features.is_floating_point() and features.dim() >= 2:
             rows = features.reshape(len(features), -1).double()
             counts = {name: int(scaled.sum()) for name, scaled in _scaled(rows).items()}
+            counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
             self._facts |= {"columns": rows.shape[1], **counts}
             if features.dim() == 4:
                 channels = features.double().transpose(0, 1).flatten(1).T
@@ -73,16 +103,34 @@ def _scaled(rows: Any) -> dict[str, Any]:
     low, high = rows.amin(0), rows.amax(0)
     largest = rows.abs().amax(0)
     unit = (high - 1.0).abs() < 1e-6
+    signed = ((largest - 1.0).abs() < 1e-6) & (low < 0.0)
     robust = torch.zeros_like(unit)
     if rows.numel() <= _MOST_QUARTILES:
         first, median, third = torch.quantile(rows, torch.tensor([0.25, 0.5, 0.75], dtype=rows.dtype), dim=0)
         robust = (median.abs() < 1e-6) & ((third - first - 1.0).abs() < 1e-4)
     return {
-        "standardized": _is_standardized(rows),
-        "ranged": (low == 0.0) & unit & ~_on_grid(rows * 255.0),
-        "signed": ((largest - 1.0).abs() < 1e-6) & (low < 0.0) & ~_on_grid(rows * 127.5 + 127.5) & ~_on_grid(rows),
+        "standardized": (standardized := _is_standardized(rows)),
+        "centered": (rows.mean(0).abs() < 1e-6 * rows.std(0)) & ~standardized & ~_on_grid(rows),
+        "ranged": _unless_cut((low == 0.0) & unit & ~_on_grid(rows * 255.0), rows),
+        "signed": _unless_cut(signed & ~_on_grid(rows * 127.5 + 127.5) & ~_on_grid(rows), rows),
         "robust": robust & ~_on_grid(rows),
     }
+
+
+def _unless_cut(scaled: Any, rows: Any) -> Any:
+    """The ``scaled`` columns (d,); none if at least half have several values at both ends and few equal ones between.
+
+    They were then cut at bounds. Cuts at quantiles of these rows leave equal numbers of values at the ends of columns.
+    """
+    import torch
+
+    ordered = rows[:, scaled].sort(0).values
+    at_low, at_high = ordered == ordered[:1], ordered == ordered[-1:]
+    equal = (ordered.diff(dim=0) == 0.0) & ~at_low[1:] & ~at_high[:-1]
+    ends = torch.stack([at_low.sum(0), at_high.sum(0)])
+    cut = (ends > 1).all(0) & (equal.sum(0) <= _EQUAL * (len(rows) - ends.sum(0)))
+    quantiles = len(cut) > 1 and bool((ends == ends[:, :1]).all())
+    return torch.zeros_like(scaled) if len(cut) and 2 * int(cut.sum()) >= len(cut) and not quantiles else scaled
 
 
 def _is_standardized(rows: Any) -> Any:

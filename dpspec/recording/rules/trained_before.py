@@ -26,10 +26,12 @@ class TrainedBefore(TrainingRule):
     def start(self, setup: RuleSetup) -> None:
         if setup.resumes or not hasattr(setup.model, "parameters"):
             return
+        from dpspec.recording.watching.optimizer_state import is_fresh
+
         trained = [p for p in setup.model.parameters() if p.requires_grad]
         self._facts = {
             "writes": min((int(p._version) for p in trained), default=0),
-            "state": bool(setup.optimizer is not None and setup.optimizer.state),
+            "state": setup.optimizer is not None and not is_fresh(setup.optimizer),
             "gradients": sum(p.grad is not None for p in trained),
             "wrapped": hasattr(setup.optimizer, "original_optimizer"),
         }

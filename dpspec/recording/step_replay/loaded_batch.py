@@ -20,22 +20,28 @@ class _NotedCollate:
     """A loader's ``collate_fn`` that notes its results. Another process gets the original one."""
 
     def __init__(self, collate: Callable[[Any], Any], note: Callable[[Any, int], None]) -> None:
-        self._collate, self._note = collate, note
+        self.original, self._note = collate, note
         self._thread = threading.get_ident()
         self.ended = False
 
     def __call__(self, samples: Any) -> Any:
-        batch = self._collate(samples)
+        batch = self.original(samples)
         if not self.ended and threading.get_ident() == self._thread and isinstance(samples, list):
             self._note(batch, len(samples))
         return batch
 
     def __reduce__(self) -> Any:
-        return _original, (self._collate,)
+        return _original, (self.original,)
 
 
 def _original(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return collate
+
+
+def original_collate(loader: Any) -> Callable[[Any], Any]:
+    """The ``collate_fn`` of a loader, without the notes of its results."""
+    collate: Callable[[Any], Any] = loader.collate_fn
+    return collate.original if isinstance(collate, _NotedCollate) else collate
 
 
 def rows_of(batch: Any, records: int) -> list[Tensor]:
