@@ -139,7 +139,6 @@ ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 @pytest.mark.parametrize(
     ("sampling", "steps", "epsilon", "vary", "tried"),
     [
-        pytest.param(ALLOCATED, 3, 5.0, "mechanism.steps", range(1, 22), marks=pytest.mark.ci),
         (ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 22)),
         pytest.param(
             "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
@@ -149,8 +148,7 @@ ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
             range(1, 13),
             marks=pytest.mark.ci,
         ),
-        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 60), marks=pytest.mark.ci),
-        pytest.param("{scheme: full}", 3, 6.0, "mechanism.steps", range(1, 10), marks=pytest.mark.ci),
+        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(15, 45), marks=pytest.mark.ci),
     ],
 )
 def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
@@ -196,13 +194,6 @@ def test_no_value_proves_the_claim(load, bounding):
     assert found.unproved.value == 1e12
     assert found.limit == "the range ends at 1000000000000"
     assert [v.verdict for v in found.unproved.verdicts] == ["open"]
-
-
-def test_nothing_in_scope_proves_anything(load, bounding):
-    bounding(lambda factor, epsilon: epsilon, rigor="approximate")
-    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    assert found.proved is None
-    assert [v.verdict for v in found.unproved.verdicts] == ["supported"]
 
 
 def test_values_that_cannot_be_computed_prove_nothing(load, bounding):

@@ -180,8 +180,6 @@ def test_processes_find_for_every_mechanism_what_one_does(tmp_path: Path, monkey
         folder = tmp_path / name
         folder.mkdir()
         files.append(gpu_cases.write_case(name, folder, steps=2))
-        with files[-1].open("a", encoding="utf-8") as file:
-            file.write("matrix: {audit.seed: [1, 2]}\n")
     specs = load_specs(files, catalog).specs
     results = []
     for workers in (1, 2):

@@ -73,16 +73,11 @@ def test_valid_specs(validator: Any, catalog: Catalog, load: Load, valid: str) -
     ("old", "new"),
     [
         ("noise_multiplier", "nosie"),
-        ("clip_norm: 1.0", "clip_norm: 0"),
         ("kind: noisy", "kind: other"),
         ("  steps: 100\n", ""),
         ("steps: 100", "steps: 100\n  phases: [{steps: 1}]"),
-        ("steps: 100", "phases: [{steps: 1, nosie: 2}]"),
-        ("kind: toy", "kind: toy, sise: 3"),
         ("access: all-iterates", "adjacency: add_remove"),
-        ("mu: 1.5", "mu: 1.5, epsilon: 2"),
         ("kind: gdp", "kind: metric"),
-        ("method: one-run", "method: one-shot"),
         ("name: valid", "nmae: valid"),
     ],
 )
@@ -116,7 +111,6 @@ def test_without_them_nothing_is_filled_in(load: Load, valid: str) -> None:
 @pytest.mark.parametrize(
     ("given", "filled"),
     [
-        ("optimizer: {kind: sgd}", {"optimizer": {"kind": "sgd", "weight_decay": 0}}),
         ("optimizer: {kind: adam, beta1: 0.8}", {"optimizer": {"kind": "adam", "beta1": 0.8, "weight_decay": 0}}),
         ("schedule: {kind: linear, final: 0.5}", {"schedule": {"kind": "linear", "final": 0.5, "warmup": 0}}),
     ],
@@ -131,9 +125,7 @@ def test_accepted(load: Load, valid: str, given: str, filled: dict[str, object])
     [
         ("optimizer: {kind: adam, momentum: 0.9}", "conflicting-key", "'momentum' is not allowed with kind adam"),
         ("optimizer: {kind: momentum, momentum: 1}", "out-of-range", "momentum must be below 1, got 1"),
-        ("optimizer: {kind: adagrad}", "bad-choice", "'adagrad'"),
         ("optimizer: {weight_decay: 0.1}", "missing-key", "missing key 'kind' in training.optimizer"),
-        ("schedule: {warmup: 3}", "missing-key", "missing key 'kind' in training.schedule"),
         ("schedule: {kind: constant, warmup: -1}", "out-of-range", "warmup must be at least 0, got -1"),
     ],
 )

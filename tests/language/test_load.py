@@ -39,12 +39,9 @@ class TestDigest:
         assert digest(load("extends: base.yaml\n", base=valid)) == before
         assert digest(load(valid.replace("steps: 100", "steps: 7"), "mechanism.steps=100")) == before
 
-    @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "data.size=11"])
+    @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "name=other"])
     def test_sees_everything_else(self, load: Load, valid: str, change: str) -> None:
         assert digest(load(valid, change)) != digest(load(valid))
-
-    def test_sees_the_name(self, load: Load, valid: str) -> None:
-        assert digest(load(valid.replace("name: valid", "name: other"))) != digest(load(valid))
 
     def test_is_the_same_tomorrow(self, load: Load, valid: str) -> None:
         assert digest(load(valid)) == "828a5a0e2669a0f7ea04171802d01dff8fb1334de65460aa1859140af5e71fc9"
@@ -119,13 +116,11 @@ def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.
     [
         ("# a comment\n\ndpspec: 1\n", True),
         ("name: a\n'dpspec' : 1\n", True),
-        ('"dpspec": 1\n', True),
         ("\ufeffdpspec: 1\n", True),
         ("{dpspec: 1, name: a}\n", True),
         ("name: a\ndpspec: {broken\n", True),  # errors in a spec are reported, not ignored
         ("dpspecs: 1\n", False),
         ("deep:\n  dpspec: 1\n", False),
-        ("'dpspec\": 1\n", False),
         ("", False),
     ],
 )
@@ -193,11 +188,9 @@ class TestExtends:
             ("spec.yaml", "extends-cycle"),
             ("loop.yaml", "extends-cycle"),
             ("/tmp/x.yaml", "bad-extends"),
-            ("3", "bad-extends"),
             ("[a.yaml, b.yaml]", "bad-extends"),
             ('"\\ud800\\udc00"', "bad-character"),
             ("absent.yaml", "unreadable"),
-            ('"."', "bad-extends"),
             ("../../../../../../../../../etc/passwd", "bad-extends"),
         ],
     )
@@ -363,8 +356,6 @@ class TestMatrix:
             ("3", "matrix must be a map or a list, got 3"),
             ("[]", "matrix must have at least 1 item, got 0"),
             ("{data.size: 3}", "data.size must be a list, got 3"),
-            ("{data.size: []}", "data.size must have at least 1 item, got 0"),
-            ("[3]", "matrix[0] must be a map, got 3"),
             ("[{}]", "matrix[0] must have at least 1 entry, got 0"),
             ("{data.size: [1, 1]}", "the matrix lists the same cell twice"),
             ("{name: [a, b]}", "'name' cannot vary over a matrix"),
@@ -374,10 +365,6 @@ class TestMatrix:
         loaded = load(valid + f"matrix: {matrix}\n")
         assert [d.message for d in loaded.diagnostics] == [message]
         assert all(d.span and d.span.line == 28 for d in loaded.diagnostics)
-
-    def test_an_axis_without_a_place(self, load: Load, valid: str) -> None:
-        loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
-        assert places_of(loaded) == [("bad-path", 28, 17)]
 
     def test_the_number_of_cells_is_bounded(self, load: Load, valid: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (compose.MAX_CELLS, compose.MAX_BOUNDED_CELLS) == (1000, 10_000)

