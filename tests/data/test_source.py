@@ -57,11 +57,6 @@ def test_options_are_reproducible_and_have_digests_of_their_own(case: str, sourc
     assert len(digests) == len(variants)
 
 
-def test_kinds_have_digests_of_their_own(source: Make, files: Path) -> None:
-    digests = {source(kind, files, **own).facts().digest for kind, own in CASES.values()}
-    assert len(digests) == len(CASES)
-
-
 @pytest.mark.parametrize(
     ("kind", "own", "file"),
     [(*CASES["csv"], "table.csv"), (*CASES["npz"], "arrays.npz"), (*CASES["idx-test"], "test_labels")],

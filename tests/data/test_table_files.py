@@ -165,13 +165,6 @@ def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> 
     assert csv.facts().digest != source("csv", tmp_path, path="table.csv", **options).facts().digest
 
 
-def test_csv_refuses_other_categories(source: Make, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("a,size,label\n1,large,yes\n2,huge,no\n")
-    options = {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}
-    refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: the value is not a category")
-    refused(source("csv", tmp_path, **options, categories={"b": ["1", "2"]}), "table.csv: has no column 'b'")
-
-
 WITH_GAPS = "age,sugar,kind,ill\n3, ,a,no\n?,4,,yes\n6,8,a,no\n"
 GAPS = {"path": "t.csv", "label": "ill", "classes": ("no", "yes"), "categories": {"kind": ("", "a")}}
 

@@ -22,8 +22,6 @@ OPTIONS: dict[str, Any] = {"vocabulary": 9, "length": 4, "classes": 3}
 
 TEXTS = [([1, 2, 8], 0), ([], 2), ([3, 3, 3, 3], 1), ([0, 5], 0)]
 
-PADDED = [[1, 2, 8, 0], [0, 0, 0, 0], [3, 3, 3, 3], [0, 5, 0, 0]]
-
 
 def written(path: Path, texts: Any = TEXTS) -> Path:
     path.write_text("".join(json.dumps({"tokens": tokens, "label": label}) + "\n" for tokens, label in texts))
@@ -32,16 +30,6 @@ def written(path: Path, texts: Any = TEXTS) -> Path:
 
 def tokens(path: Path, **options: Any) -> Source:
     return Source(FrozenMap({**OPTIONS, "path": path.name, **options}), path.parent)
-
-
-def test_lines_are_read_and_padded(tmp_path: Path) -> None:
-    source = tokens(written(tmp_path / "texts.jsonl"))
-    facts, rows = source.facts(), source.load()
-    assert (facts.records, facts.shape, facts.classes, facts.vocabulary) == (4, (4,), 3, 9)
-    assert rows.train_x.dtype == np.float32
-    assert rows.train_x.tolist() == PADDED
-    assert rows.train_y.tolist() == [0, 2, 1, 0]
-    assert len(rows.test_x) == 0
 
 
 @settings(max_examples=20, deadline=None)
@@ -53,7 +41,10 @@ def test_any_texts_come_back(tmp_path_factory: Any, texts: list[tuple[list[int],
     path = written(tmp_path_factory.mktemp("texts") / "texts.jsonl", texts)
     if blank:
         path.write_text(path.read_text().replace("\n", "\n\n \n"))
-    rows = tokens(path, truncate=True).load()
+    source = tokens(path, truncate=True)
+    facts, rows = source.facts(), source.load()
+    assert (facts.records, facts.shape, facts.classes, facts.vocabulary) == (len(texts), (4,), 3, 9)
+    assert (rows.train_x.dtype, len(rows.test_x)) == (np.float32, 0)
     assert rows.train_x.tolist() == [(ids + [0] * 4)[:4] for ids, _ in texts]
     assert rows.train_y.tolist() == [label for _, label in texts]
 

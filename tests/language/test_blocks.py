@@ -37,7 +37,6 @@ def schemas(schema: Any, refining: bool = False) -> Iterator[tuple[dict[str, Any
 @BOTH
 def test_it_is_a_schema(validator: Any, catalog: Catalog) -> None:
     validator.check_schema(bundle(catalog))
-    validator.check_schema(bundle(Catalog()))
     validator.check_schema(reference(catalog))
 
 
@@ -68,7 +67,6 @@ def test_valid_specs(validator: Any, catalog: Catalog, load: Load, valid: str) -
             assert list(schema.iter_errors(document)) == []
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -81,16 +79,15 @@ def test_valid_specs(validator: Any, catalog: Catalog, load: Load, valid: str) -
         ("name: valid", "nmae: valid"),
     ],
 )
-def test_it_refuses_what_validation_refuses(validator, catalog, load, valid, old, new):
+def test_it_refuses_what_validation_refuses(catalog, load, valid, old, new):
     assert old in valid
     text = valid.replace(old, new)
     assert not load(text).ok
-    assert not validator(bundle(catalog)).is_valid(data(text))
+    assert not Draft202012Validator(bundle(catalog)).is_valid(data(text))
 
 
-@BOTH
-def test_children_need_not_be_whole(validator: Any, catalog: Catalog) -> None:
-    schema = validator(bundle(catalog))
+def test_children_need_not_be_whole(catalog: Catalog) -> None:
+    schema = Draft202012Validator(bundle(catalog))
     child = "extends: base.yaml\nmechanism: {kind: noisy, steps: 3, sampling: {rate: null}}\naudit: null\n"
     assert list(schema.iter_errors(data(child))) == []
     assert not schema.is_valid(data("extends: base.yaml\nmechanism: {kind: noisy, stepps: 3}\n"))

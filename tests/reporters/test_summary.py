@@ -12,8 +12,6 @@ from dpspec.contract.results import AuditResult, Conformance, Remedy, Result, Ve
 from dpspec.reporters import ci, markdown, terminal
 from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
-from dpspec.reporters.matrices import titles
-from dpspec.reporters.risk import highest_rate
 from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested, verdict_sentence
 from dpspec.results.redact import LEFT_OUT_REASON
 
@@ -201,23 +199,6 @@ def test_assumptions_have_descriptions_and_names() -> None:
     assert "Never release a model that this audit trained" in text
     assert "Proved claims cover a model of the same pipeline, trained without canaries" in text
     assert "Never release" not in " ".join(untested([audit(findings=(finding,), planned_trials=0)]))
-
-
-def test_cells_are_named_by_their_values_in_the_risk() -> None:
-    bound = factory.audit().findings[0]
-    matrix = [
-        audit(
-            f"sweep[{noise}]",
-            cell=FrozenMap({"mechanism.noise_multiplier": noise}),
-            findings=(dataclasses.replace(bound, quantity="mu", value=mu, lower=None, at=FrozenMap()),),
-        )
-        for noise, mu in ((4.0, 0.5), (1.0, 2.0))
-    ]
-    result = factory.result(*matrix)
-    assert highest_rate(result.audits, titles(result)).title == "sweep (noise_multiplier=1)"
-    page = " ".join(html.render(result).split())
-    assert "Highest in sweep (noise_multiplier=1). Of 100 people" in page
-    assert '<section class="card"><h2>sweep (noise_multiplier=1): ' in page  # the claim beside it
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

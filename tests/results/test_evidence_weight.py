@@ -77,7 +77,7 @@ def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
 
 @pytest.mark.ci
 def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
-    times = 120
+    times = 80
     refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))
     assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
 
