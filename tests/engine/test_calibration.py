@@ -6,11 +6,11 @@ import os
 
 import pytest
 from support import counting as support
+from support.specs import spec_of
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
 from dpspec.engine.calibration import Evaluations, calibrate_spec
 from dpspec.errors import UsageError
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
 KEY = "mechanism.epsilon"
@@ -153,10 +153,9 @@ ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 )
 def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
     """Brute force: every integer is validated, and each valid one is bounded and judged."""
-    path, catalog = tmp_path / "gaps.yaml", load_catalog()
+    catalog = load_catalog()
     text = GROUP.replace("SAMPLING", sampling).replace("STEPS", str(steps)).replace("EPSILON", str(epsilon))
-    path.write_text(text, encoding="utf-8")
-    (spec,) = load_specs([path], catalog).specs
+    spec = spec_of(tmp_path, text)
     found = calibrate_spec(spec, catalog, vary=vary)
     evaluations = Evaluations(spec, catalog, found.key, found.claims)
     proved = {value: evaluations.at(value).proved for value in tried if not evaluations.wrong(value)}

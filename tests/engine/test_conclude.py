@@ -6,14 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.audits import HERE, MEASURED, approx, attack, bound, spec
+from support.audits import HERE, MEASURED, approx, attack, bound, check, spec
 from support.specs import document
 
 from dpspec.contract import (
     Assumption,
     Audit,
-    Check,
-    Evidence,
     Facts,
     Finding,
     FrozenMap,
@@ -98,13 +96,11 @@ def test_neighbours_miss_the_same_entries_without_missing_values() -> None:
     assert neighbours(said, prepared(missing_allowed=True)) == ALIKE
 
 
-FINDING = Finding(
-    quantity="epsilon", value=1.0, bound="upper", rigor="certified", scope=Scope(), method="m", source="s"
-)
+FINDING = bound(1.0)
 COUNTS = FrozenMap({"present": 3, "absent": 2, "true_positives": 3, "false_positives": 0})
-EVIDENCE = Evidence(id="a", kind="many-run", statistics=COUNTS, scope=HERE, method="m", source="s")
+EVIDENCE = attack(1, 1, 1, kind="many-run", statistics=COUNTS)
 TOO_MANY = FrozenMap({"trials": 3, "successes": 4})
-CHECK = Check(assumption="noise", test="t", p_value=0.5, observed="measured")
+CHECK = check(0.5, "noise")
 
 
 class Yields(Audit):

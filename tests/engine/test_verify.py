@@ -14,6 +14,7 @@ import pytest
 from support import counting
 from support.forger.bench import Bench
 from support.forger.pairs import LEFT_OUT
+from support.specs import loaded, written
 
 from dpspec.contract import FrozenMap, MissingArrayError
 from dpspec.contract.catalog import Catalog
@@ -25,7 +26,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import PluginError, SpecError
-from dpspec.language.load import from_document, load_specs
+from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.results import codec
 from dpspec.results.conformance_status import conformance_of
@@ -59,10 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> Document:
-    (folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
-    loaded = load_specs([folder / "spec.yaml"], load_catalog())
-    assert loaded.ok, loaded.diagnostics
-    result = run(loaded.specs, load_catalog(), store=Store(folder / "store"), device="cpu")
+    result = result_of(SPEC, folder)
     assert [v.verdict for v in result.audits[0].verdicts[:2]] == ["proved", "refuted"]
     assert verify(result, load_catalog()) == ()
     read: Document = json.loads(codec.dump(redact(result)))
@@ -317,10 +315,7 @@ AUDIT = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, co
 
 
 def result_of(text: str, folder: Path) -> Result:
-    (folder / "secret.yaml").write_text(text, encoding="utf-8")
-    loaded = load_specs([folder / "secret.yaml"], load_catalog())
-    assert loaded.ok, loaded.diagnostics
-    return run(loaded.specs, load_catalog(), store=Store(folder / "store"), device="cpu")
+    return run(loaded(written(folder, text)), load_catalog(), store=Store(folder / "store"), device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -99,12 +99,6 @@ Problems = Callable[..., list[tuple[str, str, str | None]]]
 LINE = "training: {backend: native, learning_rate: 1}"
 
 
-def test_without_them_nothing_is_filled_in(load: Load, valid: str) -> None:
-    """What a trial may read decides its key: a default would train every stored trial again."""
-    (spec,) = load(valid).specs
-    assert not {"optimizer", "schedule"} & set(spec.training.options)
-
-
 @pytest.mark.parametrize(
     ("given", "filled"),
     [

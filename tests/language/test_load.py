@@ -74,17 +74,6 @@ def test_directories_are_those_of_the_files(load: Load, valid: str, catalog: Cat
     assert spec.origin[("name",)].file == str(tmp_path / "spec.yaml")
 
 
-def test_several_files(load: Load, valid: str, catalog: Catalog) -> None:
-    load(valid, other=valid.replace("steps: 100", "steps: x"))
-    loaded = load_specs([Path("spec.yaml"), Path("other.yaml"), Path("absent.yaml")], catalog)
-    assert [spec.name for spec in loaded.specs] == ["valid"]
-    assert [(d.span.file, d.code) for d in loaded.diagnostics if d.span] == [
-        ("other.yaml", "wrong-type"),
-        ("absent.yaml", "unreadable"),
-    ]
-    assert set(loaded.sources) == {"spec.yaml", "other.yaml"}
-
-
 def write(path: Path, text: str = "dpspec: 1\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -3,10 +3,11 @@
 import math
 
 import pytest
+from support.specs import spec_of
 
 from dpspec.accounting import LEAST_TRIED
 from dpspec.errors import UsageError
-from dpspec.language.load import from_document, load_specs
+from dpspec.language.load import from_document
 from dpspec.language.numeric_values import LARGEST, numeric_key, with_value
 from dpspec.registry.loader import load_catalog
 
@@ -31,11 +32,7 @@ claims:
 @pytest.fixture
 def load(tmp_path):
     def read(sampling: str = "poisson, rate: 0.01", phases: str = "steps: 10"):
-        path = tmp_path / "spec.yaml"
-        path.write_text(SPEC.replace("SAMPLING", sampling).replace("PHASES", phases), encoding="utf-8")
-        loaded = load_specs([path], load_catalog())
-        assert loaded.ok, loaded.diagnostics
-        return loaded.specs[0]
+        return spec_of(tmp_path, SPEC.replace("SAMPLING", sampling).replace("PHASES", phases))
 
     return read
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.specs import written
 
 from dpspec.language.load import Loaded, from_document, load_specs
 from dpspec.registry.loader import load_catalog
@@ -26,12 +27,7 @@ TRIES = "tuning: {tries: {distribution: poisson, mean: 4}}\n"
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Load:
-    def load(text: str, *overrides: str) -> Loaded:
-        path = tmp_path / "sweep.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load_specs([path], load_catalog(), overrides)
-
-    return load
+    return lambda text, *overrides: load_specs([written(tmp_path, text)], load_catalog(), overrides)
 
 
 def test_the_claim_is_one_of_a_spec_about_the_best_cell(sweep: Load) -> None:

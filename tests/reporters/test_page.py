@@ -12,9 +12,10 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support import audits
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap
+from dpspec.contract import FrozenMap
 from dpspec.contract.results import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
@@ -63,13 +64,11 @@ def plotted() -> Result:
         units=FrozenMap({"x": "records"}),
         source="Somebody 2020, Theorem 1",
     )
-    both = Finding(
-        quantity="epsilon", value=2.5, bound="upper", rigor="theorem", method="pld", source="s",
-        at=FrozenMap({"delta": 1e-6, "group_size": 1}),
-    )  # fmt: skip
     document = FrozenMap({"claims": [{"id": "one", "epsilon": 3.0, "delta": 1e-6}], "description": "What it is"})
     verdicts = (factory.verdict(lower_finding=None),)
-    return factory.result(factory.audit(series=(curve,), findings=(both,), document=document, verdicts=verdicts))
+    return factory.result(
+        factory.audit(series=(curve,), findings=(audits.bound(2.5, 1e-6),), document=document, verdicts=verdicts)
+    )
 
 
 def test_the_page_asks_nothing_of_any_server() -> None:

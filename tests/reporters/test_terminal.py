@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from support import audits
 from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
@@ -92,16 +93,8 @@ def test_a_bound_is_listed_once() -> None:
 LOW = 5e-7
 
 
-def check(name: str, p_value: float = 0.5, detectable: float | None = 0.1, measured: float = 0.1) -> Check:
-    return Check(
-        assumption=name,
-        test="chi-square",
-        p_value=p_value,
-        observed="measured",
-        declared=1.0,
-        measured=measured,
-        detectable=detectable,
-    )
+def check(name: str, p_value: float = 0.5, detectable: float = 0.1) -> Check:
+    return audits.check(p_value, name, detectable=detectable, measured=0.1)
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

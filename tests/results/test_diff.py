@@ -53,9 +53,7 @@ def judged(**changes: Any) -> Result:
 
 
 PROVED, FAILED = factory.result(), judged(verdict="refuted", expected=False)
-DEVIATING = factory.result(
-    factory.audit(conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason=""))
-)
+DEVIATING = factory.result(factory.audit(conformance=factory.conformance(expected=False)))
 TWO = factory.result(
     factory.audit(verdicts=(factory.verdict(), factory.verdict("two", verdict="open", expected=False)))
 )
@@ -242,9 +240,8 @@ def test_keys_that_the_version_before_did_not_know_are_no_change() -> None:
 
 
 def test_conformance_that_is_no_longer_tested_is_worse() -> None:
-    none = Conformance(status="not-run", expect="no-deviation-found", expected=True, reason="")
-    kept = Conformance(status="no-deviation-found", expect="no-deviation-found", expected=True, reason="")
-    ran, idle = (factory.result(factory.audit(conformance=each)) for each in (kept, none))
+    statuses = ("no-deviation-found", "not-run")
+    ran, idle = (factory.result(factory.audit(conformance=factory.conformance(status))) for status in statuses)
     assert [(c.what, c.trend) for c in regressions(ran, idle)] == [("conformance", "worse")]
     assert [c.trend for c in diff(idle, ran)] == ["other"]
 

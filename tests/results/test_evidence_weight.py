@@ -75,10 +75,9 @@ def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
     return rng.binomial(records, truth).tolist()
 
 
-@pytest.mark.ci
 def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
-    times = 80
-    refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))
+    times = 200
+    refuted = sum(utility.average_at_most(runs(seed), 360, 0.75) <= 0.05 for seed in range(times))
     assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
 
 
@@ -135,9 +134,7 @@ def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.3, 2.0, 20.0])
 def test_the_trade_off_of_pure_dp_is_that_of_randomized_response(value: float) -> None:
     """Oracle: the power at rate a is at most min(e^eps a, 1 - e^-eps (1 - a))."""
-    pure = Finding(quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s",
-                   at=FrozenMap({"delta": 0.0}))  # fmt: skip
-    series = trade_off([pure], [])
+    series = trade_off([audits.bound(value, 0.0)], [])
     assert series is not None
     rates, powers = series.columns["false_positive_rate"], series.columns["true_positive_rate"]
     assert (rates[0], rates[-1], len(rates)) == (pytest.approx(1e-6), 1.0, 25)
@@ -149,10 +146,9 @@ def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictes
     """Oracle: Phi(mu + Phi^-1(a)); the tangents of the curve are above it by less than 4 %."""
     mu = {1: 0.5, 3: 1.5}
     bounds = [
-        Finding(quantity="mu", value=value, bound="upper", rigor="theorem", method="m", source="s",
-                at=FrozenMap({"group_size": size}), privacy="public" if size == 1 else "data-dependent")
+        audits.bound(value, None, quantity="mu", group_size=size, privacy="public" if size == 1 else "data-dependent")
         for size, value in mu.items()
-    ]  # fmt: skip
+    ]
     series = trade_off(bounds, [])
     assert series is not None
     assert series.privacy == "data-dependent"
@@ -162,7 +158,5 @@ def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictes
 
 
 def test_small_deltas_alone_have_no_trade_off() -> None:
-    one = Finding(quantity="epsilon", value=1.0, bound="upper", rigor="theorem", method="m", source="s",
-                  at=FrozenMap({"delta": 1e-6}))  # fmt: skip
-    assert trade_off([one], []) is None
+    assert trade_off([audits.bound(1.0, 1e-6)], []) is None
     assert trade_off([], []) is None
