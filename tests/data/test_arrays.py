@@ -75,9 +75,6 @@ def test_paths_are_relative_to_the_specs_directory(source: Make, files: Path) ->
     refused(source("csv", files, **{**TABLE, "path": "table.csv/x"}), "cannot be opened")
 
 
-# csv
-
-
 def _csv(files: Path, text: str | bytes) -> None:
     (files / "table.csv").write_bytes(text.encode() if isinstance(text, str) else text)
 
@@ -118,9 +115,6 @@ def test_csv_dialect(source: Make, files: Path) -> None:
 def test_csv_refuses(text: str | bytes, options: dict[str, Any], parts: list[str], source: Make, files: Path) -> None:
     _csv(files, text)
     refused(source("csv", files, **{**TABLE, **options}), "table.csv", *parts)
-
-
-# npz
 
 
 @pytest.mark.parametrize(
@@ -192,9 +186,6 @@ def test_npz_headers_that_lie(member: bytes, part: str, source: Make, files: Pat
     with zipfile.ZipFile(files / "arrays.npz", "a") as archive:
         archive.writestr("x.npy", member)
     refused(source("npz", files, **ARRAYS), "arrays.npz", part)
-
-
-# idx
 
 
 def test_idx_round_trip_gzipped_or_not(source: Make, files: Path, idx_bytes: Callable[[Any], bytes]) -> None:

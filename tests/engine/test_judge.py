@@ -361,7 +361,6 @@ def test_a_kind_that_only_a_plugin_knows_stays_open() -> None:
     ("refuted_by", "seen", "expected"), [("any", 500, "refuted"), ("attack", 500, "open"), ("attack", 990, "refuted")]
 )
 def test_a_control_falls_by_its_attack_alone(refuted_by: str, seen: int, expected: str) -> None:
-    """A certified bound above a claim does not hide a blind attack that the claim requires."""
     stated = dataclasses.replace(approx(1.0), refuted_by=refuted_by)
     found = verdict(stated, bound(3.0, bound="lower"), attack(1000, 1000, seen))
     assert found.verdict == expected

@@ -14,7 +14,6 @@ from support import results as factory
 from dpspec.reporters.charts import Axis, Chart, Line, interval_chart, people
 from dpspec.reporters.words import Bounds
 
-#: All that a chart may be given.
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.just(0.0)
 
 
@@ -24,7 +23,6 @@ def lines(drawn: str) -> list[list[tuple[float, float]]]:
 
 
 def texts(drawn: str) -> dict[float, tuple[float, float]]:
-    """The places of the numbers by their values."""
     found = re.findall(r'<text x="([^"]*)" y="([^"]*)">([^<]*)</text>', drawn)
     return {float(text): (float(x), float(y)) for x, y, text in found if text not in ("x", "y")}
 
@@ -93,7 +91,6 @@ def test_a_dense_line_keeps_its_ends_and_its_shape() -> None:
 
 
 def test_no_label_is_longer_than_a_chart_has_room_for() -> None:
-    """They come from what anybody wrote into a result."""
     text = "1" * 50_000
     chart = Chart("T", (Line(text, (0.0, 1.0), (0.0, 1.0)), Line("b", (0.0, 1.0), (1.0, 0.0))), text, text)
     for written in (chart.svg("n"), chart.legend[0][1]):

@@ -14,7 +14,6 @@ def test_golden(result):
 
 
 def unfolded(text):
-    """What a job summary shows before anything is opened."""
     return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
 
 

@@ -18,7 +18,6 @@ def cell(values: dict[str, object], upper: float | None = 2.5, **changes: object
 
 
 def grid(**axes: tuple[object, ...]) -> Result:
-    """A product of two axes, with upper bounds 1, 2, 3, ... in their order."""
     (first, ones), (second, others) = axes.items()
     pairs = [(one, other) for one in ones for other in others]
     return factory.result(*(cell({first: a, second: b}, upper=1.0 + i) for i, (a, b) in enumerate(pairs)))

@@ -22,7 +22,6 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
 
 
 def _bound(mu: float, access: str = "all-iterates") -> Finding:
-    """A bound on the whole curve."""
     found = dataclasses.replace(factory.audit().findings[0], quantity="mu", value=mu, lower=None, at=FrozenMap())
     return dataclasses.replace(found, scope=dataclasses.replace(found.scope, access=access))
 

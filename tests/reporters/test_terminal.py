@@ -59,7 +59,6 @@ def test_a_command_can_be_copied(result):
 
 
 def _with_verdicts(audit, name, **changes):
-    """The audit under another name, with its contradicted claim only."""
     broken = dataclasses.replace(audit.verdicts[-1], claim="family", text="", **changes)
     deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="no noise")
     return dataclasses.replace(audit, name=name, verdicts=(broken,), conformance=deviates)

@@ -22,7 +22,6 @@ LABEL = "proved as declared, run deviates"
 
 
 def deviating(result: Result, *, expected: bool) -> Result:
-    """The result with its first claim proved and its run deviating, as an error or as a control."""
     (audit,) = result.audits
     conformance = Conformance(status="deviates", expect="deviates", expected=expected, reason="noise-scale is halved")
     return dataclasses.replace(
