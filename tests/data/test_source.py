@@ -13,16 +13,14 @@ from dpspec.contract import DataError, DataSource, Facts
 Make = Callable[..., DataSource]
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "digits": ("digits", {}),
     "csv": ("csv", {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}),
     "npz": ("npz", {"path": "arrays.npz", "classes": 3}),
-    "idx": ("idx", {"images": "images", "labels": "labels"}),
     "parquet": ("parquet", {"path": "table.parquet", "label": "label", "classes": ["no", "yes"]}),
     "idx-test": (
         "idx",
         {"images": "images", "labels": "labels", "test_images": "test_images", "test_labels": "test_labels"},
     ),
-    **{pattern: ("synthetic", {"pattern": pattern, "records": 50}) for pattern in ("blobs", "images")},
+    "blobs": ("synthetic", {"records": 50}),
 }
 OWN_TEST = {"npz", "idx-test"}
 

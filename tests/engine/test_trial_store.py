@@ -176,10 +176,10 @@ def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
 
 def test_a_line_for_every_plugin_that_was_revised(made_1) -> None:
     found = verify(made_1(revised(mechanisms=2, backends=3)), revised(mechanisms=3, backends=1))
-    assert [(one.what, one.differs) for one in found] == [("5 trials, mechanism", True), ("5 trials, backend", True)]
-    for one, before, after in zip(found, (2, 3), (3, 1), strict=True):
-        assert f"revision {before}" in one.recorded
-        assert f"revision {after}" in one.recomputed
+    assert [(line.what, line.differs) for line in found] == [("5 trials, mechanism", True), ("5 trials, backend", True)]
+    for line, before, after in zip(found, (2, 3), (3, 1), strict=True):
+        assert f"revision {before}" in line.recorded
+        assert f"revision {after}" in line.recomputed
 
 
 @pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["5 trials, key"])])

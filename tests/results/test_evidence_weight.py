@@ -3,9 +3,8 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
@@ -68,26 +67,6 @@ def judged(stated: Claim, right: list[int], records: int = 1000) -> str:
     return audits.verdict(stated, *outcomes(stated, right, records)).verdict
 
 
-def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
-    """Runs of a pipeline whose models have 0.78 on average, and differ: 0.6 or 0.84 on fresh records."""
-    rng = np.random.default_rng(seed)
-    truth = np.where(rng.random(count) < 0.25, 0.6, 0.84)
-    return rng.binomial(records, truth).tolist()
-
-
-def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
-    times = 200
-    refuted = sum(utility.average_at_most(runs(seed), 360, 0.75) <= 0.05 for seed in range(times))
-    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
-
-
-def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> None:
-    rng, times = np.random.default_rng(0), 300
-    refuted = sum(judged(MODEL, [int(rng.binomial(360, 0.75))], 360) == "refuted" for _ in range(times))
-    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
-    assert refuted > 0  # it is a test: exact, and close to its level
-
-
 @pytest.mark.parametrize(
     ("stated", "right", "records", "expected"),
     [
@@ -96,7 +75,6 @@ def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> N
         (PIPELINE, [900, 100, 100], 1000, "open"),
         (PIPELINE, [600, 900, 900], 1000, "supported"),
         (PIPELINE, [400] * 8, 1000, "refuted"),
-        (audits.claim("metric", name="accuracy", at_most=0.3), [900] * 8, 1000, "refuted"),
     ],
 )
 def test_a_model_is_the_first_run_and_a_pipeline_all(stated, right, records, expected):
