@@ -175,9 +175,10 @@ def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
 
 
 def test_a_line_for_every_plugin_that_was_revised(made_1) -> None:
-    found = verify(made_1(revised(mechanisms=2, backends=3)), revised(mechanisms=3, backends=1))
-    assert [(line.what, line.differs) for line in found] == [("5 trials, mechanism", True), ("5 trials, backend", True)]
-    for line, before, after in zip(found, (2, 3), (3, 1), strict=True):
+    backend, mechanism = verify(made_1(revised(mechanisms=2, backends=3)), revised(mechanisms=3, backends=1))
+    for line, part, before, after in ((mechanism, "mechanism", 2, 3), (backend, "backend", 3, 1)):
+        assert line.what.startswith(f"5 trials, {part} ")
+        assert line.differs
         assert f"revision {before}" in line.recorded
         assert f"revision {after}" in line.recomputed
 
