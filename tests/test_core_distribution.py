@@ -54,8 +54,8 @@ def test_bounds_verification_and_reports_need_no_library_of_training(tmp_path: P
     result = str(tmp_path / "result.json")
     done = dpspec("run", "--bounds-only", "specs/bounds-only.yaml", "--report", f"json={result}")
     assert done.returncode == 0, done.stderr
-    for arguments in (("verify", result), ("report", result), ("validate", "specs/quickstart.yaml")):
-        assert dpspec(*arguments).returncode == 0
+    for command in ("verify", "report"):
+        assert dpspec(command, result).returncode == 0
     assert dpspec("epsilon", "--noise", "1.1", "--rate", "0.01", "--steps", "100").returncode == 0
     trained = dpspec("run", "specs/quickstart.yaml", "--store", str(tmp_path / "store"))
     assert trained.returncode == 2

@@ -28,10 +28,6 @@ def of(*audits: AuditResult) -> Result:
     return results.result(*audits)
 
 
-def test_a_series_has_a_short_repr() -> None:
-    assert repr(series([0.5, 0.25])) == "Series('curve', 2 rows of alpha, beta)"
-
-
 def test_axes_are_what_varies_by_their_last_piece() -> None:
     result = of(
         results.audit("other"),

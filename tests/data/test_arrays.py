@@ -75,9 +75,6 @@ def test_paths_are_relative_to_the_specs_directory(source: Make, files: Path) ->
     refused(source("csv", files, **{**TABLE, "path": "table.csv/x"}), "cannot be opened")
 
 
-# csv
-
-
 def _csv(files: Path, text: str | bytes) -> None:
     (files / "table.csv").write_bytes(text.encode() if isinstance(text, str) else text)
 
@@ -108,15 +105,10 @@ def test_csv_dialect(source: Make, files: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "parts"),
     [
-        ("a,b\n1,2\n", {}, ["no column 'label'", "(2 columns; --internal lists them)"]),
         ("Zoe,Zoe,label\n1,2,yes\n", {}, ["columns 1 and 2 have the same name; rename one column"]),
         (",b,,\n1,2,yes,\n", {}, ["columns 1 and 4 have no name; remove separators at the ends of lines"]),
-        ("a,label\n", {}, ["is empty"]),
         ("\n", {}, ["is empty", "must name the columns"]),
-        ("a,label\n1,yes\n2\n", {}, ["table.csv:3", "one value under 2 column names"]),
-        ("a,label\n1,yes\nx,no\n", {}, ["table.csv:3", "column 'a'", "text instead of a finite number"]),
         ("a,label\n1e39,yes\n", {}, ["record 0 is not finite in float32"]),
-        ("a,label\n1,maybe\n", {}, ["table.csv:2", "the label is not a declared class (no, yes)"]),
         ("a,label\n" + "1" * 200_000 + ",yes\n", {}, ["not a readable CSV file", "field larger than"]),
     ],
 )
@@ -125,13 +117,10 @@ def test_csv_refuses(text: str | bytes, options: dict[str, Any], parts: list[str
     refused(source("csv", files, **{**TABLE, **options}), "table.csv", *parts)
 
 
-# npz
-
-
 @pytest.mark.parametrize(
     ("shape", "wanted"), [((6, 4), (4,)), ((6, 5, 4), (1, 5, 4)), ((6, 3, 5, 4), (3, 5, 4))], ids=str
 )
-@pytest.mark.parametrize("dtype", ["uint8", "<f2", ">f4", ">i8"])
+@pytest.mark.parametrize("dtype", ["<f2", ">i8"])
 def test_npz_shapes_and_dtypes(shape, wanted, dtype, source, files):
     x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     np.savez_compressed(files / "arrays.npz", x=np.asfortranarray(x), y=np.zeros(6, dtype="uint8"))
@@ -147,14 +136,11 @@ def test_npz_shapes_and_dtypes(shape, wanted, dtype, source, files):
     ("changed", "parts"),
     [
         ({"x": None}, ["has no array 'x' (its arrays: ", "y"]),
-        ({"y_test": None}, ["has no array 'y_test'"]),
         ({"x": np.ones((30, 5), complex)}, ["x must have real numbers and 2, 3 or 4 axes, got dtype complex128"]),
-        ({"x": np.ones(30)}, ["and shape (30,); write x.reshape(-1, 1) for one feature"]),
         ({"x": np.ones((30, 5), object)}, ["got dtype object and shape (30, 5); Python objects are never read"]),
         ({"x": np.ones((0, 5))}, ["x: is empty"]),
         ({"x": np.ones((30, 4))}, ["test records have shape (5,), training records (4,)"]),
         ({"x": np.ones((29, 5))}, ["y must have shape (29,), one label per record, got (30,)"]),
-        ({"y_test": np.zeros(3, int)}, ["y_test must have shape (10,)"]),
         (
             {"y": np.zeros((30, 1), int)},
             ["y must have integers and 1 axes, got dtype int64 and shape (30, 1); write y.ravel()"],
@@ -163,11 +149,8 @@ def test_npz_shapes_and_dtypes(shape, wanted, dtype, source, files):
             {"y": np.eye(3)[[0] * 30]},
             ["got dtype float64 and shape (30, 3); write y.argmax(axis=1) for one-hot labels"],
         ),
-        ({"y": np.zeros(30)}, ["y must have integers", "got dtype float64 and shape (30,); write y.astype(int)"]),
-        ({"y": np.full(30, 3)}, ["the label of record 0 is not in 0..2; labels count from 0"]),
         ({"y_test": np.full(10, 2**64 - 1, "uint64")}, ["(test): the label of record 0 is not in"]),
         ({"x": np.append(np.ones((29, 5)), [[1, 2, np.nan, 4, 5]], axis=0)}, ["record 29 is not finite"]),
-        ({"x_test": np.full((10, 5), np.inf)}, ["(test): record 0 is not finite"]),
     ],
 )
 def test_npz_refuses(changed, parts, source, files, arrays):
@@ -194,10 +177,8 @@ def _npy(header: str, version: int = 1) -> bytes:
         (_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (30, 5)}"), "not a readable .npz file"),
         (_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-30, -5)}"), "is empty"),
         (_npy("{'descr': '|O', 'fortran_order': False, 'shape': (30, 5)}"), "got dtype object"),
-        (_npy("(" * 110), "not a readable .npz file"),
         (_npy("__import__('os')"), "not a readable .npz file"),
         (_npy("{}", version=3), "is in .npy format (3, 0)"),
-        (b"\x80\x04K\x01.", "not a readable .npz file"),
     ],
 )
 def test_npz_headers_that_lie(member: bytes, part: str, source: Make, files: Path, arrays: dict[str, Any]) -> None:
@@ -205,9 +186,6 @@ def test_npz_headers_that_lie(member: bytes, part: str, source: Make, files: Pat
     with zipfile.ZipFile(files / "arrays.npz", "a") as archive:
         archive.writestr("x.npy", member)
     refused(source("npz", files, **ARRAYS), "arrays.npz", part)
-
-
-# idx
 
 
 def test_idx_round_trip_gzipped_or_not(source: Make, files: Path, idx_bytes: Callable[[Any], bytes]) -> None:
@@ -249,14 +227,12 @@ def test_idx_folders_and_names_without_gz(source, files, idx_bytes, monkeypatch)
 @pytest.mark.parametrize(
     ("file", "change", "parts"),
     [
-        ("images", lambda d: b"\1" + d[1:], ["not an IDX file with 3 axes"]),
         ("images", lambda d: b"\0\0\x08\1" + d[4:], ["not an IDX file with 3 axes; images and labels may be swapped"]),
         ("images", lambda d: d[:2] + b"\x0d" + d[3:], ["unsigned bytes (type 0x08), got type 0x0d"]),
         ("images", lambda d: d[:-1], ["declares 1440 bytes of values, but the file contains 1439"]),
         ("images", lambda d: d[:4] + b"\xff" * 12 + d[16:], ["values; at most"]),
         ("images", lambda d: d[:4] + b"\0" * 4 + d[8:], ["is empty"]),
         ("images", lambda d: d[:7] + b"\x13" + d[8:], ["20 labels for the 19 images of"]),
-        ("images", lambda d: b"\x1f\x8b" + d[2:], ["cannot be read"]),
         ("images", lambda d: gzip.compress(d)[:-8] + b"\0" * 8, ["cannot be read"]),
         (
             "labels",
@@ -268,7 +244,6 @@ def test_idx_folders_and_names_without_gz(source, files, idx_bytes, monkeypatch)
             lambda d: d[:8] + d[12:16] + d[8:12] + d[16:],
             ["test records have shape (1, 8, 9), training records (1, 9, 8)"],
         ),
-        ("test_images", lambda d: d[:4], ["test_images: not an IDX file"]),
     ],
 )
 def test_idx_refuses(file: str, change: Callable[[bytes], bytes], parts: list[str], source: Make, files: Path) -> None:

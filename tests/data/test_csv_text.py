@@ -57,8 +57,6 @@ def test_decimal_commas(tmp_path: Path) -> None:
         ("utf-16", None, "byte-order mark of UTF-16; write encoding: utf-16"),
         ("utf-16-le", None, "contains bytes 0"),
         ("utf-16-be", "utf-16", "has no byte-order mark of UTF-16; remove encoding"),
-        ("utf-8", "utf-16", "has no byte-order mark of UTF-16"),
-        ("utf-32", None, "contains bytes 0"),
     ],
 )
 def test_encodings(tmp_path: Path, encoding: str, declared: str | None, part: str) -> None:
@@ -83,9 +81,7 @@ def test_blank_lines_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("# made by x, y\na,ill\n1,0\n", "its first line must name the columns: remove comments"),
         ("Patients\na,ill\n1,0\n", "its first line must name all columns, separated by one of"),
-        ("a ill\n1 0\n", "its first line must name all columns, separated by one of"),
         ("1.5,0\n2.5,1\n", "its first line has numbers instead of names"),
         ("a,ill\n1,0,\n", "t.csv:2: 3 values under 2 column names; remove the separators at the ends of lines"),
         ("a,ill,\n1,0\n", "t.csv:2: 2 values under 3 column names; remove the separator at the end of the first line"),
@@ -93,10 +89,7 @@ def test_blank_lines_are_skipped(tmp_path: Path) -> None:
         ("a,ill\n1,0\n1,5,0\n", "t.csv:3: 3 values under 2 column names; quote values that contain ','"),
         ("a,ill\n1;0\n", "t.csv:2: one value under 2 column names; it is separated by ';' and the first line by ','"),
         ('a,ill\n"1\n",0\n"1"x,0\n', "t.csv:4: not a readable CSV file: ',' expected after '\"'; within quotes"),
-        ('a,ill\n1,0\n"1,0\n1,0\n', "t.csv:3: not a readable CSV file: unexpected end of data; a quote is not closed"),
         ("a,ill\n1,0.0\n", 'list labels with a decimal point: classes: ["0.0", "1.0"]'),
-        ("a,ill\n1,2\n", 'list labels other than 0, 1, ...: classes: ["1", "2"]'),
-        ("a,ill\n1,yes\n", "list labels that are words: classes: [no, yes]"),
         ("a,ill\n1,\n", "t.csv:2: the label is not a declared class (0, 1); the cell is empty"),
     ],
 )
@@ -130,10 +123,8 @@ def test_a_label_in_other_letters_is_told_apart(tmp_path: Path) -> None:
         ("a number that is too large", ["1e400"]),
         ("a number with a decimal comma", ["-1,5"]),
         ("a number with separators of thousands", ["1,234.5", "1 234", "1\xa0234", "1'234", "1.234.567"]),
-        ("a percentage", ["50%", "-2.5 %"]),
         ("a number with a unit", ["$5", "5 €", "70 kg"]),
         ("a date", ["2020-01-02", "01/02/20", "2020-01-02T03:04"]),
-        ("a time", ["12:30", "1:02:03", "2:15 pm"]),
         ("a Boolean value", ["TRUE", "false"]),
         ("text", ["Ann", "0x10", "1_0", "(5)", "12 Elm Street"]),
     ],
@@ -146,12 +137,10 @@ def test_kinds_of_cells(kind: str, cells: list[str]) -> None:
     ("text", "options"),
     [
         ('age,ill\n"Miller, Ann",1\n', {}),
-        ('age,ill\n1,"Miller, Ann"\n', {}),
         ('age,ill\n"Miller, Ann",1\n', {"categories": {"age": ("a", "b")}}),
         ("Miller\n1,2,3\n", {}),
         ("Miller,Miller,ill\n", {}),
         ("Miller,bil,3\n1,2,3\n", {"label": "bill"}),
-        ("Miller,i1l,3\n", {}),
     ],
 )
 def test_messages_contain_no_cell(tmp_path: Path, text: str, options: dict[str, Any]) -> None:

@@ -62,19 +62,15 @@ def test_coins_may_be_truth_values_or_numbers(write: Writer, truth: list[Any], t
     ("columns", "options", "key", "words"),
     [
         ({"inn": COINS, "score": SCORES}, {}, "coin", "has no column 'in'; did you mean 'inn'?"),
-        ({"in": COINS, "points": SCORES}, {}, "score", "has no column 'score'"),
         ({"in": [1, 0, 2, 0], "score": SCORES}, {}, "coin", "the inclusion bit is 2; it must be 1 (in) or 0 (out)"),
-        ({"in": [1, 0, 0.5, 0], "score": SCORES}, {}, "coin", "the inclusion bit is 0.5"),
         ({"in": COINS, "score": [1.0, float("nan"), 2.0, 3.0]}, {}, "score", "not a number (NaN)"),
         ({"in": COINS, "score": [7.0] * 4}, {}, "score", "all scores are 7"),
         ({"in": COINS, "score": SCORES, "k": [1, 0, 1, 1]}, {"group_size": "k"}, "group_size", "the group size is 0"),
-        ({"in": COINS, "score": SCORES, "k": [1, 1.5, 1, 1]}, {"group_size": "k"}, "group_size", "integer"),
         ({"in": COINS, "score": SCORES, "n": [3, 5, 3, 4]}, {"id": "n"}, "id", "the id is also at"),
         ({"in": COINS, "score": SCORES}, {"rows": 5}, "rows", "4 rows, but rows declares 5"),
         ({"in": COINS, "score": SCORES}, {"score": "in"}, "score", "coin and score name the same column 'in'"),
         ({"in": COINS, "score": [1.0, 1.0, 2.0, 3.0], "k": [2, 2, 1, 1]}, {"group_size": "k"}, "score", "groups of 2"),
         ({"in": COINS, "score": ["high", "low", "high", "low"]}, {}, "score", "num"),
-        ({"in": [], "score": []}, {}, "path", "is empty"),
     ],
 )
 @pytest.mark.parametrize("write", WRITERS)
@@ -95,22 +91,12 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
         ("in,score\n1\n0,2\n", "path", "t.csv:2: one value under 2 column names"),
         ("in,score\n1,1_0\n0,2\n", "score", "text instead of a number"),
         ("in;score\n1;1\n", "path", "separated by ';'; separate them by commas"),
-        ("in,score,in\n1,1,1\n", "coin", "two columns have the name"),
-        ("", "path", "is empty"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError) as caught:
             read_table(tmp_path, {"path": "t.csv", **NAMED}, 1)
         assert words in str(caught.value)
         assert caught.value.key == f"audit.scores.{key}"
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_too_many_rows_are_refused(write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_table, "MOST_ROWS", 3)
-    path = write(tmp_path, **{"in": COINS, "score": SCORES})
-    with pytest.raises(DataError, match="more than 3 rows"):
-        read_table(tmp_path, {"path": path.name, **NAMED}, 1)
 
 
 class _Boom:
@@ -175,16 +161,16 @@ def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_damaged_files_are_refused_and_raise_nothing_else(write: Writer, tmp_path: Path) -> None:
-    """Bytes changed, lost and put in by chance, 100 times for each format; each is a table or a located refusal."""
+    """Bytes changed, lost and put in by chance, 60 times for each format; each is a table or a located refusal."""
     columns = {"in": COINS * 5, "score": [float(n) for n in range(20)], "id": [f"c{n}" for n in range(20)]}
     path, chance = write(tmp_path, **columns), random.Random(2)
     whole, damaged = path.read_bytes(), path.with_stem("damaged")
     keys: list[str] = []
-    for _ in range(100):
+    for _ in range(60):
         damaged.write_bytes(mutate_bytes(chance, whole) or b"x")
         try:
             read_table(tmp_path, {"path": damaged.name, **NAMED, "id": "id"}, 1)
         except DataError as error:
             keys.append(error.key)
-    assert len(keys) > 50
+    assert len(keys) > 30
     assert all(key.startswith("audit.scores.") for key in keys)

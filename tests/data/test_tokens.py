@@ -22,8 +22,6 @@ OPTIONS: dict[str, Any] = {"vocabulary": 9, "length": 4, "classes": 3}
 
 TEXTS = [([1, 2, 8], 0), ([], 2), ([3, 3, 3, 3], 1), ([0, 5], 0)]
 
-PADDED = [[1, 2, 8, 0], [0, 0, 0, 0], [3, 3, 3, 3], [0, 5, 0, 0]]
-
 
 def written(path: Path, texts: Any = TEXTS) -> Path:
     path.write_text("".join(json.dumps({"tokens": tokens, "label": label}) + "\n" for tokens, label in texts))
@@ -34,17 +32,7 @@ def tokens(path: Path, **options: Any) -> Source:
     return Source(FrozenMap({**OPTIONS, "path": path.name, **options}), path.parent)
 
 
-def test_lines_are_read_and_padded(tmp_path: Path) -> None:
-    source = tokens(written(tmp_path / "texts.jsonl"))
-    facts, rows = source.facts(), source.load()
-    assert (facts.records, facts.shape, facts.classes, facts.vocabulary) == (4, (4,), 3, 9)
-    assert rows.train_x.dtype == np.float32
-    assert rows.train_x.tolist() == PADDED
-    assert rows.train_y.tolist() == [0, 2, 1, 0]
-    assert len(rows.test_x) == 0
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 8), max_size=6), st.integers(0, 2)), min_size=1, max_size=9),
     st.booleans(),
@@ -53,7 +41,10 @@ def test_any_texts_come_back(tmp_path_factory: Any, texts: list[tuple[list[int],
     path = written(tmp_path_factory.mktemp("texts") / "texts.jsonl", texts)
     if blank:
         path.write_text(path.read_text().replace("\n", "\n\n \n"))
-    rows = tokens(path, truncate=True).load()
+    source = tokens(path, truncate=True)
+    facts, rows = source.facts(), source.load()
+    assert (facts.records, facts.shape, facts.classes, facts.vocabulary) == (len(texts), (4,), 3, 9)
+    assert (rows.train_x.dtype, len(rows.test_x)) == (np.float32, 0)
     assert rows.train_x.tolist() == [(ids + [0] * 4)[:4] for ids, _ in texts]
     assert rows.train_y.tolist() == [label for _, label in texts]
 
@@ -72,13 +63,9 @@ def test_whatever_decides_the_rows_decides_the_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "must be"),
         ('{"tokens": [1], "label": 0, "text": "a"}', "must be"),
         ('{"tokens": [9], "label": 0}', "tokens must be a list of integers in 0..8"),
-        ('{"tokens": [-1], "label": 0}', "tokens must be a list of integers in 0..8"),
-        ('{"tokens": [1.0], "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [true], "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [1], "label": 3}', "the label must be an integer in 0..2"),
         ('{"tokens": [1, 1, 1, 1, 1], "label": 0}', "5 tokens, but length is 4; raise it or set truncate"),

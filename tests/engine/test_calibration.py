@@ -6,11 +6,11 @@ import os
 
 import pytest
 from support import counting as support
+from support.specs import spec_of
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
 from dpspec.engine.calibration import Evaluations, calibrate_spec
 from dpspec.errors import UsageError
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
 KEY = "mechanism.epsilon"
@@ -139,26 +139,15 @@ ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 @pytest.mark.parametrize(
     ("sampling", "steps", "epsilon", "vary", "tried"),
     [
-        pytest.param(ALLOCATED, 3, 5.0, "mechanism.steps", range(1, 22), marks=pytest.mark.ci),
         (ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 22)),
-        pytest.param(
-            "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
-            24,
-            4.5,
-            "mechanism.sampling.batches_per_epoch",
-            range(1, 13),
-            marks=pytest.mark.ci,
-        ),
-        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 60), marks=pytest.mark.ci),
-        pytest.param("{scheme: full}", 3, 6.0, "mechanism.steps", range(1, 10), marks=pytest.mark.ci),
+        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 25), marks=pytest.mark.ci),
     ],
 )
 def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
     """Brute force: every integer is validated, and each valid one is bounded and judged."""
-    path, catalog = tmp_path / "gaps.yaml", load_catalog()
+    catalog = load_catalog()
     text = GROUP.replace("SAMPLING", sampling).replace("STEPS", str(steps)).replace("EPSILON", str(epsilon))
-    path.write_text(text, encoding="utf-8")
-    (spec,) = load_specs([path], catalog).specs
+    spec = spec_of(tmp_path, text)
     found = calibrate_spec(spec, catalog, vary=vary)
     evaluations = Evaluations(spec, catalog, found.key, found.claims)
     proved = {value: evaluations.at(value).proved for value in tried if not evaluations.wrong(value)}
@@ -196,13 +185,6 @@ def test_no_value_proves_the_claim(load, bounding):
     assert found.unproved.value == 1e12
     assert found.limit == "the range ends at 1000000000000"
     assert [v.verdict for v in found.unproved.verdicts] == ["open"]
-
-
-def test_nothing_in_scope_proves_anything(load, bounding):
-    bounding(lambda factor, epsilon: epsilon, rigor="approximate")
-    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    assert found.proved is None
-    assert [v.verdict for v in found.unproved.verdicts] == ["supported"]
 
 
 def test_values_that_cannot_be_computed_prove_nothing(load, bounding):

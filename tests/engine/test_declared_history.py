@@ -63,11 +63,9 @@ def nodes_of_first_leaf(steps: int) -> int:
         (gaussian(2.0), 0.5),
         (event("SelfComposedDpEvent", gaussian(4.0), 16), 1.0),
         (event("ComposedDpEvent", [gaussian(2.0), event("NoOpDpEvent"), gaussian(1.0)]), math.sqrt(1.25)),
-        (event("SelfComposedDpEvent", event("SelfComposedDpEvent", gaussian(4.0), 4), 4), 1.0),
         (event("PoissonSampledDpEvent", 1.0, gaussian(2.0)), 0.5),
         (event("ComposedDpEvent", [event("PoissonSampledDpEvent", 0.0, gaussian(1e-3)), gaussian(2.0)]), 0.5),
         (event("SampledWithoutReplacementDpEvent", 10, 10, gaussian(2.0)), 0.5),
-        ({"class_name": "GaussianDpEvent", "noise_multiplier": 2.0}, 0.5),
         ({"module_name": MODULE, "class_name": "GaussianDpEvent", "noise_multiplier": 2}, 0.5),
     ],
 )
@@ -131,7 +129,7 @@ def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_ba
         read_history(truncated(50, 0.2, 5, 1.0), "zero-out")
 
 
-@pytest.mark.parametrize("cap", [30, 60])
+@pytest.mark.parametrize("cap", [30])
 def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_than_its_pair(cap: int) -> None:
     step = dp.dp_event.TruncatedSubsampledGaussianDpEvent(500, 0.05, cap, 1.0)
     lower, upper = interval(dpspec.check_history(dp.SelfComposedDpEvent(step, 20).to_named_tuple()))
@@ -140,7 +138,7 @@ def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_th
 
 @pytest.mark.parametrize(
     ("noise", "shifts", "chances"),
-    [(2.0, [0, 1, 2], [0.9, 0.08, 0.02]), pytest.param(0.5, [0, 1.0], [0.99, 0.01], marks=pytest.mark.ci)],
+    [(2.0, [0, 1, 2], [0.9, 0.08, 0.02])],
 )
 def test_a_mixture_contains_the_value_of_dp_accounting(noise: float, shifts: list[float], chances: list[float]) -> None:
     mixture = dp.SelfComposedDpEvent(dp.dp_event.MixtureOfGaussiansDpEvent(noise, shifts, chances), 50)
@@ -181,24 +179,17 @@ def test_a_guarantee_alone_has_no_lower_end() -> None:
             event("ComposedDpEvent", [gaussian(1.0), event("NonPrivateDpEvent")]),
             "events[1]: an operation without noise",
         ),
-        (event("ComposedDpEvent", [event("UnsupportedDpEvent")]), "events[0]: no bound is known for Unsupported"),
         (event("MixtureOfGaussiansDpEvent", 1.0, [0, 1], [0.5, 0.4]), "sampling_probs: must sum to 1, got 0.9"),
         (event("MixtureOfGaussiansDpEvent", 1.0, [0, 1], [1.0]), "sampling_probs: must have a probability for each"),
         (event("MixtureOfGaussiansDpEvent", 1.0, [0, -1], [0.5, 0.5]), "sensitivities[1]: sensitivities must be"),
-        (event("MixtureOfGaussiansDpEvent", 1.0, 3, [1.0]), "sensitivities: must be a list of 1 to 10000"),
         (event("TruncatedSubsampledGaussianDpEvent", 9, 0.5, 4, 0.0), "noise_multiplier: noise 0 has no finite"),
         (event("RepeatAndSelectDpEvent", gaussian(1.0), 4.0, 1.0), "a random number of runs has no bound here"),
-        (event("SampledWithReplacementDpEvent", 9, 4, gaussian(1.0)), "no bound is known for SampledWithReplacement"),
         (["os", "system", "true"], "no bound is known for the event 'system' of 'os'"),
-        (event("SelfComposedDpEvent", gaussian(0.0), 3), "event.noise_multiplier: noise 0 has no finite epsilon"),
         (event("SelfComposedDpEvent", gaussian(1.0), True), "count: count must be an integer"),
-        (event("SelfComposedDpEvent", gaussian(1.0), 2.0), "count: count must be an integer"),
         (event("SelfComposedDpEvent", event("SelfComposedDpEvent", gaussian(1.0), 10**9), 9), "event.count: the event"),
         (event("PoissonSampledDpEvent", 1.5, gaussian(1.0)), "sampling_probability: rate must be a number from 0 to 1"),
         (event("PoissonSampledDpEvent", 0.1, event("ZCDpEvent", 1.0, 0)), "event: no bound is known for ZCDpEvent"),
-        (event("GaussianDpEvent", "1.0"), "noise_multiplier: noise_multiplier must be a number"),
         (event("GaussianDpEvent", math.nan), "noise_multiplier: noise_multiplier must be a number"),
-        (event("GaussianDpEvent", 10**400), "noise_multiplier: noise_multiplier must be a number"),
         (event("GaussianDpEvent"), "GaussianDpEvent has 1 fields, got 0"),
         ({"class_name": "GaussianDpEvent", "sigma": 1.0}, "noise_multiplier: missing field"),
         ({"noise_multiplier": 1.0}, "needs class_name"),
@@ -208,7 +199,6 @@ def test_a_guarantee_alone_has_no_lower_end() -> None:
         ({"history": [[1.0, 0.1, 1], [1.0, 0.0, 1]], "mechanism": "rdp"}, "history[1][1]: rate must be"),
         ({"history": [[0, 0.1, 1]], "mechanism": "rdp"}, "history[0][0]: noise 0"),
         ({"history": [[1.0, 0.1, 1]], "mechanism": "moments"}, "mechanism: must be rdp, prv or gdp"),
-        ({"history": 3, "mechanism": "rdp"}, "history: must be a list"),
         (3, "neither an event nor a history"),
     ],
 )
@@ -223,7 +213,6 @@ def test_what_has_no_bound_is_refused_with_its_place(content: Any, message: str)
     [
         ("[" * 200_000, "nested too deeply"),
         ("{", "not JSON"),
-        ("1" * 5000, "not JSON"),
         ('{"mechanism": "rdp", "history": [[1, 0.1, 9]], "history": [[9, 0.1, 9]]}', "'history' occurs 2 times"),
         ('{"mechanism": "rdp", "history": [[Infinity, 0.1, 3]]}', "history[0][0]"),
     ],
@@ -257,7 +246,7 @@ def test_a_poisson_sample_has_no_bound_for_a_replaced_record() -> None:
 
 @pytest.mark.parametrize(
     ("mechanism", "text"),
-    [("rdp", "above the certified interval"), ("prv", "above the certified"), ("gdp", "below the certified interval")],
+    [("rdp", "above the certified interval"), ("gdp", "below the certified interval")],
 )
 def test_the_figure_of_opacus_is_explained(mechanism: str, text: str) -> None:
     history = read_history({"mechanism": mechanism, "history": [[0.8, 0.01, 1000]]})
@@ -266,12 +255,6 @@ def test_the_figure_of_opacus_is_explained(mechanism: str, text: str) -> None:
     assert sentences[0].startswith(f"Opacus' {mechanism} reports epsilon")
     assert text in sentences[0]
     assert sentences[-1].startswith("The claim is 1.3% below the certified interval")
-
-
-def test_a_figure_above_an_epsilon_of_zero_is_explained() -> None:
-    content = {"mechanism": "prv", "history": [[1000.0, 0.01, 1]]}
-    (text,) = differences(read_history(content), dpspec.check_history(content), 1e-5)
-    assert ": above the certified interval" in text
 
 
 def test_equal_entries_are_merged_and_too_many_are_refused() -> None:

@@ -56,7 +56,7 @@ quantities = st.sampled_from(sorted(CONDITIONS)).flatmap(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.floats(0.05, 6.0), st.sampled_from(["points", "mu", "each"]), quantities)
 def test_exact_values_never_contradict_and_raised_lower_bounds_do(mu, form, condition):
     quantity, at = condition
@@ -90,10 +90,8 @@ LOW = bound(2.0, 1e-5, bound="lower")
         ([bound(1.0, 1e-6, scope=Scope(pipeline="executed")), LOW], False),
         ([bound(1.0, 1e-6, source=SOURCE), LOW], False),  # a recorded schedule that is not the declared one
         ([bound(1.0, 1e-6, rigor="theorem"), LOW], True),
-        ([bound(1.0, 1e-6, rigor="statistical"), LOW], False),
         ([bound(1.0, 1e-6), bound(2.0, 1e-5, bound="lower", rigor="statistical")], False),  # an attack may err
         ([bound(1.0, 1e-6, assumptions=(Assumption(name="a", status="unchecked"),)), LOW], False),
-        ([bound(math.inf, 1e-6), LOW], False),
         ([bound(2.1, 1e-6), LOW], False),
         ([bound(2.0, 1e-6), LOW], True),  # delta at epsilon 2 is at most 1e-6, and at least 1e-5 by continuity
         # An interval whose ends cross, and intervals of one method that are not monotone.
@@ -103,7 +101,6 @@ LOW = bound(2.0, 1e-5, bound="lower")
         ([bound(1.0, 1e-6, lower=0.9), bound(2.0, 1e-5, lower=1.5, method="a looser formula")], False),
         # An advantage is (0, advantage)-DP, which refutes epsilon at any smaller delta.
         ([number("advantage", 1e-9), bound(1.0, 1e-6, bound="lower")], True),
-        ([number("advantage", 0.0), number("tpr", 0.02, 0.01, bound="lower")], True),
         ([number("tpr", 0.05, 0.01), bound(3.0, 0.01, bound="lower")], False),
         ([number("tpr", 0.02, 0.01), number("advantage", 0.99, bound="lower")], True),
         ([bound(0.5, at=FrozenMap({"alpha": 2.0})), bound(30.0, 1e-5, bound="lower")], True),

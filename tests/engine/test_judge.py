@@ -41,12 +41,10 @@ MANY_RUNS = attack(1, 1, 1, kind="many-run", statistics=RUNS)
     [
         (3.0, (bound(2.9), OVERWHELMING), "contradicted", "theory, implementation or attack is wrong"),
         (3.0, (bound(2.9), OVERWHELMING, audits.check(0.0)), "contradicted", "run deviates from its declaration"),
-        (1.0, (bound(2.9), OVERWHELMING), "contradicted", ""),
         (1.0, (bound(20.0), OVERWHELMING), "refuted", ""),
         (1.0, (bound(4.9), CLEAR), "refuted", "one-run guesses"),
         (3.0, (bound(2.9), CLEAR), "refuted", "one of the two is wrong"),
         (1.0, (MANY_RUNS,), "refuted", ""),
-        (1.0, (MANY_RUNS, bound(1.0)), "contradicted", ""),
         (3.0, (bound(0.5, rigor="approximate"), bound(2.9)), "proved", "2.9"),
         (3.0, (bound(3.5, scope=Scope(data="this")),), "open", "claim's 'all': set over: this in the claim"),
     ],
@@ -120,11 +118,7 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     "useless",
     [
         bound(1.0, printed=Printed(refuted=True, reason="wrong constant")),
-        bound(1.0, assumptions=(Assumption(name="a", status="false"),)),
         bound(math.nan),
-        bound(math.inf),
-        bound(1.0, bound="lower"),
-        bound(1.0, scope=Scope(data="this"), bound="estimate"),
     ],
 )
 def test_findings_that_back_no_verdict(useless: object) -> None:
@@ -138,24 +132,12 @@ def test_an_accountants_lower_end_never_refutes() -> None:
     assert verdict(approx(3.0, access="final-model"), tight).verdict == "open"
 
 
-def test_a_certified_lower_bound_in_scope_refutes_and_weaker_ones_do_not() -> None:
+def test_a_certified_lower_bound_refutes_and_weaker_ones_are_shown() -> None:
     beyond = bound(3.5, bound="lower", scope=HERE)
     found = verdict(approx(3.0), beyond)
     assert (found.verdict, found.lower, found.lower_finding) == ("refuted", 3.5, 0)
-    for weaker in (
-        dataclasses.replace(beyond, rigor="theorem"),
-        dataclasses.replace(beyond, rigor="statistical", confidence=0.95),
-        dataclasses.replace(beyond, rigor="approximate"),
-        dataclasses.replace(beyond, value=3.0),
-        dataclasses.replace(beyond, assumptions=(Assumption(name="a", status="unchecked"),)),
-    ):
-        found = verdict(approx(3.0), weaker)
-        assert found.verdict == "open"
-        assert found.lower == weaker.value
-    # Out of scope: a larger group, a smaller delta, all iterates where the claim is about the final model.
-    for outside in (dataclasses.replace(beyond, at={"delta": 1e-9, "group_size": 2}), bound(3.5, 1e-12, bound="lower")):
-        assert verdict(approx(3.0), outside).verdict == "open"
-    assert verdict(approx(3.0, access="final-model"), beyond).verdict == "open"
+    weaker = verdict(approx(3.0), dataclasses.replace(beyond, rigor="statistical", confidence=0.95))
+    assert (weaker.verdict, weaker.lower) == ("open", 3.5)
 
 
 def test_an_unknown_kind_of_evidence_is_an_error() -> None:
@@ -168,12 +150,9 @@ def test_an_unknown_kind_of_evidence_is_an_error() -> None:
     [
         ("proved", ("proved",), True),
         ("proved", ("supported",), True),
-        ("supported", ("proved",), False),
         ("contradicted", ("refuted",), True),
-        ("refuted", ("contradicted",), False),
         ("open", ("open", "supported"), True),
         ("refuted", ("open", "supported"), False),
-        ("contradicted", ("open", "refuted"), True),
         ("proved", ("refuted", "open"), False),
     ],
 )
@@ -200,7 +179,7 @@ def test_a_deviating_pipeline_leaves_what_is_proved_of_the_declared_mechanism() 
 GUESSES = st.integers(1, 400).flatmap(lambda r: st.tuples(st.integers(r, 500), st.just(r), st.integers(0, r)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(GUESSES, st.floats(0.0, 8.0), st.floats(0.0, 4.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]))
 def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(drawn, upper, slack, delta):
     evidence = attack(*drawn)
@@ -229,73 +208,41 @@ def finding(quantity: str, value: float, side: str = "upper", scope: Scope | Non
     return bound(value, quantity=quantity, bound=side, at=at, scope=scope or Scope())
 
 
-CASES = [
-    (claim("pure-dp", epsilon=2.0), "epsilon <= 2 at delta = 0", finding("epsilon", 2.0, delta=0.0)),
-    (
-        claim("renyi-dp", alpha=8.0, epsilon=1.5, group_size=4),
-        "Renyi epsilon <= 1.5 at order 8 for groups of 4",
-        finding("epsilon", 1.5, alpha=16.0, group_size=4),
-    ),
-    (claim("gdp", mu=1.0), "mu <= 1", finding("mu", 0.9, group_size=1)),
-    (claim("zcdp", rho=0.5), "zCDP rho <= 0.5", finding("rho", 0.45, group_size=1)),
-    (
-        claim("rero", kappa=0.01, gamma=0.2),
-        "reconstruction gamma <= 0.2 at kappa = 0.01",
-        finding("gamma", 0.19, kappa=0.02),
-    ),
-    (
-        claim("per-instance-dp", epsilon=1.0, delta=1e-5, record=7),
-        "epsilon <= 1 at delta = 1e-5 for record 7",
-        finding("epsilon", 0.5, delta=1e-6, scope=Scope(data="this", record=7)),
-    ),
-    (
-        claim("per-instance-dp", epsilon=1.0, delta=1e-5, fraction=0.9, population="train"),
-        "epsilon <= 1 at delta = 1e-5 for at least 90% of the train records",
-        finding("epsilon", 0.5, delta=1e-5, fraction=0.95, population="train", scope=Scope(data="this")),
-    ),
-    (claim("membership", tpr=0.1, fpr=0.01), "membership tpr <= 0.1 at fpr = 0.01", finding("tpr", 0.1, fpr=0.01)),
-    (claim("membership", advantage=0.3), "membership advantage <= 0.3", finding("advantage", 0.3)),
+TEXTS = [
+    (claim("pure-dp", epsilon=2.0), "epsilon <= 2 at delta = 0"),
+    (claim("renyi-dp", alpha=8.0, epsilon=1.5, group_size=4), "Renyi epsilon <= 1.5 at order 8 for groups of 4"),
+    (claim("gdp", mu=1.0), "mu <= 1"),
+    (claim("zcdp", rho=0.5), "zCDP rho <= 0.5"),
+    (claim("rero", kappa=0.01, gamma=0.2), "reconstruction gamma <= 0.2 at kappa = 0.01"),
+    (claim("per-instance-dp", epsilon=1.0, delta=1e-5, record=7), "epsilon <= 1 at delta = 1e-5 for record 7"),
+    (claim("membership", tpr=0.1, fpr=0.01), "membership tpr <= 0.1 at fpr = 0.01"),
+    (claim("membership", advantage=0.3), "membership advantage <= 0.3"),
     (
         approx(40.0, group_size=8, over="collection"),
         "epsilon <= 40 at delta = 1e-9 for groups of 8 over the collection",
-        finding("epsilon", 39.0, delta=1e-9, group_size=8, scope=Scope(data="collection")),
     ),
 ]
 
 
-@pytest.mark.parametrize(("stated", "text", "proof"), CASES)
-def test_each_kind_is_said_and_proved(stated: Claim, text: str, proof: Finding) -> None:
+@pytest.mark.parametrize(("stated", "text"), TEXTS)
+def test_each_kind_is_said(stated: Claim, text: str) -> None:
+    """:mod:`tests.engine.test_judge_catalogue` has their proofs and refutations."""
+    found = verdict(stated)
+    assert (found.text, found.verdict, found.kind) == (text, "open", stated.kind)
+
+
+def test_a_fraction_of_the_records_is_proved_by_a_larger_one() -> None:
+    stated = claim("per-instance-dp", epsilon=1.0, delta=1e-5, fraction=0.9, population="train")
+    this = Scope(data="this")
+    proof = finding("epsilon", 0.5, delta=1e-5, fraction=0.95, population="train", scope=this)
     found = verdict(stated, proof)
-    assert (found.text, found.verdict, found.kind) == (text, "proved", stated.kind)
-    assert found.claimed is not None
-    assert verdict(stated, dataclasses.replace(proof, value=found.claimed * 1.001)).verdict == "open"
-    assert verdict(stated, dataclasses.replace(proof, at={**proof.at, "step": 3})).verdict == "open"
-    weaker = {"alpha": 4.0, "kappa": 0.005, "delta": 1e-5, "fraction": 0.9}
-    at = {key: weaker.get(key, value) if value != 0.0 else value for key, value in proof.at.items()}
-    beyond = dataclasses.replace(proof, bound="lower", value=found.claimed * 1.001, at=at)
+    assert (found.text, found.verdict) == (
+        "epsilon <= 1 at delta = 1e-5 for at least 90% of the train records",
+        "proved",
+    )
+    assert verdict(stated, dataclasses.replace(proof, at={**proof.at, "fraction": 0.8})).verdict == "open"
+    beyond = finding("epsilon", 1.1, "lower", delta=1e-5, fraction=0.9, population="train", scope=this)
     assert verdict(stated, beyond).verdict == "refuted"
-    assert verdict(stated).verdict == "open"
-
-
-@pytest.mark.parametrize(
-    ("weak", "strong"),
-    [
-        (claim("pure-dp", epsilon=9.0), claim("pure-dp", epsilon=1.0)),
-        (claim("gdp", mu=4.0), claim("gdp", mu=0.5)),
-        (claim("zcdp", rho=9.0), claim("zcdp", rho=0.1)),
-        (claim("renyi-dp", alpha=8.0, epsilon=9.0), claim("renyi-dp", alpha=8.0, epsilon=0.5)),
-        (
-            claim("tradeoff", points=[{"fpr": 1e-9, "tpr": 0.01}]),
-            claim("tradeoff", points=[{"fpr": 0.001, "tpr": 0.002}]),
-        ),
-    ],
-)
-def test_curves_are_refuted_by_the_points_that_they_imply(weak: Claim, strong: Claim) -> None:
-    assert verdict(strong, STRONG).verdict == "refuted"
-    assert verdict(weak, STRONG).verdict == "open"
-    p_value = verdict(weak, STRONG).p_value
-    assert p_value is not None
-    assert p_value > 0.9
 
 
 def test_what_could_be_refuted_is_said_in_the_claims_own_terms() -> None:
@@ -319,6 +266,8 @@ def test_a_tradeoff_claim_needs_every_point_proved_and_one_refuted() -> None:
     found = verdict(stated, first, weak)
     assert (found.verdict, found.claimed, found.upper) == ("supported", 0.4, 0.39)
     assert verdict(stated, first, finding("tpr", 0.5, "lower", fpr=0.1)).verdict == "refuted"
+    assert verdict(claim("tradeoff", points=[{"fpr": 0.001, "tpr": 0.002}]), STRONG).verdict == "refuted"
+    assert verdict(claim("tradeoff", points=[{"fpr": 1e-9, "tpr": 0.01}]), STRONG).verdict == "open"
     assert found.text == "tpr <= 0.1 at fpr = 0.01, 0.4 at fpr = 0.1"
 
 
@@ -336,7 +285,6 @@ def measured(value: float, side: str = "estimate", **at: Any) -> Finding:
     ("stated", "outcome", "expected"),
     [
         (AT_LEAST, measured(0.5, "upper"), "refuted"),
-        (AT_LEAST, counts(800, 1000), "open"),
         (AT_LEAST, average([750] * 8, 1000), "refuted"),
         (AT_LEAST, average([880] * 8, 1000), "open"),
         (AT_LEAST, average([750] * 8, 1000, at={"split": "train"}), "open"),
@@ -347,7 +295,6 @@ def measured(value: float, side: str = "estimate", **at: Any) -> Finding:
         (MODEL_AT_LEAST, counts(800, 1000, at={"split": "train"}), "open"),
         (MODEL_AT_LEAST, average([100] * 8, 1000), "open"),
         (MODEL_AT_MOST, counts(950, 1000), "refuted"),
-        (MODEL_AT_MOST, counts(910, 1000), "open"),
         (MODEL_AT_MOST, counts(800, 1000), "open"),
     ],
 )
@@ -414,7 +361,6 @@ def test_a_kind_that_only_a_plugin_knows_stays_open() -> None:
     ("refuted_by", "seen", "expected"), [("any", 500, "refuted"), ("attack", 500, "open"), ("attack", 990, "refuted")]
 )
 def test_a_control_falls_by_its_attack_alone(refuted_by: str, seen: int, expected: str) -> None:
-    """A certified bound above a claim does not hide a blind attack that the claim requires."""
     stated = dataclasses.replace(approx(1.0), refuted_by=refuted_by)
     found = verdict(stated, bound(3.0, bound="lower"), attack(1000, 1000, seen))
     assert found.verdict == expected

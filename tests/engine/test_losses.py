@@ -67,7 +67,6 @@ def spec_of(loss: Json, **blocks: Json) -> dpspec.Spec:
 
 
 def refused(loss: Json, **blocks: Json) -> dict[str, str]:
-    """The messages of the errors by their place."""
     try:
         errors = prepare(spec_of(loss, **blocks), load_catalog()).diagnostics
     except (SpecError, PluginError) as error:

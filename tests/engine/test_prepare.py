@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support import unfit_models
-from support.specs import document
+from support.specs import document, spec_of, written
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.engine.preparing.prepare import prepare
@@ -39,10 +39,8 @@ audit: {{method: one-run, canary: {{space: input, kind: mislabelled, count: 10}}
 
 
 def error_of(tmp_path: Path, kind: str, backend: str = "native") -> str:
-    path = tmp_path / "unfit.yaml"
-    path.write_text(SPEC.format(kind=kind, backend=backend), encoding="utf-8")
     catalog = unfit_models.offered(load_catalog())
-    loaded = load_specs([path], catalog, ())
+    loaded = load_specs([written(tmp_path, SPEC.format(kind=kind, backend=backend))], catalog)
     assert loaded.ok, loaded.diagnostics
     with pytest.raises(SpecError) as raised:
         run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu")
@@ -171,7 +169,7 @@ def test_verify_reads_the_same_bytes(tmp_path: Path) -> None:
 def test_errors_stand_at_the_path(features: int | None, code: str, said: str, tmp_path: Path) -> None:
     if features is not None:
         save_file(weights(1, features), tmp_path / "w.safetensors")
-    text = """
+    text = """\
 dpspec: 1
 name: tuned
 mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 3}
@@ -181,8 +179,7 @@ model:
   initial: {path: w.safetensors}
 claims: [{id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5}]
 """
-    (tmp_path / "s.yaml").write_text(text.lstrip())
-    (loaded,) = load_specs([tmp_path / "s.yaml"], CATALOG).specs
+    loaded = spec_of(tmp_path, text)
     with pytest.raises(SpecError) as caught:
         prepare(loaded, CATALOG)
     (one,) = caught.value.diagnostics
@@ -196,11 +193,10 @@ claims: [{id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5}]
 def test_a_model_must_have_the_declared_number_of_parameters(tmp_path, declared, monkeypatch):
     """A smaller number was accepted, a larger one ended in an IndexError."""
     monkeypatch.setattr(unfit_models.Factory, "parameters", lambda self: declared)
-    path = tmp_path / "unfit.yaml"
-    path.write_text(SPEC.format(kind="positional", backend="native"), encoding="utf-8")
+    path = written(tmp_path, SPEC.format(kind="positional", backend="native"))
     catalog = unfit_models.offered(load_catalog())
     foreign = dataclasses.replace(catalog.models["positional"], distribution="dpspec-unfit")
     catalog = dataclasses.replace(catalog, models={**catalog.models, "positional": foreign})
     message = rf"parameters\(\) returns {declared}, and the module of build\(\) has \d+ trainable parameters"
     with pytest.raises(PluginError, match=message):
-        run(load_specs([path], catalog, ()).specs, catalog, store=Store(tmp_path / "store"), device="cpu")
+        run(load_specs([path], catalog).specs, catalog, store=Store(tmp_path / "store"), device="cpu")

@@ -69,14 +69,6 @@ def test_the_noise_of_an_adaptive_count_is_just_enough(tmp_path: Any) -> None:
     assert enough <= found["mechanism.clipping.count_std"].value <= 1.02 * enough
 
 
-def test_a_history_has_noise_and_steps_that_meet_the_claim() -> None:
-    result = dpspec.check_history({"mechanism": "rdp", "history": [[4.0, 1.0, 9]]}, epsilon=2.0, delta=DELTA)
-    found = {remedy.place: remedy.value for remedy in result.audits[0].remedies}
-    enough = 3.0 / largest_mu(2.0)
-    assert enough <= found["mechanism.releases.0.sigma"] <= 1.02 * enough
-    assert found["mechanism.releases.0.times"] == math.floor((4.0 * largest_mu(2.0)) ** 2)
-
-
 def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
     (audit,) = dpspec.run(spec(4.0, group_size=6), store=tmp_path).audits
     found = {remedy.place: remedy for remedy in audit.remedies}

@@ -17,7 +17,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.errors import ExitCode, PluginError, SpecError
 from dpspec.results.diff import diff
 from dpspec.training.gradients import memory
 
@@ -75,11 +75,6 @@ def test_what_trials_read_decides_which_are_trained_again(load, store, override,
     counting.RAN.clear()
     audited(load(override), store)
     assert trained == counting.RAN
-
-
-def test_nothing_to_run(store: Store) -> None:
-    with pytest.raises(NothingToRunError):
-        audited((), store)
 
 
 def test_a_kind_that_is_gone_is_a_plugin_error(load: Any, store: Store) -> None:

@@ -173,15 +173,13 @@ def test_threads_follow_from_the_plan_alone(monkeypatch, chunks, seconds, thread
 
 
 @pytest.mark.ci
-def test_processes_find_for_every_mechanism_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_find_for_several_mechanisms_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_WORTHWHILE", 0.0)
     catalog, files = load_catalog(), []
-    for name in ("group", "modelmix", "per-instance", "preprocessing", "rero"):
+    for name in ("group", "per-instance", "preprocessing"):
         folder = tmp_path / name
         folder.mkdir()
         files.append(gpu_cases.write_case(name, folder, steps=2))
-        with files[-1].open("a", encoding="utf-8") as file:
-            file.write("matrix: {audit.seed: [1, 2]}\n")
     specs = load_specs(files, catalog).specs
     results = []
     for workers in (1, 2):

@@ -170,8 +170,6 @@ def test_other_code_of_trials_than_of_the_judge_is_reported(audited: Any, monkey
     "by",
     [
         {},
-        {"backend": 3},
-        {"mechanism": {}, "data": {}, "backend": {}},
         {"backend": {"kind": "native", "revision": 1, "code": ["x"]}},
     ],
 )

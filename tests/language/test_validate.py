@@ -41,22 +41,15 @@ def test_optional_blocks(load: Load, valid: str) -> None:
     [
         ("steps: 100", "steps: 1_000", "wrong-type", 'steps must be an integer, got "1_000"'),
         ("steps: 100", "steps: 1.5", "wrong-type", "steps must be an integer, got 1.5"),
-        ("steps: 100", "steps: true", "wrong-type", "steps must be an integer, got true"),
-        ("steps: 100", "steps:", "wrong-type", "steps must be an integer, got null"),
-        ("name: valid", "name: 3", "wrong-type", "name must be a string, got 3"),
-        ("claims:\n", "requires: numpy\nclaims:\n", "wrong-type", 'requires must be a list, got "numpy"'),
         ("epsilon: 3", "epsilon: .nan", "bad-number", "epsilon must be a finite number, got .nan"),
         ("delta: 1e-5", "delta: 1.5", "out-of-range", "delta must be below 1, got 1.5"),
         ("epsilon: 3", "epsilon: -1e-7", "out-of-range", "epsilon must be at least 0, got -1e-7"),
         ("rate: 0.01", "rate: 2", "out-of-range", "rate must be at most 1, got 2"),
         ("method: one-run", "method: 1", "bad-choice", "1 is not a choice for method"),
         ("[1, 4]", "[4, 4]", "bad-length", "group_size lists 4 twice"),
-        ("name: valid", "name: a/b", "bad-format", "'a/b' is not a valid name"),
         ("kind: noisy", "kind: wrecked", "broken-plugin", "dpspec-wreck 0.3 failed to load: ImportError: no hull"),
-        ("kind: toy", "kind: zebra", "unknown-kind", "no installed plugin offers data kind 'zebra'"),
         ("kind: net", "kind: [net]", "wrong-type", "kind must be a string, got a list"),
         ("backend: native", "backend: nativ", "unknown-kind", "offers backend 'nativ'; did you mean"),
-        ("data: {kind: toy}", "data: {size: 3}", "missing-key", "missing key 'kind' in data"),
         ("steps: 100", "steps: 100\n  <<: {steps: 3}", "unknown-key", "unknown key '<<' in mechanism"),
         ("method: one-run", "method: one-run\n  stop: settled", "unknown-key", "unknown key 'stop' in audit"),
     ],
@@ -145,7 +138,6 @@ class TestRequires:
             ("dpspec-no-such-thing", "unmet-requirement"),
             ("pytest => 1", "bad-requirement"),
             ("pytest @ https://example.org/pytest.whl", "bad-requirement"),
-            ("pytest; python_version > '3'", "bad-requirement"),
         ],
     )
     def test_refused(self, load: Load, valid: str, requirement: str, code: str) -> None:
@@ -166,9 +158,7 @@ class TestRequires:
         ("old", "new", "from_project"),
         [
             ("kind: noisy", "kind: nosiy", False),  # no file of a project defines a mechanism
-            ("kind: toy", "kind: zebra", True),
             ("kind: net", "kind: nett", True),
-            ("backend: native", "backend: nativ", True),
             ("backend: native", "backend: native, loss: focal", True),
         ],
     )
@@ -201,12 +191,9 @@ class TestPhases:
     @pytest.mark.parametrize(
         ("phases", "message"),
         [
-            ("phases: []", "phases must have at least 1 item, got 0"),
             ("phases: [{noise_multiplier: 3}]", "missing key 'steps' in mechanism.phases[0]"),
             ("phases: [{steps: 1, stepps: 3}]", "unknown key 'stepps' in mechanism.phases[0]; did you mean 'steps'?"),
-            ("phases: [{steps: 1, kind: noisy}]", "unknown key 'kind' in mechanism.phases[0]"),
             ("phases: [{steps: 1, phases: []}]", "unknown key 'phases' in mechanism.phases[0]"),
-            ("phases: [{steps: 1, clip_norm: 0}]", "clip_norm must be at least 1e-30, got 0"),
             ("steps: 3\n  phases: [{steps: 1}]", "'steps' is not allowed with 'phases': each phase has its own steps"),
             ("phases: [{steps: 1, sampling: {scheme: full, rate: 1}}]", "'rate' is not allowed with scheme full"),
         ],
@@ -294,29 +281,22 @@ def test_scope_defaults_to_the_threat_model(claim: Callable[..., Loaded]) -> Non
     ("text", "codes"),
     [
         ("{epsilon: 1}", ["missing-key"]),
-        ("{kind: 3}", ["bad-choice"]),
         ("3", ["wrong-type"]),
         ("{kind: aprox-dp, epsilon: 1}", ["bad-choice"]),
         ("{kind: metric, name: accuracy, at_least: 1}", ["claim-not-judged"]),
         ("{kind: metric, name: accuracy}", ["missing-key", "claim-not-judged"]),
-        ("{kind: approx-dp, epsilon: 1}", ["missing-key"]),
-        ("{kind: pure-dp, epsilon: 1, delta: 0.1}", ["unknown-key"]),
         ("{kind: renyi-dp, alpha: 1, epsilon: 1}", ["out-of-range"]),
-        ("{kind: tradeoff, points: []}", ["bad-length"]),
         ("{kind: tradeoff, points: [{fpr: 0.2, tpr: 0.1}]}", ["bad-value"]),
         ("{kind: membership, tpr: 0.1, fpr: 0.2}", ["bad-value"]),
-        ("{kind: membership, tpr: 0.1}", ["missing-key"]),
         ("{kind: membership, advantage: 0.1, tpr: 0.1}", ["conflicting-key"]),
         ("{kind: per-instance-dp, epsilon: 1, delta: 0.1, record: 1, fraction: 0.5}", ["conflicting-key"]),
         ("{kind: per-instance-dp, epsilon: 1, delta: 0.1, fraction: 0.5}", ["missing-key"]),
         ("{kind: gdp, mu: 1, id: a b}", ["bad-format"]),
         ('{kind: gdp, mu: 1, id: "ab\\n"}', ["bad-format"]),
         ("{kind: gdp, mu: 1, expect: prooved}", ["bad-choice"]),
-        ("{kind: gdp, mu: 1, expect: [proved, true]}", ["bad-choice"]),
         ("{kind: gdp, mu: 1, expect: []}", ["bad-length"]),
         ("{kind: gdp, mu: 1, group_size: 5}", ["claim-outside-threat-model"]),
         ("{kind: gdp, mu: 1, group_size: 3}", []),
-        ("{kind: gdp, mu: 1, over: thsi}", ["bad-choice"]),
     ],
 )
 def test_refused(claim: Callable[..., Loaded], text: str, codes: list[str]) -> None:
@@ -328,7 +308,6 @@ def test_refused(claim: Callable[..., Loaded], text: str, codes: list[str]) -> N
     [
         ("{access: final-model}", "access: all-iterates", False),
         ("{access: all-iterates}", "access: final-model", True),
-        ("{direction: add}", "direction: both", False),
         ("{direction: add}", "direction: remove", False),
         ("{direction: both}", "direction: remove", True),
     ],
@@ -357,12 +336,9 @@ CASES = {
     [
         ({"multipleOf": 8}, 12, "out-of-range", "key must be a multiple of 8, got 12"),
         ({"minLength": 2}, "x", "bad-length", "key must have at least 2 characters, got 1"),
-        ({"maxLength": 1}, "xyz", "bad-length", "key must have at most 1 character, got 3"),
         ({"maxItems": 1}, [1, 2], "bad-length", "key must have at most 1 item, got 2"),
         ({"minProperties": 1}, {}, "bad-length", "key must have at least 1 entry, got 0"),
-        ({"maxProperties": 2}, {"a": 1, "b": 2, "c": 3}, "bad-length", "key must have at most 2 entries, got 3"),
         ({"const": "x"}, "y", "bad-choice", "'y' is not a choice for key"),
-        ({"enum": [1, 2]}, 3, "bad-choice", "3 is not a choice for key"),
         ({"not": {"const": 3}}, 3, "not-allowed", "key cannot be 3"),
         ({"contains": {"const": 3}}, [1], "not-allowed", "key cannot be a list"),
         ({"type": ["number", "null"]}, "x", "wrong-type", 'key must be a number or null, got "x"'),
@@ -399,15 +375,12 @@ def test_patterns_end_where_the_text_ends() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "help"),
     [
-        ("array", 3, "write [3]"),
         ("string", True, "write it in quotes"),
         ("number", "1e-5", "write it without quotes"),
         ("number", "1/256", "write 0.00390625"),
         ("number", "10^-5", "write 1e-5"),
-        ("number", "10**6", "write 1e6"),
         ("number", "10%", "write 0.1"),
         ("integer", "1_000", "write 1000"),
-        ("integer", "1,000,000", "write 1000000"),
         ("integer", "1k", ""),
     ],
 )
@@ -420,10 +393,3 @@ def test_an_axis_of_nested_maps_is_shown_as_one_key() -> None:
     schema = {"additionalProperties": {"type": "array"}}
     (found,) = problems(schema, {"mechanism": {"steps": [1, 2]}}, ("matrix",))
     assert found.help == "write the path of an axis as one key: mechanism.steps: [...]"
-
-
-def test_user_text_is_clipped_and_escaped() -> None:
-    schema = {"properties": {}, "additionalProperties": False}
-    (found,) = problems(schema, {"\x1b" + "k" * 500: 1})
-    assert "\x1b" not in found.message
-    assert len(found.message) < 100

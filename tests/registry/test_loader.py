@@ -71,8 +71,6 @@ def test_a_good_plugin_is_offered_with_its_distribution(install):
 
 BROKEN = {
     "missing module": ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all' (site/"),
-    "syntax": ("def x(:\n", "SyntaxError: "),
-    "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
     "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
     "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports 1"),
     "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
@@ -81,7 +79,6 @@ BROKEN = {
         HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
         "unknown hook 'dpspec_mechanism' in plugin",
     ),
-    "unmarked": (HEAD + "def dpspec_datasets(): yield rows()\n", "no hook is implemented: mark hooks"),
     "unknown argument": (
         ROWS + "(spec): yield rows()\n",
         "Argument(s) {'spec'} are declared in the hookimpl but can not be found in the hookspec",
@@ -297,18 +294,12 @@ CLASH = Schemas(mechanism=fragment(steps={"type": "integer", "description": "s"}
     ("name", "changes", "problem"),
     [
         ("mechanism", {"trial_revision": 0}, "trial_revision must be an integer of at least 1, got 0"),
-        ("mechanism", {"trial_revision": "1"}, "trial_revision must be an integer of at least 1, got '1'"),
         ("mechanism", {"claims": frozenset({"gdp"})}, "schemas.claims.approx-dp: is not among its claims (gdp)"),
         ("mechanism", {"audit": "demo.audit"}, "audit must name code as 'package.module:Attribute'"),
-        ("mechanism", {"audit": None}, "audit must name code"),
         ("mechanism", {"schemas": CLASH}, "schemas.mechanism.properties.steps: this key belongs to core"),
         ("dataset", {"schema": fragment(kind={})}, "schema.properties.kind: this key belongs to core"),
-        ("dataset", {"source": "a.b:C()"}, "source must name code"),
-        ("model", {"factory": ""}, "factory must name code"),
         ("backend", {"trainer": ":B"}, "trainer must name code"),
         ("backend", {"capabilities": frozenset({"iterate"})}, "unknown capabilities 'iterate' (valid: gradient-"),
-        ("reporter", {"render": "a.b"}, "render must name code"),
-        ("backend", {"recording": "a.b"}, "recording must name code"),
         ("canary", {"limit": "a.b"}, "limit must name code"),
     ],
 )
@@ -321,7 +312,7 @@ def test_a_mechanism_without_steps_may_use_the_word():
     assert found(dataclasses.replace(MECHANISM, schemas=CLASH, steps=False, claims=frozenset({"pure-dp"}))) == []
 
 
-@pytest.mark.parametrize("schema", [None, [], {}, {"type": "object"}, {"type": "array", "properties": {}}, True])
+@pytest.mark.parametrize("schema", [None, {"type": "object"}, {"type": "array", "properties": {}}])
 def test_a_fragment_is_the_schema_of_a_mapping(schema):
     (problem,) = found(dataclasses.replace(DESCRIPTORS["dataset"], schema=schema))
     assert "schema must be a JSON Schema with type 'object' and a mapping 'properties'" in problem

@@ -1,6 +1,7 @@
 """A run that deviates: the cause in the first line, and what to do, on the page and in the terminal."""
 
 import pytest
+from support import audits
 from support import results as factory
 
 from dpspec.contract import Check
@@ -12,9 +13,7 @@ from dpspec.stats.conformance.table import TABLE
 
 
 def check(assumption: str, p_value: float = 0.0, measured: float | None = 0.1017) -> Check:
-    return Check(
-        assumption=assumption, test="chi-square", p_value=p_value, observed="measured", declared=1.0, measured=measured
-    )
+    return audits.check(p_value, assumption, measured=measured, detectable=None)
 
 
 def deviating(*checks: Check, name: str = "app", **changes: object) -> AuditResult:

@@ -18,7 +18,6 @@ def cell(values: dict[str, object], upper: float | None = 2.5, **changes: object
 
 
 def grid(**axes: tuple[object, ...]) -> Result:
-    """A product of two axes, with upper bounds 1, 2, 3, ... in their order."""
     (first, ones), (second, others) = axes.items()
     pairs = [(one, other) for one in ones for other in others]
     return factory.result(*(cell({first: a, second: b}, upper=1.0 + i) for i, (a, b) in enumerate(pairs)))
@@ -99,10 +98,3 @@ def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None
     drawn = [number for number in range(41) if f'id="a{number}-f0-title"' in page]
     assert drawn == [*range(23), 40]
     assert page.count("writes the embedded result with all of them") == 17
-
-
-def test_the_first_section_says_that_cells_were_audited_alone() -> None:
-    note = "Each of 4 cells of a matrix was audited alone."
-    page = render(dataclasses.replace(grid(noise=(0.5, 1.0), k=(1, 8)), notes=(note,)))
-    assert page.count(note) == 2  # the text, and the embedded result
-    assert page.index(note) < page.index('<div class="cards">')

@@ -12,9 +12,10 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support import audits
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap
+from dpspec.contract import FrozenMap
 from dpspec.contract.results import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
@@ -63,13 +64,11 @@ def plotted() -> Result:
         units=FrozenMap({"x": "records"}),
         source="Somebody 2020, Theorem 1",
     )
-    both = Finding(
-        quantity="epsilon", value=2.5, bound="upper", rigor="theorem", method="pld", source="s",
-        at=FrozenMap({"delta": 1e-6, "group_size": 1}),
-    )  # fmt: skip
     document = FrozenMap({"claims": [{"id": "one", "epsilon": 3.0, "delta": 1e-6}], "description": "What it is"})
     verdicts = (factory.verdict(lower_finding=None),)
-    return factory.result(factory.audit(series=(curve,), findings=(both,), document=document, verdicts=verdicts))
+    return factory.result(
+        factory.audit(series=(curve,), findings=(audits.bound(2.5, 1e-6),), document=document, verdicts=verdicts)
+    )
 
 
 def test_the_page_asks_nothing_of_any_server() -> None:
@@ -201,16 +200,10 @@ def test_a_page_of_another_version_is_not_compared_and_said_so() -> None:
     [
         ("</style>", '.verdict.open{font-size:0}.verdict.open::after{content:"proved";font-size:1rem}</style>'),
         ('<span class="verdict proved">', '<span class="verdict proved" hidden>'),
-        ('<span class="verdict proved">', '<svg><text>refuted</text></svg><span class="verdict proved">'),
         ("<body>", "<body><!-- nothing -->"),
         ("</body>", "<script>1</script></body>"),
-        ('name="robots"', 'name="robot"'),
-        ('class="headline"', 'class="hidden"'),
         ('"confidence":0.95', '"confidence":0.950'),
-        ('rx="2" fill="var(--series-0)"', 'rx="2" fill="var(--bad)"'),
         ('aria-label="epsilon: ', 'aria-label="mu: '),
-        ("<h2 id=", "<p>All is well.</p><h2 id="),
-        ("<li>No number here covers", "<li hidden>Nothing"),
     ],
 )
 def test_nothing_in_a_page_is_harmless(old: str, new: str) -> None:
@@ -240,13 +233,10 @@ def test_a_drawing_is_that_of_its_series() -> None:
     ("what", "said"),
     [
         ("findings[0].value", "demo: findings[0].value (epsilon <= 2.5, delta 1e-6, group_size 1, pld)"),
-        ("verdicts[0].upper", "demo: verdicts[0].upper (one)"),
         ("checks[0].p_value", "demo: checks[0].p_value (noise-scale, chi-square)"),
         ("series[0].columns.x[1]", "demo: series[0].columns.x[1] (A table)"),
         ("evidence[0].statistics.correct", "demo: evidence[0].statistics.correct (e, m)"),
         ("power[0].epsilon", "demo: power[0].epsilon (delta 1e-6, one-run)"),
-        ("findings[99].value", "demo: findings[99].value"),
-        ("digest", "demo: digest"),
     ],
 )
 def test_places_are_named(what: str, said: str) -> None:

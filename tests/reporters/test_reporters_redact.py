@@ -23,7 +23,6 @@ def test_hidden_values_go_with_what_repeats_them(result):
 
 
 def test_lower_ends_evidence_and_internal_values_go_too(result):
-    """The p-value of a lower end, evidence of hidden quantities, and the internal part of a trial."""
     (audit,), (kept,) = result.audits, result.audits[0].evidence
     findings = tuple(
         dataclasses.replace(f, privacy="per-record") if i == 6 else f for i, f in enumerate(audit.findings)

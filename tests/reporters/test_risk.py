@@ -14,7 +14,7 @@ from support import results as factory
 from dpspec.contract import Finding, FrozenMap
 from dpspec.contract.results import AuditResult, FiredRule, Recording
 from dpspec.reporters.page import render
-from dpspec.reporters.risk import FALSE_POSITIVES, SCALE, highest_rate, rates, risk
+from dpspec.reporters.risk import SCALE, highest_rate, rates, risk
 
 
 def audit(name: str = "demo", **changes: object) -> AuditResult:
@@ -22,7 +22,6 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
 
 
 def _bound(mu: float, access: str = "all-iterates") -> Finding:
-    """A bound on the whole curve."""
     found = dataclasses.replace(factory.audit().findings[0], quantity="mu", value=mu, lower=None, at=FrozenMap())
     return dataclasses.replace(found, scope=dataclasses.replace(found.scope, access=access))
 
@@ -128,13 +127,6 @@ def test_the_scale_counts_people(mu: float, identified: int, risk_in_words: str)
     text = rate.of_hundred()
     assert text.startswith("Of 100 people in the data, with one record each, an attacker who falsely accuses 1 of 100")
     assert (f"at most {identified} on average" in text) == (identified < 100)
-
-
-def test_the_scale_ascends_and_ends_at_certainty() -> None:
-    limits = [most for most, _, _ in SCALE]
-    assert limits == sorted(limits)
-    assert limits[0] > FALSE_POSITIVES[0]
-    assert limits[-1] == 1.0
 
 
 def test_larger_groups_are_named_after_the_first() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from support import audits
 from support import results as factory
 from support.schemas import registry_errors
 
@@ -72,13 +73,7 @@ def test_the_statement_has_all_blocks_and_nothing_of_the_data() -> None:
 
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
     profile = [(epsilon, float(gaussian.delta(epsilon, 1.0))) for epsilon in np.linspace(0.0, 6.0, 200)]
-    found = tuple(
-        Finding(
-            quantity="epsilon", value=float(epsilon), bound="upper", rigor="certified", method="m", source="s",
-            at=FrozenMap({"delta": delta}),
-        )
-        for epsilon, delta in profile
-    )  # fmt: skip
+    found = tuple(audits.bound(float(epsilon), delta) for epsilon, delta in profile)
     (said,) = statement.curves_of(audit(findings=found))
     mu, regret = (float(number) for number in re.findall(r"at most ([0-9.e-]+)", said))
     assert 1.0 <= mu < 1.1  # the pairs are those of a Gaussian mechanism with mu = 1, and a little is lost between them

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from support import audits
 from support import results as factory
 from support.specs import DECLARED
 
 import dpspec
-from dpspec.contract import Check, Finding, FrozenMap, Scope
+from dpspec.contract import FrozenMap, Scope
 from dpspec.contract.results import Conformance, Result
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import statement, terminal, words
@@ -21,7 +22,6 @@ LABEL = "proved as declared, run deviates"
 
 
 def deviating(result: Result, *, expected: bool) -> Result:
-    """The result with its first claim proved and its run deviating, as an error or as a control."""
     (audit,) = result.audits
     conformance = Conformance(status="deviates", expect="deviates", expected=expected, reason="noise-scale is halved")
     return dataclasses.replace(
@@ -69,9 +69,7 @@ def test_no_guarantee_is_registered_for_a_deviating_run(result: Result) -> None:
 
 @pytest.mark.parametrize("value", [-1.0, float("-inf"), 2.0, float("nan")])
 def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
-    checks = [
-        Check(assumption=name, test="exact", p_value=p, observed="reported") for name, p in (("a", 1.0), ("b", value))
-    ]
+    checks = [audits.check(1.0, "a"), audits.check(value, "b")]
     assert [(check.assumption, bad) for check, bad in words.ranked(checks, 2)] == [("b", True), ("a", False)]
 
 
@@ -97,8 +95,7 @@ def test_scopes_name_what_neighbours_differ_in(users: Result) -> None:
     assert all(scope.endswith("any dataset, any user") for scope in scopes)
     replaced = dataclasses.replace(users.audits[0].findings[0], scope=Scope(adjacency="zero-out", unit="household"))
     assert "zero-out (unit: household)" in words.scope(replaced)
-    estimate = Finding(quantity="epsilon", value=1.0, bound="estimate", rigor="approximate", method="m", source="s")
-    estimate = dataclasses.replace(estimate, scope=Scope(data="this", record=53))
+    estimate = audits.bound(1.0, bound="estimate", rigor="approximate", scope=Scope(data="this", record=53))
     assert words.scope(estimate).endswith("this dataset, record 53")
 
 
@@ -133,16 +130,11 @@ def test_a_document_that_was_edited_is_read_all_the_same(users: Result) -> None:
         assert "adding or removing a user, seeing" in dict(details(edited))["Adversary"]
 
 
-UPPER = Finding(
-    quantity="epsilon", value=2.349, bound="upper", rigor="certified", method="pld", source="s",
-    at=FrozenMap({"delta": 1e-5}),
-)  # fmt: skip
+UPPER = audits.bound(2.349, 1e-5)
 THEORY = dataclasses.replace(UPPER, value=2.348, bound="lower")
 EXECUTED = Scope(pipeline="executed", data="planted")
 ATTACK = dataclasses.replace(UPPER, value=0.61, bound="lower", rigor="statistical", scope=EXECUTED)
 SHOWN = "attack shows at least 0.61 of at most 2.349 (certified)"
-
-
 LATER = dataclasses.replace(ATTACK, at=FrozenMap({"delta": 0.1}))
 APPROXIMATE = dataclasses.replace(UPPER, rigor="approximate")
 OF_DATASET = dataclasses.replace(THEORY, scope=Scope(data="this"))

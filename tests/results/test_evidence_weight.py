@@ -3,9 +3,8 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
@@ -68,27 +67,6 @@ def judged(stated: Claim, right: list[int], records: int = 1000) -> str:
     return audits.verdict(stated, *outcomes(stated, right, records)).verdict
 
 
-def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
-    """Runs of a pipeline whose models have 0.78 on average, and differ: 0.6 or 0.84 on fresh records."""
-    rng = np.random.default_rng(seed)
-    truth = np.where(rng.random(count) < 0.25, 0.6, 0.84)
-    return rng.binomial(records, truth).tolist()
-
-
-@pytest.mark.ci
-def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
-    times = 200
-    refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))
-    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
-
-
-def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> None:
-    rng, times = np.random.default_rng(0), 500
-    refuted = sum(judged(MODEL, [int(rng.binomial(360, 0.75))], 360) == "refuted" for _ in range(times))
-    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
-    assert refuted > 0  # it is a test: exact, and close to its level
-
-
 @pytest.mark.parametrize(
     ("stated", "right", "records", "expected"),
     [
@@ -97,8 +75,6 @@ def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> N
         (PIPELINE, [900, 100, 100], 1000, "open"),
         (PIPELINE, [600, 900, 900], 1000, "supported"),
         (PIPELINE, [400] * 8, 1000, "refuted"),
-        (PIPELINE, [600] * 30, 10_000, "refuted"),
-        (audits.claim("metric", name="accuracy", at_most=0.3), [900] * 8, 1000, "refuted"),
     ],
 )
 def test_a_model_is_the_first_run_and_a_pipeline_all(stated, right, records, expected):
@@ -136,9 +112,7 @@ def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.3, 2.0, 20.0])
 def test_the_trade_off_of_pure_dp_is_that_of_randomized_response(value: float) -> None:
     """Oracle: the power at rate a is at most min(e^eps a, 1 - e^-eps (1 - a))."""
-    pure = Finding(quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s",
-                   at=FrozenMap({"delta": 0.0}))  # fmt: skip
-    series = trade_off([pure], [])
+    series = trade_off([audits.bound(value, 0.0)], [])
     assert series is not None
     rates, powers = series.columns["false_positive_rate"], series.columns["true_positive_rate"]
     assert (rates[0], rates[-1], len(rates)) == (pytest.approx(1e-6), 1.0, 25)
@@ -150,10 +124,9 @@ def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictes
     """Oracle: Phi(mu + Phi^-1(a)); the tangents of the curve are above it by less than 4 %."""
     mu = {1: 0.5, 3: 1.5}
     bounds = [
-        Finding(quantity="mu", value=value, bound="upper", rigor="theorem", method="m", source="s",
-                at=FrozenMap({"group_size": size}), privacy="public" if size == 1 else "data-dependent")
+        audits.bound(value, None, quantity="mu", group_size=size, privacy="public" if size == 1 else "data-dependent")
         for size, value in mu.items()
-    ]  # fmt: skip
+    ]
     series = trade_off(bounds, [])
     assert series is not None
     assert series.privacy == "data-dependent"
@@ -163,7 +136,5 @@ def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictes
 
 
 def test_small_deltas_alone_have_no_trade_off() -> None:
-    one = Finding(quantity="epsilon", value=1.0, bound="upper", rigor="theorem", method="m", source="s",
-                  at=FrozenMap({"delta": 1e-6}))  # fmt: skip
-    assert trade_off([one], []) is None
+    assert trade_off([audits.bound(1.0, 1e-6)], []) is None
     assert trade_off([], []) is None

