@@ -132,10 +132,10 @@ class Processes:
 
     def messages(self) -> Iterator[Message]:
         busy = [worker for worker in self._workers if worker.task is not None]
-        # A child of a dead worker may keep the pipe open, so wait for the process as well.
         heard = wait([source for worker in busy for source in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
         for worker in busy:
-            if worker.pipe in heard or worker.process.sentinel in heard:
+            # A child of a dead worker may keep the pipe and the sentinel open.
+            if worker.pipe in heard or worker.process.sentinel in heard or not worker.process.is_alive():
                 yield self._heard(worker)
 
     def stop(self) -> None:

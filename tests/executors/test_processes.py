@@ -81,11 +81,13 @@ def test_a_killed_worker_loses_its_task_alone(shared: Processes) -> None:
 @pytest.mark.ci
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes here")
 def test_a_worker_is_lost_though_its_child_lives(shared: Processes) -> None:
+    begun = time.monotonic()
     shared.start(task(1, tasks.kill_beside_a_child))
     child, lost = until_end(shared, 1)[1]
     assert isinstance(child, PartialResult)
     os.kill(child.value, signal.SIGKILL)
     assert isinstance(lost, WorkerLost)
+    assert time.monotonic() - begun < 50.0  # the child sleeps for 60 s
 
 
 def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.CaptureFixture[str]) -> None:

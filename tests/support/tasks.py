@@ -73,7 +73,7 @@ def kill_beside_a_child(place: TaskContext) -> Iterator[int]:
     """Die while a started process holds the open descriptors."""
     child = os.fork()
     if not child:
-        time.sleep(3.0)
+        time.sleep(60.0)
         os._exit(0)
     yield child
     os.kill(os.getpid(), signal.SIGKILL)
