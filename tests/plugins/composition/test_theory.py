@@ -174,55 +174,33 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(100, 130), marks=pytest.mark.ci)], ids=["3", "30"])
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("check", KINDS, ids=lambda check: check.__name__)
-def test_random_settings(check: Callable[[np.random.Generator], None], seeds: range) -> None:
-    for seed in seeds:
-        check(np.random.default_rng(seed))
+def test_random_settings(check: Callable[[np.random.Generator], None], seed: int) -> None:
+    check(np.random.default_rng(seed))
 
 
 EXTREMES = {
     "noise 1e-8": Release(kind="gaussian", sigma=1e-8),
     "noise 1e8": Release(kind="gaussian", sigma=1e8, times=10**6),
-    "noise 1e-8, sampled": Release(kind="gaussian", sigma=1e-8, rate=0.01, times=100),
-    "noise 1e8, sampled": Release(kind="gaussian", sigma=1e8, rate=0.01, times=10**6),
     "laplace 1e-8": Release(kind="laplace", scale=1e-8, times=10),
     "laplace 1e8": Release(kind="laplace", scale=1e8, times=10**6),
     "integers 1e-8": Release(kind="discrete-gaussian", sigma=1e-8, times=3),
     "integers 0.02": Release(kind="discrete-gaussian", sigma=0.02, times=3),
     "integers 1e8": Release(kind="discrete-gaussian", sigma=1e8, times=10**6),
     "integers far": Release(kind="discrete-gaussian", sigma=1.0, sensitivity=1e6),
-    "answer 1e-12": Release(kind="randomized-response", epsilon=1e-12, times=10**6),
     "answer 1e4": Release(kind="randomized-response", epsilon=1e4),
-    "answers 1e9": Release(kind="randomized-response", epsilon=1.0, answers=10**9, times=10**4),
-    "choice 1e-12": Release(kind="exponential", epsilon=1e-12, times=10**6),
     "choice 1e4": Release(kind="exponential", epsilon=1e4, times=10),
-    "pure 1e-12": Release(kind="approx-dp", epsilon=1e-12, times=10**6),
     "pure 1e4": Release(kind="approx-dp", epsilon=1e4, times=3),
     "delta 1": Release(kind="approx-dp", epsilon=1.0, delta=1.0),
     "delta 1e-300": Release(kind="approx-dp", epsilon=1.0, delta=1e-300, times=10**6),
     "rho 1e-30": Release(kind="zcdp", rho=1e-30, times=10**6),
     "rho 1e12": Release(kind="zcdp", rho=1e12),
     "mu 1e-15": Release(kind="gdp", mu=1e-15, times=10**6),
-    "mu 1e6": Release(kind="gdp", mu=1e6, times=10),
 }
 
 
-#: Extremes that take seconds.
-LONG = (
-    "noise 1e8, sampled",
-    "noise 1e-8, sampled",
-    "answers 1e9",
-    "answer 1e-12",
-    "choice 1e-12",
-    "pure 1e-12",
-    "mu 1e6",
-)
-
-NAMES = [pytest.param(name, marks=pytest.mark.ci) if name in LONG else name for name in EXTREMES]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXTREMES)
 @pytest.mark.filterwarnings("error")
 def test_extremes_have_ordered_intervals(name: str) -> None:
     release = EXTREMES[name]
@@ -237,23 +215,6 @@ def test_extremes_have_ordered_intervals(name: str) -> None:
     if math.isfinite(rho.upper):
         assert order.lower <= 2.0 * rho.upper * (1.0 + 1e-9)
         assert rho.lower * 2.0 <= max(order.upper, pure.upper) * 2.0
-
-
-@pytest.mark.parametrize("name", [name for name in EXTREMES if name not in LONG])
-def test_more_runs_and_larger_groups_cost_more(name: str) -> None:
-    release = EXTREMES[name]
-    few, more = Composition([release]), Composition([release, release])
-    assert more.epsilons([1e-6])[0].upper >= few.epsilons([1e-6])[0].upper * (1.0 - 1e-6)
-    group = Composition([release], 3)
-    assert group.epsilons([1e-6])[0].upper >= few.epsilons([1e-6])[0].upper * (1.0 - 1e-6)
-
-
-def test_a_wide_discrete_gaussian_is_close_to_the_gaussian() -> None:
-    wide = Composition([Release(kind="discrete-gaussian", sigma=250.0, sensitivity=3.0, times=50)]).epsilons([1e-6])[0]
-    gaussian = Composition([Release(kind="gaussian", sigma=250.0, sensitivity=3.0, times=50)]).epsilons([1e-6])[0]
-    assert wide.lower <= gaussian.upper
-    assert gaussian.lower <= wide.upper
-    assert wide.relative_width <= 1e-3
 
 
 def test_both_descriptions_of_a_discrete_gaussian_agree(monkeypatch: pytest.MonkeyPatch) -> None:

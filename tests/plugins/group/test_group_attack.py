@@ -273,34 +273,7 @@ def observed(before: np.ndarray, after: np.ndarray, coins: np.ndarray | None = N
     )
 
 
-SPEC = Path(__file__).parents[3] / "specs" / "attacks" / "planted-records.yaml"
-BLACK_BOX = SPEC.with_name("black-box-one-run.yaml")
-FINAL = "threat_model.access=final-model"
-CLAIM = "claims=[{id: eight, kind: approx-dp, epsilon: 30.0, delta: 1e-5, group_size: 8}]"
-
-
-def ranks(trial) -> float:
-    scores, coins = trial.arrays["scores"], trial.arrays["coins"]
-    return float((scores[coins == 1][:, None] > scores[coins == 0][None, :]).mean())
-
-
-@pytest.mark.ci
-def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
-    """250 groups of eight mislabelled digits, with a proved bound of 25.5: mean ranks of guesses have deviation .04.
-    Other variation of a digit's loss hides most of the effect of its inclusion."""
-    digits = (FINAL, CLAIM, "threat_model.group_size=8", "audit.canary.count=250")
-    found = {}
-    for score in ("loss", "shadow"):
-        spec = spec_at(SPEC, *digits, f"audit.score={score}")
-        trials = trials_of(spec, 0)
-        found[score] = ranks(trials[0])
-        outcomes = outcomes_of(spec, trials)
-        (shown,) = [f for f in outcomes if isinstance(f, Finding) and (f.quantity, f.bound) == ("epsilon", "lower")]
-        assert 0.0 <= shown.value < 25.5
-        assert f"by {score}" in shown.method
-        assert not {"attack-code"} & {a.name for a in shown.assumptions}
-    assert found["shadow"] > found["loss"] + 0.05
-    assert found["shadow"] > 0.65
+BLACK_BOX = Path(__file__).parents[3] / "specs" / "attacks" / "black-box-one-run.yaml"
 
 
 @pytest.mark.parametrize(
@@ -386,20 +359,6 @@ def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
     assert list(many_run_bounds(spec, run_trials([1] * 20, [0.5] * 20))) == []
     records = attacked(tmp_path, RECORDS, "threat_model.group_size=1", "claims.four.group_size=1")
     assert list(many_run_bounds(records, run_trials([1] * 20, [0.5] * 20))) == []
-
-
-@pytest.mark.parametrize("law", [True, False])
-def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
-    """Scores of randomised response at epsilon 2, 40 audits at 95%: at most 7 above 2 (99.9% binomial quantile)."""
-    text = MANY if law else RECORDS
-    spec = attacked(tmp_path, text, "threat_model.group_size=1", "claims.four.group_size=1")
-    rng, above = np.random.default_rng(4), 0
-    for _ in range(40):
-        coins = rng.integers(0, 2, 200)
-        answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
-        evidence_finding = list(many_run_bounds(spec, run_trials(list(coins), list(8.0 * answers - 4.0))))
-        above += evidence_finding[1].value > 2.0
-    assert above <= 7
 
 
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])

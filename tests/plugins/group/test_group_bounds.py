@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from support import scope_oracle as oracle
 from support.attacks import spec_at
-from support.group_cases import gradients_within, mechanisms
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
 from dpspec.contract import Claim, Finding, Series
@@ -169,7 +166,6 @@ class TestGroup(MechanismSuite):
 
 
 ONE = {"noise_multiplier": 1.3, "clip_norm": 2.0, "sampling": {"scheme": "poisson", "rate": 0.2}, "steps": 1}
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
 def found(phases: list[dict[str, Any]], claims: list[Claim], records: int = 100) -> list[Finding]:
@@ -247,34 +243,3 @@ def test_the_advantage_is_the_total_variation_of_one_step() -> None:
 def test_nothing_is_bounded_without_noise_or_without_a_claim() -> None:
     assert found([{**ONE, "noise_multiplier": 0.0}], [oracle.claim_of("gdp", mu=1.0)]) == []
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
-
-
-@settings(max_examples=20, **FEW)
-@given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
-def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:
-    claims = [
-        oracle.claim_of("gdp", direction, case["size"], mu=1.0),
-        oracle.claim_of("membership", direction, case["size"], advantage=0.5),
-        oracle.claim_of("membership", direction, case["size"], tpr=0.5, fpr=0.05),
-    ]
-    uppers = [f for f in found(case["phases"], claims, case["records"]) if f.bound == "upper"]
-    assert {f.quantity for f in uppers} == {"mu", "advantage", "tpr"}
-    scope = data.draw(st.sampled_from(sorted({repr(f.scope) for f in uppers})))
-    uppers = [f for f in uppers if repr(f.scope) == scope]
-    planted, group = gradients_within(uppers[0], case, data.draw)
-    absent, present = (
-        oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
-    )
-    p, q = oracle.composed(list(zip(present, absent, strict=True)))
-    pairs = [pair for way, pair in (("remove", (p, q)), ("add", (q, p))) if direction in (way, "both")]
-    room = 1.0 + oracle.ROOM
-    for finding in uppers:
-        for one, other in pairs:
-            if finding.quantity == "tpr":
-                assert oracle.power(one, other, 0.05) <= finding.value * room
-            elif finding.quantity == "advantage":
-                assert oracle.delta(one, other, 0.0) <= finding.value * room
-            else:
-                for epsilon in (0.0, 0.3, 1.0, 3.0, 10.0):
-                    allowed = float(gaussian.delta(epsilon, finding.value * room))
-                    assert oracle.delta(one, other, epsilon) <= allowed * room + 1e-12

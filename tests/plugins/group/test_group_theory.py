@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
-from scipy.stats import norm
 from support import scope_oracle as oracle
 
 from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
@@ -32,34 +31,21 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
     )
 
 
-def epoch_laws(phase: Phase, x: Sequence[float], y: Sequence[int], given: Sequence[float], grid: Array) -> Array:
-    """The density of two steps' noisy sums, (points, points), over all allocations; step two starts after step one.
-
-    Contributions and updates are those of the native loop; the sum over allocations is exact.
-    """
-    job = oracle.run_of([phase], x, y, given)
-    parts = parts_of(job)
-    records, sigma = len(x) + len(given), phase.noise_multiplier * phase.clip_norm
-    schedule = list(parts.schedule)
-    density = np.zeros((len(grid), len(grid)))
-    after = [parts.update(parts.initial, torch.tensor([float(s)])) for s in grid]
-    states = after if x else [parts.initial]  # given gradients are the same at any model
-
-    def added(state: torch.Tensor, batch: Sequence[int]) -> float:
-        return float(parts.contributions(state, torch.tensor(batch, dtype=torch.int64), schedule[0].clip).sum)
-
-    for first in itertools.product((True, False), repeat=records):
-        one = [i for i in range(records) if first[i]]
-        two = [i for i in range(records) if not first[i]]
-        means = np.array([added(state, two) for state in states])
-        early = np.exp(-0.5 * ((grid - added(parts.initial, one)) / sigma) ** 2)
-        late = np.exp(-0.5 * ((grid[None, :] - means[:, None]) / sigma) ** 2)
-        density += early[:, None] * late / 2.0**records
+def epoch_laws(phase: Phase, gradients: Sequence[float]) -> Array:
+    """The density of two steps' noisy sums, (points, points), over all allocations; the native loop clips and adds."""
+    parts = parts_of(oracle.run_of([phase], [], [], gradients))
+    sigma, clip = phase.noise_multiplier * phase.clip_norm, next(iter(parts.schedule)).clip
+    density = np.zeros((len(GRID), len(GRID)))
+    for first in itertools.product((True, False), repeat=len(gradients)):
+        drawn = [torch.tensor([i for i, early in enumerate(first) if early == at], dtype=torch.int64) for at in (1, 0)]
+        sums = [float(parts.contributions(parts.initial, batch, clip).sum) for batch in drawn]
+        one, two = (np.exp(-0.5 * ((GRID - mean) / sigma) ** 2) for mean in sums)
+        density += one[:, None] * two / 2.0 ** len(gradients)
     return density / (2.0 * math.pi * sigma**2)
 
 
-def divergences(first: Array, second: Array, grid: Array, epsilon: float) -> Iterator[float]:
-    cell = (grid[1] - grid[0]) ** 2
+def divergences(first: Array, second: Array, epsilon: float) -> Iterator[float]:
+    cell = (GRID[1] - GRID[0]) ** 2
     for p, q in ((first, second), (second, first)):
         yield float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
 
@@ -80,8 +66,8 @@ def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interv
 @given(st.lists(st.sampled_from(GRADIENTS), max_size=2), st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3))
 def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -> None:
     phase, epsilon = phase_of(2, 1, 1.5), 1.0
-    absent, present = (epoch_laws(phase, [], [], rows, GRID) for rows in (others, others + group))
-    for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
+    absent, present = (epoch_laws(phase, rows) for rows in (others, others + group))
+    for direction, found in zip(("remove", "add"), divergences(present, absent, epsilon), strict=True):
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
 
@@ -89,8 +75,8 @@ def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -
 def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float) -> None:
     phase, epsilon = phase_of(2, 1, sigma), 1.0
     for size in (1, 2, 3):
-        absent, present = (epoch_laws(phase, [], [], [2.0] * count, GRID) for count in (0, size))
-        for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
+        absent, present = (epoch_laws(phase, [2.0] * count) for count in (0, size))
+        for direction, found in zip(("remove", "add"), divergences(present, absent, epsilon), strict=True):
             interval = certified(phase, size, epsilon, direction)
             assert interval.lower - 1e-4 <= found <= interval.upper + 1e-4  # of the plane's cells
             if size == 1:
@@ -109,23 +95,16 @@ def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size
     assert allocated_log_ratio(z, size, sigma) == pytest.approx(exact, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("steps", "sigma", "epochs", "low", "high"),
-    [pytest.param(10, 1.0, 10, 13.81, 16.26, marks=pytest.mark.ci), (4, 0.5, 1, 20.3, 21.62)],
-    ids=["ten-epochs", "one-epoch"],
-)
-def test_pairs_have_the_better_of_two_bounds(steps: int, sigma: float, epochs: int, low: float, high: float) -> None:
-    """With the noise split alone [10.0, 18.07] and [12.7, 21.62]; with shared steps revealed alone 16.26 and 21.71."""
-    (found,) = theory.group_epsilons([phase_of(steps, 1, sigma, epochs)], 2, 100, [1e-5], "remove")
-    pairs = (RandomAllocation(steps, sigma / math.sqrt(2.0)), 2), (RandomAllocation(steps, sigma, 2), 1)
-    alone = [PrivacyLoss(((pair, times * epochs),), "present-first").epsilon(1e-5).upper for pair, times in pairs]
+def test_pairs_have_the_better_of_two_bounds() -> None:
+    """With the noise split alone [12.7, 21.62]; with shared steps revealed alone 21.71."""
+    (found,) = theory.group_epsilons([phase_of(4, 1, 0.5)], 2, 100, [1e-5], "remove")
+    pairs = (RandomAllocation(4, 0.5 / math.sqrt(2.0)), 2), (RandomAllocation(4, 0.5, 2), 1)
+    alone = [PrivacyLoss(((pair, times),), "present-first").epsilon(1e-5).upper for pair, times in pairs]
     assert found.upper == pytest.approx(min(alone), rel=1e-6)
-    assert low <= found.lower <= found.upper <= high
+    assert 20.3 <= found.lower <= found.upper <= 21.62
 
 
-@pytest.mark.parametrize(
-    ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
-)
+@pytest.mark.parametrize(("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), (2, 2, 3.0, 2)])
 def test_all_records_in_all_steps_are_full_batches(steps: int, batches: int, sigma: float, epochs: int) -> None:
     for size in (1, 3):
         phases, mu = [phase_of(steps, batches, sigma, epochs)], size * math.sqrt(epochs * batches) / sigma
@@ -180,34 +159,6 @@ def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int
         delta, error = simulated(loss, epsilon)
         found = certified(phase_of(steps, batches, sigma), size, epsilon, direction)
         assert found.lower - error <= delta <= found.upper + error
-
-
-def by_sign(past: list[Array]) -> Array:
-    return np.sign(past[-1]) * np.minimum(1.0, np.abs(past[-1])) if past else np.array(1.0)
-
-
-def once_only(past: list[Array]) -> Array:
-    """All, until something was seen."""
-    return np.where(sum(past) > 1.0, 0.2, 1.0) if past else np.array(1.0)
-
-
-@pytest.mark.parametrize("chosen", [by_sign, once_only])
-@pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
-def test_adaptive_gradients_leak_no_more(chosen: Callable[[list[Array]], Array], steps: int, batches: int) -> None:
-    sigma, epsilon, draws = 1.0, 1.0, 100_000
-    rng, every = np.random.default_rng(7), sets(steps, batches)
-    for direction, is_there in (("remove", 1.0), ("add", 0.0)):
-        own = every[rng.integers(len(every), size=draws)] * is_there
-        past: list[Array] = []
-        logs = np.zeros((draws, len(every)))
-        for step in range(steps):
-            gradient = np.broadcast_to(chosen(past), draws)
-            x = own[:, step] * gradient + rng.normal(0.0, sigma, draws)
-            logs += every[:, step] * ((x * gradient - 0.5 * gradient**2) / sigma**2)[:, None]
-            past.append(x)
-        ratio = logsumexp(logs, axis=1) - math.log(len(every))
-        delta, error = simulated(ratio if is_there else -ratio, epsilon)
-        assert delta <= certified(phase_of(steps, batches, sigma), 1, epsilon, direction).upper + error
 
 
 def test_blocks_share_all_steps() -> None:
@@ -290,39 +241,6 @@ def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_r
         assert found.upper <= replaced.upper
 
 
-@pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])
-def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -> None:
-    """Two batches of two of four records, every order: delta by summing over the plane, for any other records."""
-    x = np.linspace(-9.0, 9.0, 361)
-    cell = (x[1] - x[0]) ** 2
-
-    def density(values: tuple[float, ...]) -> np.ndarray:
-        total = np.zeros((len(x), len(x)))
-        for order in itertools.permutations(range(4)):
-            sums = [sum(values[i] for i in order[:2]), sum(values[i] for i in order[2:])]
-            total += np.outer(norm.pdf(x, sums[0], sigma), norm.pdf(x, sums[1], sigma)) / 24.0
-        return total
-
-    for k, others in ((1, (0.0, 0.0, 0.0)), (1, (-1.0, 1.0, 0.3)), (2, (0.0, 0.0)), (2, (1.0, -0.5))):
-        ((pair, count),) = theory.composed([phase({"scheme": "shuffled", "batch_size": 2}, sigma, 2)], k, 4)
-        assert count == 1
-        most = math.exp(pair.log_delta_bounds(epsilon, "present-first")[1])  # type: ignore[index]
-        present, absent = density((*[1.0] * k, *others)), density((*[0.0] * k, *others))
-        for one, other in ((present, absent), (absent, present)):
-            assert float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * cell) <= most + 1e-6
-
-
-@settings(max_examples=4, **FEW)
-@given(st.lists(st.sampled_from((0.5, -1.0, 4.0, 40.0)), min_size=2, max_size=3), st.integers(1, 2), st.data())
-def test_no_records_leak_more(x: list[float], size: int, data: st.DataObject) -> None:
-    size, phase, epsilon = min(size, len(x) - 1), phase_of(2, 1, 1.5), 1.0
-    y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
-    grid = GRID[::6]
-    absent, present = (epoch_laws(phase, x[:n], y[:n], [], grid) for n in (len(x) - size, len(x)))
-    for direction, found in zip(("remove", "add"), divergences(present, absent, grid, epsilon), strict=True):
-        assert found <= certified(phase, size, epsilon, direction).upper + 1e-3
-
-
 @pytest.mark.parametrize("steps", [1, 9, 40])
 @pytest.mark.parametrize(("records", "size", "group"), [(100, 30, 1), (90, 30, 1), (90, 30, 4), (61, 60, 2), (7, 7, 1)])
 def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: int, group: int, steps: int) -> None:
@@ -337,22 +255,3 @@ def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: 
     exact = math.sqrt(sum((b - a) ** 2 for a, b in zip(*sizes, strict=True))) / 2.0
     assert mu <= exact
     assert mu >= exact * (1.0 - 1e-8) or group > 1 or mu == 0.0
-
-
-@pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
-def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
-    axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
-    z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
-
-    def density(mean: Array) -> Array:
-        apart = np.square(z - mean[:, None, None, None]).sum(axis=0)
-        law: Array = np.exp(-0.5 * apart / sigma**2) / (2.0 * math.pi * sigma**2) ** 1.5
-        return law
-
-    present, absent = sum(density(one) for one in sets(3, 2)) / 3.0, density(np.zeros(3))
-    cell = (axis[1] - axis[0]) ** 3
-    for direction, (p, q) in (("remove", (present, absent)), ("add", (absent, present))):
-        delta = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
-        found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
-        assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
-        assert delta > 0.6 * found.upper

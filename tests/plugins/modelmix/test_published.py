@@ -1,6 +1,5 @@
 """What of the paper does not hold, as numbers: zero gaps, spread gradients, the missing T, vacuous asymptotics."""
 
-import itertools
 import math
 from pathlib import Path
 
@@ -9,43 +8,16 @@ import pytest
 from support import specs
 from support.modelmix_densities import loss_of_pair
 
-from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding
 from dpspec_modelmix import published, theory
 from dpspec_modelmix.options import Segment
-
-
-@pytest.mark.parametrize(
-    ("effect", "delta", "claimed", "true"), [(3.0, 1e-3, 6.9133322, 13.0881792), (1.0, 1e-2, 1.1165174, 2.3177890)]
-)
-def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true: float) -> None:
-    assert theory.mixed_epsilon([Segment(1, 1.0, effect, 1e6)], delta).epsilon == pytest.approx(claimed, rel=6e-8)
-    exact = PrivacyLoss.gaussian(1.0 / effect).epsilon(delta, width=1e-8)
-    assert exact.lower == pytest.approx(true, rel=1e-7)
-
-
-@pytest.mark.parametrize(("epsilon", "one_hot", "spread"), [(0.0, 0.01000, 0.05034), (0.1, 0.00817, 0.01818)])
-def test_a_spread_gradient_has_the_larger_delta(epsilon: float, one_hot: float, spread: float) -> None:
-    rate, effect, gap = 1.0, 1.0, 100.0
-    narrow, wide = (loss_of_pair(Segment(1, rate, effect, gap, p)).delta(epsilon).upper for p in (1, 100))
-    assert narrow == pytest.approx(one_hot, abs=5.1e-6)
-    assert wide == pytest.approx(spread, abs=1.2e-5)
-    assert wide > narrow
-    # At integer orders above 1 it is the other way round: the theorem stands where an accountant of the pair would not.
-    assert (
-        theory.step_rdp((2,), Segment(1, rate, effect, gap, 100))[0]
-        < theory.step_rdp((2,), Segment(1, rate, effect, gap))[0]
-    )
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
     far = published.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
     assert far.applies
-    one_hot, spread = (loss_of_pair(Segment(1, 1.0, 1.0, 1000.0, p)).delta(far.epsilon).upper for p in (1, 10_000))
-    assert one_hot == pytest.approx(0.000999, abs=1e-6)
-    assert spread == pytest.approx(0.016737, rel=5e-3)
-    assert one_hot < far.delta < spread
+    assert loss_of_pair(Segment(1, 1.0, 1.0, 1000.0, 10_000)).delta(far.epsilon).lower > far.delta
 
 
 def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
@@ -64,12 +36,6 @@ def test_the_corollary_misses_the_number_of_steps() -> None:
     # As printed, with the denominator 1 - a: below zero.
     below = np.asarray(theory.INTEGER_ORDERS) - 1.0
     assert np.max(theory.step_rdp(theory.INTEGER_ORDERS, segment) - np.log(1e-5) / below) > 0.0
-
-
-def test_dominance_of_a_wider_uniform_at_real_orders() -> None:
-    orders = np.array([1.25, 1.5, 3.0])
-    values = [theory.log_excess_moments(orders, 1.5, t, 0.2) for t in (0.1, 1.0, 7.0, 60.0)]
-    assert all(np.all(a >= b) for a, b in itertools.pairwise(values))
 
 
 def test_rederived_utility_theorems() -> None:

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from support import specs
 
-from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Series
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.reporters.terminal import render
 from dpspec.results.codec import dump, load, reread
 from dpspec.results.redact import redact
@@ -124,26 +122,6 @@ def test_estimates_above_the_worst_case_are_counted_and_rank_records_uncapped(bo
     assert [f.scope.record for f in top] == [columns["record"][place] for place in ranked]
     assert {f.privacy for f in top} == {"per-record"}
     assert not any(f.quantity == "epsilon_uncapped" for f in redact(result).audits[0].findings)
-
-
-def test_the_risk_is_that_of_the_certified_curve(both) -> None:
-    audit, _, _ = both
-    (rate,) = rates(audit)
-    pair = Mixture.poisson(1, 0.2, 1.5)
-    for power, level in zip(rate.powers, FALSE_POSITIVES, strict=True):
-        losses = [PrivacyLoss(((pair, 12),), side) for side in ("present-first", "absent-first")]  # type: ignore[arg-type]
-        true = max(1.0 - loss.tradeoff(level).upper for loss in losses)
-        assert true <= power <= 1.02 * true
-
-
-def test_lower_bounds_stay_below_upper_values(both) -> None:
-    audit, _, _ = both
-    records = table(audit, "records").columns
-    attacked = {f.scope.record: f.value for f in audit.findings if f.bound == "lower" and f.privacy == "per-record"}
-    attacked[5] = max(f.value for f in per_record(audit, 5, "lower"))
-    assert 2 <= len(attacked) <= 3
-    for record, value in attacked.items():
-        assert value <= records["epsilon"][records["record"].index(record)]
 
 
 def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:

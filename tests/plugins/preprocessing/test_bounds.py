@@ -211,18 +211,6 @@ def test_records_that_rounding_made_longer_are_scaled_back() -> None:
     assert np.array_equal(steps.in_ball(0.5 * x, 1.0), 0.5 * x)
 
 
-def test_a_median_of_one_value_may_be_the_replaced_record_s() -> None:
-    one = np.full((8, 1), math.nan)
-    other = one.copy()
-    one[0], other[0] = 1.0, -1.0
-    pair = Pair(one, other, np.ones(8), np.ones(8))
-    step = {"impute": "median"}
-    mechanism = {"pipeline": (step,), "private": {"kind": "gaussian", "eps_noise": 1.0, "lipschitz": 0.5}}
-    mechanism["collection"] = oracle.limits(step, [one, other])
-    assert mechanism["collection"]["max_spread"] == 0.0
-    assert 0.9 < oracle.worst(mechanism, 8, pair).ratio <= 1.0 + oracle.TOLERANCE
-
-
 def test_every_data_set_has_an_output() -> None:
     """Trimmed means of no values are 0: an error for only one of two neighbors would distinguish them."""
     step = ({"impute": "trimmed", "trim": 1},)

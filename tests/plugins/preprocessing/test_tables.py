@@ -99,28 +99,6 @@ def test_v6_imputation_where_the_replacement_misses_other_entries(row, one, othe
         assert found == pytest.approx(0.0225865, abs=1e-7)
 
 
-def test_v7_coordinates_along_principal_directions_turn_freely() -> None:
-    n, k = 200_000, 3
-    spread = np.sqrt([0.81, 0.25, 0.25 - 5e-7, 0.09, 0.01])  # the second eigenvalue exceeds the third by 1e-7
-    common = np.array([sign * scale * axis for scale, axis in zip(spread, np.eye(5), strict=True) for sign in (1, -1)])
-    common = np.tile(common, (n // 10, 1))[: n - 1]
-    common[-9:] = 0.0
-    pair = both(common, (0.6 * np.eye(5)[1]).tolist(), (0.6 * np.eye(5)[2]).tolist())
-    from sklearn.decomposition import PCA
-
-    models = [PCA(n_components=k, svd_solver="full").fit(x) for x in pair]
-    reduced = [abs(common[:10] @ model.components_.T) for model in models]  # signs aside, which are arbitrary as well
-    values = [steps.covariance_spectrum(x) for x in pair]
-    assert values[0][1] - values[0][2] == pytest.approx(0.36 / n + 1e-7, rel=0.1)
-    gap, first = (min(float(v[i] - v[i + 1]) for v in values) for i in (k - 1, 0))
-    claimed = 2.0 * 4.0 * (3 * n + 2) / (n * (n - 1) * min(gap, first))
-    moved = moved_distance(reduced[0], reduced[1])[1]
-    assert moved > 66.0 * claimed
-    projected = moved_distance(*(steps.fit_projection(x, k)(x)[1:] for x in pair))[1]
-    assert projected < 1e-14
-    assert projected <= sensitivity.pca(gap, n).moved
-
-
 def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
     m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=1000, steps=10**6, factor=1.0)
     assert largest_sampled_order(m) == pytest.approx(6.908, abs=1e-3)
@@ -132,30 +110,6 @@ def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
     assert exact == pytest.approx(9030.0, rel=1e-3)
     assert printed_rdp(m, 4.0) == 8.0
     assert exact <= repaired_rdp(m, 4.0) * (1.0 + 1e-6)
-
-
-def test_v9_batches_drawn_with_replacement() -> None:
-    counts = [math.comb(3, j) * 0.25**j * 0.75 ** (3 - j) for j in range(4)]
-    exact = math.log(sum(w * math.exp(j * j) for j, w in enumerate(counts)))
-    assert exact == pytest.approx(4.911604, abs=1e-6)
-    lemma_2 = 2.0  # twice the curve's value at k = 1, the only k for batches of 3 of 4 records
-    assert exact > lemma_2
-    without = math.log(0.25 + 0.75 * math.e)  # the record is in three of four batches, once
-    assert without <= lemma_2
-
-
-def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
-    """Labels follow the lost direction, so projected records do not determine them."""
-    labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
-    x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
-    tail = float(steps.covariance_spectrum(x)[1:].sum())
-    assert tail == pytest.approx(0.01, rel=1e-3)
-    losses = [
-        np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.fit_projection(x, 1)(x), x)
-    ]  # at parameters (0, 1)
-    gap = float(losses[0] - losses[1])
-    assert gap == pytest.approx(0.0487505, rel=1e-5)
-    assert 2.0 * tail < gap <= math.sqrt(tail)  # Proposition 8 for L = 1 has 2 L tail
 
 
 def test_v11_full_gradients() -> None:

@@ -101,12 +101,7 @@ LAPLACE_CASE = ("planted", 8, 0.2, [*LAPLACE, "mechanism.scale=0.2"], 32)
 
 @pytest.mark.parametrize(
     ("source", "candidates", "noise", "how", "count"),
-    [
-        ("all", 8, 0.5, [], 64),
-        ("all", 8, 1.5, [], 64),
-        ("planted", 32, 1.0, [], 96),
-        pytest.param(*LAPLACE_CASE, marks=pytest.mark.ci),
-    ],
+    [("all", 8, 0.5, [], 64), ("planted", 32, 1.0, [], 96), pytest.param(*LAPLACE_CASE, marks=pytest.mark.ci)],
 )
 def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path, source, candidates, noise, how, count):
     """A correct attack fails either test for at most 1 in 10^4 seeds; inserted records come close to the bound."""
@@ -119,7 +114,7 @@ def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path, source,
     assert binomial.at_least(right, count, gamma.upper) > 1e-4
     if candidates == 32:
         assert binomial.at_most(right, count, gamma.lower / 1.5) > 0.5
-    elif noise < 1.0:
+    else:
         assert binomial.at_least(right, count, 1 / candidates) < 1e-4
     checks = {o.assumption: o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)}
     assert all(check.p_value > 1e-6 for check in checks.values())
