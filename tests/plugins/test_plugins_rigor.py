@@ -154,23 +154,6 @@ def test_a_smaller_group_and_a_larger_delta_refute_a_claim() -> None:
         assert judged.verdicts[0].verdict == expected, changes
 
 
-def test_fixed_size_batches_speak_of_data_sets_large_enough() -> None:
-    """Theorem 3.3 applies to datasets with at least the records outside the group, and is attained there."""
-    fixed = {"sampling": {"scheme": "fixed", "batch_size": 10}}
-    asked = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
-    uppers = accountant([f for f in stated("group", asked, **fixed) if f.at.get("group_size") == 4])
-    both = [f for f in uppers if f.scope.direction == "both"]
-    assert {(f.scope.data, f.scope.min_records) for f in both} == {("all", 96), ("this", 0)}
-    within = claiming(asked, epsilon=both[0].value)
-    assert verdict("group", within, **fixed).verdict == "supported"
-    assert verdict("group", dataclasses.replace(within, over="this"), **fixed).verdict == "proved"
-    for least, expected in ((95, "supported"), (96, "proved"), (100, "proved")):
-        assert verdict("group", dataclasses.replace(within, min_records=least), **fixed).verdict == expected
-    below = claiming(asked, epsilon=0.999 * both[0].value)
-    for least, expected in ((0, "refuted"), (96, "refuted"), (97, "open")):
-        assert verdict("group", dataclasses.replace(below, min_records=least), **fixed).verdict == expected
-
-
 def test_poisson_and_fixed_batches_in_turn_attain_nothing() -> None:
     """Both would need other directions of the records outside the group."""
     turns = [{"sampling": {"scheme": "fixed", "batch_size": 10}, "steps": 2}, {"steps": 2}]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
-from support.attacks import attacked, audited, moments, outcomes_of, spec_at, trials_of
+from support.attacks import attacked, moments, outcomes_of, spec_at, trials_of
 
 from dpspec.accounting import Mixture
 from dpspec.contract import Finding, Outcome, Spec
@@ -205,21 +205,3 @@ def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
     assert found.mean == pytest.approx(sum(t % every == 0 for t in range(1, sum(steps) + 1)))
     assert found.noise == pytest.approx(2.0 * math.sqrt(sum(steps)))
     assert found.std == 0.0
-
-
-def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
-    """Mu is 3, or 3 / 5 if one of five steps has the record: bounds are below, and lower for the second."""
-    shown = []
-    for every in (1, 5):
-        audit = audited(
-            tmp_path,
-            "threat_model={access: final-model, group_size: 1}",
-            "claims.four.group_size=1",
-            "mechanism.noise_multiplier=1.054",
-            "mechanism.sampling={scheme: full}",
-            f"audit.canary={{space: gradient, count: 200, every: {every}}}",
-        )
-        assert not [c for c in audit.checks if c.p_value is not None and c.p_value < 1e-6]
-        shown += [f.value for f in audit.findings if f.quantity == "mu" and f.bound == "lower"]
-    assert 0.2 < shown[0] < 3.0
-    assert shown[1] < min(0.6, shown[0])

@@ -3,21 +3,18 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
-from support import scope_oracle as oracle
 
 from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
 from dpspec.sampling import sampler_of
-from dpspec.training.loop.native import parts_of
 from dpspec_group import theory
 from dpspec_group.scores import allocated_log_ratio, several_log_ratio
 
@@ -31,56 +28,11 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
     )
 
 
-def epoch_laws(phase: Phase, gradients: Sequence[float]) -> Array:
-    """The density of two steps' noisy sums, (points, points), over all allocations; the native loop clips and adds."""
-    parts = parts_of(oracle.run_of([phase], [], [], gradients))
-    sigma, clip = phase.noise_multiplier * phase.clip_norm, next(iter(parts.schedule)).clip
-    density = np.zeros((len(GRID), len(GRID)))
-    for first in itertools.product((True, False), repeat=len(gradients)):
-        drawn = [torch.tensor([i for i, early in enumerate(first) if early == at], dtype=torch.int64) for at in (1, 0)]
-        sums = [float(parts.contributions(parts.initial, batch, clip).sum) for batch in drawn]
-        one, two = (np.exp(-0.5 * ((GRID - mean) / sigma) ** 2) for mean in sums)
-        density += one[:, None] * two / 2.0 ** len(gradients)
-    return density / (2.0 * math.pi * sigma**2)
-
-
-def divergences(first: Array, second: Array, epsilon: float) -> Iterator[float]:
-    cell = (GRID[1] - GRID[0]) ** 2
-    for p, q in ((first, second), (second, first)):
-        yield float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
-
-
-GRID = np.linspace(-11.0, 11.0, 353)
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
-
-
 @functools.lru_cache(maxsize=256)
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
     (found,) = theory.loss_intervals([phase], size, 100, direction, lambda loss, *_: [loss.delta(epsilon, width=1e-3)])
     return found
-
-
-@settings(max_examples=12, **FEW)
-@given(st.lists(st.sampled_from(GRADIENTS), max_size=2), st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3))
-def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -> None:
-    phase, epsilon = phase_of(2, 1, 1.5), 1.0
-    absent, present = (epoch_laws(phase, rows) for rows in (others, others + group))
-    for direction, found in zip(("remove", "add"), divergences(present, absent, epsilon), strict=True):
-        assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
-
-
-@pytest.mark.parametrize("sigma", [0.7, 1.5])
-def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float) -> None:
-    phase, epsilon = phase_of(2, 1, sigma), 1.0
-    for size in (1, 2, 3):
-        absent, present = (epoch_laws(phase, [2.0] * count) for count in (0, size))
-        for direction, found in zip(("remove", "add"), divergences(present, absent, epsilon), strict=True):
-            interval = certified(phase, size, epsilon, direction)
-            assert interval.lower - 1e-4 <= found <= interval.upper + 1e-4  # of the plane's cells
-            if size == 1:
-                assert interval.width <= 1e-2 * found + 1e-9
 
 
 @settings(max_examples=20, deadline=None)
@@ -143,7 +95,7 @@ def simulated(losses: Array, epsilon: float) -> tuple[float, float]:
     return float(gains.mean()), 6.0 * float(gains.std()) / len(losses) ** 0.5
 
 
-@pytest.mark.parametrize(("steps", "batches", "size"), [(4, 2, 1), (4, 3, 1), (5, 2, 1), (4, 2, 2), (3, 2, 3)])
+@pytest.mark.parametrize(("steps", "batches", "size"), [(4, 3, 1), (5, 2, 1), (3, 1, 2), (4, 2, 2), (3, 2, 3)])
 def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int, batches: int, size: int) -> None:
     sigma, epsilon, draws = 1.5 * size, 1.0, 100_000
     rng, every = np.random.default_rng(steps + size), sets(steps, batches)

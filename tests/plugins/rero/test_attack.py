@@ -26,25 +26,9 @@ from dpspec_rero.theory import Leakage
 PLANTED = "threat_model.prior={candidates: 8, from: planted}"
 
 
-class Twice(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.inner = torch.nn.Linear(12, 12)
-        self.again = self.inner
-        self.tied = torch.nn.Linear(12, 12, bias=False)
-        self.tied.weight = self.inner.weight
-        self.head = torch.nn.Linear(12, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.tied(torch.tanh(self.again(torch.tanh(self.inner(x)))))))
-
-
 @pytest.mark.parametrize("noise", ["gaussian", "scaled", "laplace"])
 @pytest.mark.parametrize("sampling", ["{scheme: poisson, rate: 0.3}", "{scheme: full}"])
-@pytest.mark.parametrize("module", [None, Twice])
-def test_likelihoods_are_those_of_a_slow_loop(tmp_path, sampling, noise, module):
-    """With noise of either law, and where parameters are tied."""
+def test_likelihoods_are_those_of_a_slow_loop(tmp_path, sampling, noise):
     given = {"gaussian": (), "scaled": SCALED, "laplace": LAPLACE}[noise]
     spec = spec_of(tmp_path, f"mechanism.sampling={sampling}", "mechanism.steps=4", *given)
     context, inputs = context_of(spec)
@@ -52,7 +36,6 @@ def test_likelihoods_are_those_of_a_slow_loop(tmp_path, sampling, noise, module)
     hidden = hide_target(Candidates(count=8), data.train_x, data.train_y, 4, seed=5)
     places, rows = hidden.places, hidden.rows
     job = make_job(inputs, context, 0, (data.train_x[rows], data.train_y[rows]))
-    job = job if module is None else replace(job, model=module())
     x, y = torch.tensor(data.train_x), torch.tensor(data.train_y)
     reader = Reader([job], [torch.from_numpy(rows)], torch.from_numpy(places)[None], x, y, iterates=True)
     kept = SeenRun()
