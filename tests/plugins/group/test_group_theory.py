@@ -136,6 +136,25 @@ def phase(sampling: dict[str, object], sigma: float, steps: int) -> Phase:
 POISSON = {"scheme": "poisson", "rate": 0.01}
 
 
+def test_renyi_divergences_of_groups_are_those_of_a_plain_grid() -> None:
+    """And without amplification the one of rho: 100 steps of a group of three have 100 * 9 / (2 * 1.3^2)."""
+    phases = [phase({"scheme": "poisson", "rate": 0.1}, 1.3, 100)]
+    for direction, exact in (("remove", 12.924453390), ("add", 5.615321588)):
+        found = theory.rdp_interval(phases, 3, 1000, 2.5, direction)
+        assert found.lower * (1.0 - 1e-7) <= exact <= found.upper * (1.0 + 1e-7)
+        assert found.relative_width < 1e-8
+    rho = theory.rho_interval(phases, 3, 1000, "both")
+    assert rho.lower <= 900.0 / (2.0 * 1.3**2) <= rho.upper
+    far = theory.rdp_interval(phases, 3, 1000, 1e9, "both")
+    assert rho.upper * 1e9 * (1.0 - 1e-6) <= far.lower <= far.upper
+    assert far.upper >= rho.lower * 1e9
+    assert theory.rho_interval(phases, 1, 1000, "add").lower == 0.0
+    shuffled = phase({"scheme": "shuffled", "batch_size": 10}, 1.3, 100)
+    assert theory.rdp_interval([shuffled], 1, 1000, 2.0, "both").lower == 0.0
+    allocated = phase({"scheme": "random-allocation", "epoch_steps": 10}, 1.3, 100)
+    assert theory.rdp_interval([allocated], 1, 1000, 2.0, "both").upper == math.inf
+
+
 def test_fixed_size_batches_count_the_records_that_are_left_without_the_group() -> None:
     fixed = phase({"scheme": "fixed", "batch_size": 500}, 2.0, 2000)
     (epsilon,) = theory.group_epsilons([fixed], 8, 50_008, [1e-6], "remove")

@@ -186,7 +186,6 @@ def test_limits_and_monotonicity():
     assert step_divergence(3.0, 1.0, 0.7) == pytest.approx(3 * 0.49 / 2, rel=1e-13)
     assert step_divergence(3.0, 1.0, 0.7, "absent-first") == pytest.approx(3 * 0.49 / 2, rel=1e-13)
     assert step_divergence([1.5, 2.5], 0.1, 0.8) == pytest.approx([6.4045367381e-3, 0.011701545743], rel=ELEVEN)  # R6
-    assert step_divergence(3.0, 0.3, 0.0) == 0.0
     grid = step_divergence(
         np.array([1.3, 2.0, 5.5])[:, None, None], np.array([0.01, 0.1, 0.6])[:, None], [0.1, 0.5, 2.0]
     )

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import sensitivity, steps
@@ -54,7 +53,7 @@ def test_good_clusters_by_definition(monkeypatch: pytest.MonkeyPatch, features: 
     assert found.representative.tolist() == representative
     assert found.largest == largest
     distances = np.sqrt(np.square(x[:, None] - x[None]).sum(axis=2))
-    assert count_in_balls(x, 8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
+    assert steps.Neighbourhoods(x).count_in_balls(8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e20, 1e30])
