@@ -24,12 +24,8 @@ TEXT = """\
 dpspec: 1
 name: adaptive
 mechanism:
-  kind: group
-  noise_multiplier: 2.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 9
-  clipping: {scheme: adaptive, count_std: 1.2}
+  {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 9,
+  clipping: {scheme: adaptive, count_std: 1.2}}
 data: {kind: declared, records: 100, features: 4, classes: 2}
 claims:
   - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}

@@ -1,6 +1,5 @@
 """Compare attacks with theory: scores, guesses, bounds, inserted records and many runs."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,9 @@ from dpspec.contract.attacks import Observed, Records
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verify import verify
 from dpspec.kit import coins_by_size
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import curve_lines, evidence_tests, one_run, thresholds
@@ -21,7 +23,7 @@ from dpspec.training.loop import native
 from dpspec.training.loop.native import Update, parts_of
 from dpspec.training.measure import scores as final_scores
 from dpspec_group import attack, evidence, scores
-from dpspec_group.evidence import counts, many_run_bounds, runs_of
+from dpspec_group.evidence import counts, many_run_bounds, one_run_outcomes, runs_of
 from dpspec_group.options import EDGES, Attack
 from dpspec_group.scores import declared_distribution, many_run_design, score_distribution
 
@@ -161,21 +163,6 @@ def test_a_run_that_ends_in_its_first_phase_deviates(tmp_path: Path, scheme: str
     checks = {(o.assumption, o.note): o for o in outcomes_of(spec, trials) if isinstance(o, Check)}
     for note in ("released models", "steps in the logs"):
         assert (checks["steps", note].p_value, checks["steps", note].measured) == (0.0, 4.0)
-
-
-@pytest.mark.parametrize("access", ["all-iterates", "final-model"])
-@pytest.mark.parametrize("factor", [math.nan, math.inf])
-def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: float, access: str) -> None:
-    spec = spec_of(tmp_path, "mechanism.steps=4", "audit.canary.count=40", f"threat_model.access={access}")
-    trials = train_with(spec, lambda job: job, lambda state, noisy: (state - noisy) * factor)
-    canonical_json(trials[0].evidence)
-    measured = [
-        o
-        for o in outcomes_of(spec, trials)
-        if isinstance(o, Check) and o.assumption == "noise-scale" and o.observed == "measured"
-    ]
-    assert measured
-    assert {(check.p_value, check.detectable) for check in measured} == {(1.0, None)}
 
 
 # --- inserted records, scored by losses and by models of the adversary
@@ -384,14 +371,63 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     assert [t.evidence for t in trials_of(spec, *range(16))] == [t.evidence for t in trials]
 
 
-def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:
-    """The number of 60 runs above the designed threshold is the expected one, within 4.5 standard errors."""
-    overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
-    spec = attacked(tmp_path, *overrides)
-    trials = trials_of(spec, *range(60))
-    law = declared_distribution(spec, 20, 4)
-    runs = runs_of(Attack.of(spec), trials)[4]
-    edge = reached(0.0) - 1
-    present, absent, true, false = counts(runs, edge).values()
-    for hits, of, rate in zip((true, false), (present, absent), law.rates(EDGES[edge]), strict=True):
-        assert abs(hits - of * rate) < 4.5 * (of * rate * (1 - rate)) ** 0.5 + 0.5
+# --- ``epsilon-if-independent``: a conditional number beside the bound, which no claim uses
+
+
+REAL, CANARIES = 40, 200
+
+
+def outcomes(spec: Spec, runs: int, *, silent: int = 0) -> list[str]:
+    """Inclusion bits by score of runs that follow the declaration, except ``silent`` ones, which show nothing."""
+    law = declared_distribution(spec, REAL, 1)
+    assert law is not None
+    rng, found = np.random.default_rng(3), []
+    for number in range(runs):
+        coins = rng.integers(0, 2, CANARIES)
+        informative = coins * (number >= silent)
+        drawn = [rng.choice(law.scores, CANARIES, p=part / part.sum()) for part in (law.absent, law.present)]
+        order = np.argsort(np.where(informative == 1, drawn[1], drawn[0]), kind="stable")
+        found.append("".join(map(str, coins[order])))
+    return found
+
+
+def findings_by(spec: Spec, runs: list[str]) -> dict[tuple[str, str], Finding]:
+    found = [outcome for outcome in one_run_outcomes(spec, REAL, 1, runs) if isinstance(outcome, Finding)]
+    return {(finding.quantity, finding.bound): finding for finding in found}
+
+
+def test_the_number_is_between_the_bound_and_what_is_certified(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, "claims.one.epsilon=30.0", "claims.four.epsilon=90.0")
+    found = findings_by(spec, outcomes(spec, 20))
+    conditional = found["epsilon-if-independent", "lower"]
+    certified = float(conditional.method.split("at most ")[1].split(" is certified")[0])
+    assert 0.7 * certified < conditional.value < certified
+    assert conditional.rigor == "approximate"
+    assert conditional.at["delta"] >= found["epsilon", "lower"].at["delta"]
+    (independent,) = (each for each in conditional.assumptions if each.name == "independent-scores")
+    assert (independent.status, independent.level) == ("not-rejected", 0.05)
+    assert "no epsilon-if-independent" not in found["epsilon", "estimate"].method
+
+
+def test_runs_that_share_their_luck_have_none(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, "claims.one.epsilon=30.0", "claims.four.epsilon=90.0")
+    found = findings_by(spec, outcomes(spec, 20, silent=2))
+    assert ("epsilon-if-independent", "lower") not in found
+    assert "no epsilon-if-independent, because runs differ more" in found["epsilon", "estimate"].method
+
+
+@pytest.mark.parametrize("runs", [1, 19])
+def test_fewer_runs_have_none(tmp_path: Path, runs: int) -> None:
+    spec = attacked(tmp_path)
+    found = findings_by(spec, outcomes(spec, runs))
+    assert ("epsilon-if-independent", "lower") not in found
+    assert "independent" not in found["epsilon", "estimate"].method
+
+
+def test_a_result_with_it_is_verified_and_no_verdict_uses_it(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, "audit.runs=20", "audit.canary.count=100", "mechanism.noise_multiplier=4")
+    result = run([spec], load_catalog(), store=Store(tmp_path / "store"))
+    (audit,) = result.audits
+    assert {f.rigor for f in audit.findings_by if f.quantity == "epsilon-if-independent"} == {"approximate"}
+    assert all("if-independent" not in verdict.reason for verdict in audit.verdicts)
+    assert verify(result, load_catalog()) == ()

@@ -1,7 +1,6 @@
 """Tables of the plugin, as in the paper's figures; mu, rates and the advantage of groups."""
 
 import functools
-import itertools
 import json
 import math
 from pathlib import Path
@@ -92,19 +91,6 @@ def test_baselines_are_no_part_of_a_trial() -> None:
 def rows(series: Series) -> list[tuple[int, float, float, float]]:
     names = ("group_size", "epsilon", "lower", "delta")
     return list(zip(*(series.columns[name] for name in names), strict=True))
-
-
-def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> None:
-    found = rows(profile(tmp_path))
-    by_size = {size: list(group) for size, group in itertools.groupby(found, key=lambda row: row[0])}
-    assert list(by_size) == [1, 2, 4, 8]
-    for group in by_size.values():
-        assert len({delta for *_, delta in group}) == len(group) >= 24
-        epsilons = [epsilon for _, epsilon, _, _ in sorted(group, key=lambda row: row[3])]
-        assert epsilons == sorted(epsilons, reverse=True)
-        assert all(0.0 <= lower <= epsilon for _, epsilon, lower, _ in group)
-    for small, large in itertools.pairwise(by_size.values()):
-        assert all(a[1] <= b[1] for a, b in zip(small, large, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import yaml
 from support.attacks import audited, errors
 
 from dpspec.accounting import gaussian
-from dpspec.contract import FrozenMap
-from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
 from dpspec.sampling import scheme_named
 from dpspec.sampling.fixed import FixedSize
@@ -177,21 +175,6 @@ def test_no_other_mechanism_takes_what_it_does_not_cover(kind: str, tmp_path: Pa
         example["mechanism"]["sampling"] = {**options, **({"rate": 0.1} if "max_batch" in options else {})}
         found = errors(tmp_path, text=yaml.safe_dump(example, sort_keys=False))
         assert any(str(options["scheme"]) in message for message in found)
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [{"scheme": "random-allocation", "epoch_steps": 2}, {"scheme": "truncated-poisson", "rate": 0.5, "max_batch": 5}],
-    ids=lambda sampling: sampling["scheme"],
-)
-def test_opacus_does_not_draw_them(sampling: dict[str, Any]) -> None:
-    pytest.importorskip("opacus")
-    from dpspec.testing.backend import small_job
-    from dpspec.training.opacus_backend import OpacusTrainer
-
-    options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})
-    with pytest.raises(UsageError, match=str(sampling["scheme"])):
-        OpacusTrainer().train(small_job(options=options, sampling=sampling, steps=2))
 
 
 # --- runs

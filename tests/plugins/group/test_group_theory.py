@@ -201,17 +201,6 @@ def test_infinite_epsilon_without_noise(sampling, direction, delta, lower):
         assert (epsilon.lower, epsilon.upper) == (lower, math.inf)
 
 
-def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_replacement() -> None:
-    capped = phase({"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 35}, 1.0, 50)
-    plain = phase({"scheme": "poisson", "rate": 0.1}, 1.0, 50)
-    for direction in theory.DIRECTIONS:
-        (found,) = theory.group_epsilons([capped], 2, 200, [1e-5], direction)
-        (poisson,) = theory.group_epsilons([plain], 2, 200, [1e-5], direction)
-        (replaced,) = theory.group_epsilons([plain.replace(noise_multiplier=0.5)], 2, 200, [1e-5], direction)
-        assert found.lower <= poisson.upper <= found.upper * (1 + 1e-3)
-        assert found.upper <= replaced.upper
-
-
 @pytest.mark.parametrize("steps", [1, 9, 40])
 @pytest.mark.parametrize(("records", "size", "group"), [(100, 30, 1), (90, 30, 1), (90, 30, 4), (61, 60, 2), (7, 7, 1)])
 def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: int, group: int, steps: int) -> None:

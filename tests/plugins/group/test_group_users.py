@@ -1,17 +1,11 @@
-"""Users: bounds of groups of at most k records and of sampled users, compared with tables that differ in a user.
-
-The oracle writes two tables, one without a user, reads both by the data kind, and runs the native backend's step on
-each, over all batches and, for users, all choices of their records (``support.scope_oracle``).
-"""
+"""Users: bounds of groups of at most k records and of sampled users, whose contributions are clipped as one."""
 
 import itertools
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +21,7 @@ from dpspec.data.table_files import Csv
 from dpspec.kit.users import bounded, by_user, in_records
 from dpspec.sampling.poisson import Poisson
 from dpspec.training.loop import contributions, native
+from dpspec.training.loop.contributions import clipped_user_sum
 from dpspec.training.loop.native import parts_of
 from dpspec_group import GroupAudit, RecordsAudit
 
@@ -211,56 +206,25 @@ def drawn_spec(size: int = 1, delta: float = 0.03, **phase: Any) -> Spec:
     return users_spec(FrozenMap({**DRAWN_PHASE, **phase}), "user", (size,), delta, {})
 
 
-def drawn_law(folder: Path, table: Table, most: int) -> oracle.Law:
-    """Return the distribution of a step on a table: a mixture over batches of users and choices of their records."""
-    x, y = by_user(read(folder, table))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TABLES, st.integers(1, 3))
+def test_a_user_adds_one_clipped_contribution_of_some_of_the_records(tmp_path, table, most):
+    """For every batch of users: the sum of a clipped contribution each, by one of the choices of their records."""
+    x, y = by_user(read(tmp_path, table))
     phase = FrozenMap({**DRAWN_PHASE, "sampling": FrozenMap({**USERS, "records_per_user": most})})
-    job = replace(oracle.run_of([phase], [0.0], [0]), x=x, y=y)
-    parts = parts_of(job)
-    (scheduled,) = parts.schedule.phases
+    parts = parts_of(replace(oracle.run_of([phase], [0.0], [0]), x=x, y=y))
     model, rows, labels = parts.contributions._model, torch.tensor(x), torch.tensor(y)  # type: ignore[attr-defined]
-    every = []
+    possible = []
     for user in range(len(x)):
         weights = contributions.all_choice_weights(int((labels[user] >= 0).sum()), most)
-        count = weights.shape[1]
-        here = rows[user : user + 1, :count], labels[user : user + 1, :count]
-        every.append([each(model, parts, *here, one) for one in weights])
-    chances, means, everyone = [], [], []
-    for chance, batch in oracle.batches(scheduled.sampler):
-        for chosen in itertools.product(*(every[user] for user in batch)):
-            chances.append(chance / math.prod(len(every[user]) for user in batch))
-            means.append(sum(chosen))
-            everyone.append(len(batch) == len(x))
-    own = float(parts.contributions(parts.initial, torch.arange(len(x)), 1.0).sum)  # is among them
-    assert min(abs(own - mean) for mean, all_drawn in zip(means, everyone, strict=True) if all_drawn) < 1e-5
-    return oracle.Law(np.array(chances), np.array(means, dtype=float), scheduled.deviation)
-
-
-def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> float:
-    return float(contributions.clipped_user_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(TABLES, st.integers(1, 3), st.data())
-def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
-    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
-    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
-    rest = [row for row in table if row[0] != gone]
-    present, absent = ([drawn_law(tmp_path, rows, most)] for rows in (table, rest))
-    found = oracle.remembered_findings_of(GroupAudit(), drawn_spec(delta=delta), 50)
-    uppers = [finding for finding in oracle.proofs(found) if finding.bound == "upper"]
-    assert uppers
-    for finding in uppers:
-        worst = oracle.worst_delta(finding, absent, present)
-        assert worst <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
-
-
-def test_the_lower_end_is_attained(tmp_path: Path) -> None:
-    table = [("a", 9.0, 0), ("a", 9.0, 0), ("b", 0.0, 0)]
-    found = oracle.proofs(oracle.findings_of(GroupAudit(), drawn_spec(), 50))
-    (lower,) = [finding for finding in found if finding.bound == "lower"]
-    present, absent = drawn_law(tmp_path, table, 2), drawn_law(tmp_path, table[2:], 2)
-    assert oracle.worst_delta(lower, [absent], [present], more=-0.02 * lower.value) > 0.03
+        own = rows[user : user + 1, : weights.shape[1]], labels[user : user + 1, : weights.shape[1]]
+        sums = [clipped_user_sum(model, parts.initial, *own, one[None, None], 1.0).sum for one in weights]
+        possible.append([float(added) for added in sums])
+        assert max(map(abs, possible[-1])) <= 1.0 + 1e-6
+    for count in range(len(x) + 1):
+        for batch in itertools.combinations(range(len(x)), count):
+            found = float(parts.contributions(parts.initial, torch.tensor(batch, dtype=torch.int64), 1.0).sum)
+            assert min(abs(found - sum(one)) for one in itertools.product(*(possible[user] for user in batch))) < 1e-5
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -26,7 +26,6 @@ claims:
 audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 600}, seed: 3}
 """
 ITERATES = "threat_model.access=all-iterates"
-RECORDS = "audit.canary={space: input, kind: mislabelled, count: 60}"
 MANY = ("audit.method=many-run", "audit.canary={space: gradient}")
 ESTIMATED = (ITERATES, "audit.expected_from=30")
 ALONE = "audit.canary_free_run=false"
@@ -67,22 +66,6 @@ def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updat
         for a in (transcript, seen)
     ]
     assert sharp[0] < sharp[1] / 2
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        (RECORDS,),
-        (*MANY, "audit.runs=24"),
-        (RECORDS, "training={learning_rate: 0.5, backend: opacus, sampler: declared-rate, divisor: declared}"),
-    ],
-)
-def test_transcripts_of_records_many_runs_and_opacus(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    audit = audited(tmp_path, *overrides, text=TEXT)
-    assert audit.verdicts[0].verdict == "proved"
-    assert audit.conformance.status == "no-deviation-found"
-    assert {e.scope.access for e in audit.evidence} == {"transcript"}
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,8 @@ BASE = """\
 dpspec: 1
 name: refused
 mechanism:
-  kind: modelmix
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  mixing: {threshold: 1.0}
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 10
+  {kind: modelmix, noise_multiplier: 1.0, clip_norm: 1.0, mixing: {threshold: 1.0},
+  sampling: {scheme: poisson, rate: 0.1}, steps: 10}
 data: {kind: synthetic, records: 100, features: 16, classes: 4}
 model: {kind: linear}
 claims:

@@ -169,13 +169,8 @@ TEXT = """\
 dpspec: 1
 name: laplace
 mechanism:
-  kind: modelmix
-  noise: laplace
-  noise_multiplier: 14.142135623730951
-  clip_norm: 0.1
-  mixing: {threshold: 2.0}
-  sampling: {scheme: full}
-  steps: 20
+  {kind: modelmix, noise: laplace, noise_multiplier: 14.142135623730951, clip_norm: 0.1, mixing: {threshold: 2.0},
+  sampling: {scheme: full}, steps: 20}
 data: {kind: synthetic, records: 60, features: 10, classes: 4, seed: 2, split: {test: 0.2}}
 model: {kind: linear}
 training: {learning_rate: 0.5}

@@ -292,15 +292,6 @@ def test_counts_of_fact_3_5():
     assert statements.FACT_PRINTED.refuted
 
 
-def test_unlearning_without_retraining():
-    """R17: the proof's constant; the printed one is undefined at 2."""
-    assert statements.unlearned(2, 2, [0.4, 0.3]) == pytest.approx(0.85)
-    assert statements.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
-    assert statements.unlearned(3, 2, [0.4, 0.3], printed=True) == pytest.approx(1.0)
-    assert statements.NPIU_PRINTED.refuted
-    assert statements.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
-
-
 def test_the_advantage_of_an_epsilon():
     assert findings.advantage(0.0, 0.0) == 0.0
     assert findings.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))

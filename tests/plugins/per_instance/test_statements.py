@@ -23,12 +23,8 @@ TEXT = """\
 dpspec: 1
 name: stated
 mechanism:
-  kind: per-instance
-  noise_multiplier: 0.469
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.0021333333333333334}
-  steps: 100
-  orders: [1.5, 2, 3, 4, 8]
+  {kind: per-instance, noise_multiplier: 0.469, clip_norm: 1.0, steps: 100, orders: [1.5, 2, 3, 4, 8],
+  sampling: {scheme: poisson, rate: 0.0021333333333333334}}
 data: {kind: declared, records: 60000, features: 784}
 claims:
   - {id: everyone, kind: approx-dp, epsilon: 9.0, delta: 1e-5}

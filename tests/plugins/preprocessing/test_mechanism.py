@@ -293,23 +293,16 @@ class TestPreprocessing(MechanismSuite):
     }
 
 
+#: L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n).
+OF_LOSS = {"Lipschitz constant L": 2.9925821, "smoothness mu": 2.4975274, "noise std sigma": 0.07726814}
+DECLARED = {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise scale": 4.0}
+LOSS = "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}"
+QUERY = "{kind: laplace, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}"
+
+
 @pytest.mark.parametrize(
     ("clip", "private", "expected", "origin"),
-    [
-        (
-            3.0,
-            "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}",
-            # L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n)
-            {"Lipschitz constant L": 2.9925821, "smoothness mu": 2.4975274, "noise std sigma": 0.07726814},
-            "logistic loss, record norm 3",
-        ),
-        (
-            1.0,
-            "{kind: laplace, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}",
-            {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise scale": 4.0},
-            "declared",
-        ),
-    ],
+    [(3.0, LOSS, OF_LOSS, "logistic loss, record norm 3"), (1.0, QUERY, DECLARED, "declared")],
 )
 def test_constants(clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path) -> None:
     step = [f"mechanism.pipeline=[{{scale: standard, clip: {clip}}}]", "mechanism.collection={min_std: 0.1}"]

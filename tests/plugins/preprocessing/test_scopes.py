@@ -19,10 +19,10 @@ from dpspec_preprocessing.sensitivity import read_step
 from dpspec_preprocessing.steps import in_ball
 
 #: Distributions of rows, kinds of steps, replacements of the record, and patterns of missing values.
-PATTERNS = ("ball", "ends", "zeros", "ties", "duplicates", "line", "flat", "beyond", "clusters")
+PATTERNS = ("ball", "ends", "ties", "flat", "beyond", "clusters")
 STEPS = ("mean", "median", "trimmed", "regression", "deduplicate", "quantise", "pca", "scale")
-REPLACED = ("ends", "ball", "zero", "copy", "beyond")
-MISSING = ("none", "scattered", "rows", "column", "turned", "turned")
+REPLACED = ("ends", "ball", "copy", "beyond")
+MISSING = ("none", "scattered", "rows", "turned", "turned")
 
 
 class Case(NamedTuple):
@@ -116,14 +116,8 @@ def _rows(random: np.random.Generator, pattern: str, n: int, d: int, radius: flo
     axis = np.eye(d)[0] * radius
     if pattern == "ends":
         return np.asarray(random.choice([-1.0, 1.0], size=(n, 1)) * axis)
-    if pattern == "zeros":
-        return np.zeros((n, d))
     if pattern == "ties":
         return np.asarray(np.round(x / radius, 1) * radius)
-    if pattern == "duplicates":
-        return np.asarray(x[random.integers(max(1, n // 5), size=n)])
-    if pattern == "line":
-        return np.asarray(x[:, :1] * axis / radius)
     if pattern == "flat":
         return np.asarray(x[:1] + (x - x[:1]) * 10.0 ** random.uniform(-9.0, -1.0))
     if pattern == "beyond":
@@ -143,8 +137,6 @@ def _replaced(random: np.random.Generator, how: str, x: Rows, radius: float) -> 
     away *= radius / float(np.linalg.norm(away))
     if how == "ends":
         return away, -away
-    if how == "zero":
-        return x[0], np.zeros(d)
     if how == "copy":
         return x[0], x[int(random.integers(n))]
     if how == "beyond":
@@ -161,8 +153,6 @@ def _holed(random: np.random.Generator, pair: Pair, how: str, radius: float) -> 
         one[holes], other[holes] = math.nan, math.nan
     elif how == "rows":
         one[n - missing :], other[n - missing :] = math.nan, math.nan
-    elif how == "column":
-        one[1:, 0], other[1:, 0] = math.nan, math.nan
     elif how == "turned":
         # Everyone at one end, some unknown; the replaced record and its replacement miss other entries.
         missing = max(missing, (n * 3) // 4)

@@ -25,12 +25,8 @@ TEXT = """\
 dpspec: 1
 name: small
 mechanism:
-  kind: rero
-  noise_multiplier: 1.0
-  clip_norm: 2.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 10
-  baselines: [clt, clt-printed, edgeworth, rdp, epsilon-delta, absent-first]
+  {kind: rero, noise_multiplier: 1.0, clip_norm: 2.0, sampling: {scheme: poisson, rate: 0.1}, steps: 10,
+  baselines: [clt, clt-printed, edgeworth, rdp, epsilon-delta, absent-first]}
 data: {kind: declared, records: 100, features: 16, classes: 4}
 threat_model: {prior: {kappa: 0.1}}
 claims:
