@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr
 
-from dpspec_per_instance.bounds import entropic_mean
-
 
 class Law(NamedTuple):
     """A distribution of updates: ``values`` (k, d) and ``log_masses`` (k,)."""
@@ -54,50 +52,6 @@ def updates(gradients, q, rule):
 def pair(others, record, q, rule):
     """The distributions of updates with and without the record."""
     return updates([*others, record], q, rule), updates(others, q, rule)
-
-
-class Chain:
-    """A Markov chain on two states: ``start`` (2,), ``rows`` per later step (2, 2)."""
-
-    def __init__(self, start, *rows):
-        self.start = np.asarray(start, dtype=np.float64)
-        self.rows = [np.asarray(row, dtype=np.float64) for row in rows]
-
-    @property
-    def steps(self):
-        return 1 + len(self.rows)
-
-    def before(self, t):
-        """The distribution of the state before step t >= 2, (2,)."""
-        law = self.start
-        for row in self.rows[: t - 2]:
-            law = law @ row
-        return law
-
-    def paths(self):
-        found = []
-        for path in itertools.product(range(len(self.start)), repeat=self.steps):
-            mass = self.start[path[0]]
-            for row, (a, b) in zip(self.rows, itertools.pairwise(path), strict=True):
-                mass = mass * row[a, b]
-            found.append(mass)
-        return np.array(found)
-
-
-def discrete(order, p, q):
-    """D_order(p || q) of two discrete laws, last axis."""
-    return logsumexp(order * np.log(p) + (1.0 - order) * np.log(q), axis=-1) / (order - 1.0)
-
-
-def chain_bound(first, second, over, orders, weights):
-    """Theorem 3.3's sum with the expectation over ``over`` (the right one is ``first``)."""
-    divergences = [np.array([discrete(orders[0], first.start, second.start)])]
-    masses = [np.zeros(1)]
-    for t, (row, other) in enumerate(zip(first.rows, second.rows, strict=True), start=2):
-        divergences.append(discrete(orders[t - 1], row, other))
-        masses.append(np.log(over.before(t)))
-    terms = zip(divergences, weights, masses, strict=True)
-    return sum(float(entropic_mean(d, float(w), logs)) for d, w, logs in terms)
 
 
 def amplified_stick(mu, q):

@@ -78,7 +78,7 @@ PAIR, ZERO_OUT = "threat_model: {group_size: [2]}", "threat_model: {adjacency: z
         (FIXED, ZERO_OUT, "null records"),
         ("{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2}", "", "has rate, records and max_batch"),
         (CAPPED, ZERO_OUT, "a sample with a cap is covered for added and removed"),
-        (CAPPED.replace("9", "1"), PAIR, "at least the group of 2"),
+        (CAPPED.replace("9", "3"), "threat_model: {group_size: [4]}", "at least the group of 4"),
         (CAPPED, "claims: [{id: a, kind: zcdp, rho: 1}]", "no rho is known for a sample with a cap"),
         (MIXTURE % "[0.5, 0.5]", "", "shifts has 1 numbers"),
         (MIXTURE % "[0.5]", "", "must sum to 1, got 0.5"),

@@ -145,8 +145,6 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "cannot be combined with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "cannot be combined with scores"),
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "cannot be combined with scores"),
-        (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "cannot be combined with scores"),
-        (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "cannot be combined with scores"),
         ([WORST_CASE], "unsupported", "model.initial", "chose its own initial weights"),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "one row per run"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),

@@ -107,13 +107,6 @@ def test_an_audit_with_estimates_refutes_conforms_and_says_how_it_estimated(tmp_
     assert {evidence.scope.access for evidence in audit.evidence} == {"all-iterates"}
 
 
-def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
-    audit = audited(tmp_path, *ESTIMATED, "audit.canary={space: input, count: 24}", text=TEXT)
-    assert audit.conformance.status == "no-deviation-found"
-    (update,) = [c for c in audit.checks if c.assumption == "update" and "at each step" not in c.test]
-    assert update.p_value > 1e-3
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

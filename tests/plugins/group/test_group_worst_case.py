@@ -95,12 +95,6 @@ def test_weights_follow_from_the_records_alone() -> None:
     assert any(not torch.equal(first[name], tensor) for name, tensor in fewer.items())
 
 
-def test_they_are_part_of_what_a_trial_is() -> None:
-    chosen, drawn = (prepare(one, CATALOG) for one in (spec(), spec(model={"kind": "linear"})))
-    assert chosen.audit.trial_inputs(chosen.spec) != drawn.audit.trial_inputs(drawn.spec)
-    assert chosen.facts.initial_weights is None
-
-
 @pytest.mark.parametrize(
     ("blocks", "path", "words"),
     [

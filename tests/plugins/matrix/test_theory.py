@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from plugins.composition.oracles import gaussian_delta
 from plugins.matrix import oracles
 from plugins.matrix.test_encoders import options
 
@@ -75,8 +76,8 @@ def test_epsilon_of_fixed_participation_is_that_of_the_gaussian_profile(delta: f
     case = schedule(options("square-root", bands=4), 12, 2.0, scheme="cyclic", separation=3)
     (interval,) = epsilons(case, size, [delta])
     mu = size * math.sqrt(oracles.squared_change(exact_matrix(case.encoder, 12), range(0, 12, 3))) / 2.0
-    assert oracles.gaussian_delta(mu, interval.upper) <= delta
-    assert interval.lower == 0.0 or oracles.gaussian_delta(mu, interval.lower) >= delta
+    assert gaussian_delta(mu, interval.upper) <= delta
+    assert interval.lower == 0.0 or gaussian_delta(mu, interval.lower) >= delta
     assert interval.width <= 1e-6 * interval.upper
     assert mu_interval(case, size).lower <= mu <= mu_interval(case, size).upper
 
@@ -150,10 +151,3 @@ def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps
     value, error = max(deltas["lower"])
     assert value >= 0.02 - 5 * error
     assert bool(reduction(case, 1).reason) == (bands > 1)
-
-
-def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_direction() -> None:
-    case = schedule(options("square-root", bands=4), 40, 2.0, scheme="cyclic-poisson", separation=1, rate=0.05)
-    (many,), (single,) = epsilons(case, 1, [1e-5]), epsilons(case, 1, [1e-5], directions=8)
-    assert single.upper == many.upper
-    assert single.lower <= many.lower

@@ -180,16 +180,6 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns["clt-error"][at] == pytest.approx(-0.0107, abs=2e-4)
 
 
-@pytest.mark.ci
-def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CURVE", ())
-    loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml")
-    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
-    assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
-    found = [gammas(audit, 0.1)["exact profile of one step"].value for audit in audits]
-    assert found == pytest.approx([0.14927129, 0.26300270, 0.34322291], rel=1e-6)
-
-
 def test_methods_are_no_part_of_a_trial(small: Path) -> None:
     (plain,) = specs.loaded(small)
     (other,) = specs.loaded(
