@@ -1,4 +1,4 @@
-"""Brute force: distributions of updates by enumerating batches, divergences by integration or enumeration."""
+"""Brute force: distributions of updates by enumerating batches, and divergences by enumeration."""
 
 import itertools
 import math

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.accounting import Mixture, PrivacyLoss, gaussian
-from dpspec_group.black_box import Profile, converted_epsilons, group_epsilon, log_delta, log_factor, one_record_profile
+from dpspec_group.black_box import Profile, group_epsilon, log_delta, log_factor, one_record_profile
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
 # Epsilon and log10 of its delta for either factor; empty if every single-record epsilon up to 400 is too small.
@@ -46,14 +46,6 @@ def test_published_tables(row: dict[str, str]) -> None:
             assert profile(found / k) / math.log(10.0) == pytest.approx(float(log10_delta), abs=6e-3)
 
 
-def test_a_group_of_one_gets_its_own_epsilon_back() -> None:
-    profile = profile_of("poisson", 1.0)
-    pairs = [(Mixture.poisson(1, 0.01, 1.0), 2000)]
-    for baseline in ("vadhan-literal", "vadhan-sharp"):
-        assert converted_epsilons(pairs, [1], 1e-6, baseline) == [pytest.approx(2.9552459109, abs=1e-9)]
-    assert group_epsilon(profile, 1, 1e-6, "literal") > 3.47
-
-
 @settings(max_examples=40, deadline=None)
 @given(mu=st.floats(0.05, 3.0), k=st.integers(1, 6), log10_delta=st.floats(-30.0, -1.0))
 def test_the_answer_is_the_least_epsilon(mu: float, k: int, log10_delta: float) -> None:
@@ -71,10 +63,6 @@ def test_the_answer_is_the_least_epsilon(mu: float, k: int, log10_delta: float) 
         if one > 0.0:
             below = one * (1.0 - 1e-6)
             assert profile(below) + log_factor(k, below, factor) > math.log(delta)
-
-
-def test_delta_so_large_that_nothing_is_left() -> None:
-    assert group_epsilon(lambda e: float(gaussian.log_delta(e, 0.01)), 3, 0.5) == 0.0
 
 
 def test_a_profile_that_ends() -> None:
