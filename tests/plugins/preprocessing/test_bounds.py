@@ -84,6 +84,7 @@ def test_constants_of_a_loss_are_those_of_the_clipped_records(loss: str, kind: s
     assert made.lipschitz == pytest.approx(30.0 * reach)
     assert made.smooth == pytest.approx(reach + 7.5 if loss == "logistic" else 61.0)
     assert Private.of(private).mechanism(10) == Private.of(private).mechanism(10, 0.2)
+    assert Private.of(private).mechanism(10).lipschitz == pytest.approx(0.7310585786 if loss == "logistic" else 2.0)
 
 
 def test_every_step_of_a_chain_decides_the_radius_of_the_records() -> None:
@@ -209,6 +210,18 @@ def test_records_that_rounding_made_longer_are_scaled_back() -> None:
     kept = steps.in_ball(x, 1.0)
     assert np.linalg.norm(kept, axis=1).max() <= 1.0 + 1e-15
     assert np.array_equal(steps.in_ball(0.5 * x, 1.0), 0.5 * x)
+
+
+def test_a_median_of_one_value_may_be_the_replaced_record_s() -> None:
+    one = np.full((8, 1), math.nan)
+    other = one.copy()
+    one[0], other[0] = 1.0, -1.0
+    pair = Pair(one, other, np.ones(8), np.ones(8))
+    step = {"impute": "median"}
+    mechanism = {"pipeline": (step,), "private": {"kind": "gaussian", "eps_noise": 1.0, "lipschitz": 0.5}}
+    mechanism["collection"] = oracle.limits(step, [one, other])
+    assert mechanism["collection"]["max_spread"] == 0.0
+    assert 0.9 < oracle.worst(mechanism, 8, pair).ratio <= 1.0 + oracle.TOLERANCE
 
 
 def test_every_data_set_has_an_output() -> None:
