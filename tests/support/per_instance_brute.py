@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr
 
+from dpspec_per_instance.bounds import entropic_mean
+
 
 class Law(NamedTuple):
     """A distribution of updates: ``values`` (k, d) and ``log_masses`` (k,)."""
@@ -62,3 +64,76 @@ def amplified_stick(mu, q):
         return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
 
     return delta
+
+
+def largest_mean_change(norm, distances=()):
+    """The largest change that a record makes to the mean of a batch, over all batches of X.
+
+    norm: of the record's clipped gradient g. distances: |g - g_x| for every x in X. The largest of |g| (the empty
+    batch, whose mean counts as 0) and |g - g_x| / 2 (batches of one); larger batches dilute more.
+    """
+    return float(max(norm, 0.5 * np.max(np.asarray(distances, dtype=np.float64), initial=0.0)))
+
+
+def log_density(law, x, sigma):
+    """The log-density of an update plus noise at points ``x`` (m, d)."""
+    far = np.square(x[:, None, :] - law.values[None, :, :]).sum(-1)
+    return logsumexp(law.log_masses - far / (2.0 * sigma**2), axis=1) - 0.5 * x.shape[1] * math.log(
+        2.0 * math.pi * sigma**2
+    )
+
+
+def renyi(order, first, second, sigma):
+    """D_order(first || second) of two distributions plus noise, by the trapezoidal rule in one or two dimensions."""
+    points = np.concatenate([first.values, second.values])
+    low, high = points.min(0), points.max(0)
+    reach = (high - low) * order + 13.0 * sigma
+    step = sigma / (24.0 if points.shape[1] == 1 else 5.0)
+    axes = [np.arange(a - r, b + r, step) for a, b, r in zip(low, high, reach, strict=True)]
+    x = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
+    found = order * log_density(first, x, sigma) + (1.0 - order) * log_density(second, x, sigma)
+    return float((logsumexp(found) + len(axes) * math.log(step)) / (order - 1.0))
+
+
+class Chain:
+    """A Markov chain on two states: ``start`` (2,), ``rows`` per later step (2, 2)."""
+
+    def __init__(self, start, *rows):
+        self.start = np.asarray(start, dtype=np.float64)
+        self.rows = [np.asarray(row, dtype=np.float64) for row in rows]
+
+    @property
+    def steps(self):
+        return 1 + len(self.rows)
+
+    def before(self, t):
+        """The distribution of the state before step t >= 2, (2,)."""
+        law = self.start
+        for row in self.rows[: t - 2]:
+            law = law @ row
+        return law
+
+    def paths(self):
+        found = []
+        for path in itertools.product(range(len(self.start)), repeat=self.steps):
+            mass = self.start[path[0]]
+            for row, (a, b) in zip(self.rows, itertools.pairwise(path), strict=True):
+                mass = mass * row[a, b]
+            found.append(mass)
+        return np.array(found)
+
+
+def discrete(order, p, q):
+    """D_order(p || q) of two discrete laws, last axis."""
+    return logsumexp(order * np.log(p) + (1.0 - order) * np.log(q), axis=-1) / (order - 1.0)
+
+
+def chain_bound(first, second, over, orders, weights):
+    """Theorem 3.3's sum with the expectation over ``over`` (the right one is ``first``)."""
+    divergences = [np.array([discrete(orders[0], first.start, second.start)])]
+    masses = [np.zeros(1)]
+    for t, (row, other) in enumerate(zip(first.rows, second.rows, strict=True), start=2):
+        divergences.append(discrete(orders[t - 1], row, other))
+        masses.append(np.log(over.before(t)))
+    terms = zip(divergences, weights, masses, strict=True)
+    return sum(float(entropic_mean(d, float(w), logs)) for d, w, logs in terms)

@@ -94,3 +94,13 @@ def test_what_the_contour_refuses_the_certified_engine_answers() -> None:
         log_delta(phases, "present-first", 0.5)
     bound = PrivacyLoss(tuple(phases)).delta(0.5)
     assert one_record_profile(phases)(0.5) == pytest.approx(math.log(bound.upper), abs=1e-3)
+
+
+def test_linear_is_no_lower_bound() -> None:
+    """One step, exact: epsilon of a group of two is far below twice that of one record."""
+    one, group = 11.1165653513, 13.6722005931
+    assert group < 2 * one - 4.0
+    for size, epsilon in ((1, one), (2, group)):
+        interval = PrivacyLoss.of(Mixture.poisson(size, 0.001, 0.2)).epsilon(1e-4)
+        assert interval.lower - 1e-9 <= epsilon <= interval.upper + 1e-9
+        assert interval.relative_width < 1e-6

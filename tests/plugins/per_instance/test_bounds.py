@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr, ndtri
+from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import binom, hypergeom
+from support import per_instance_brute as brute
 from support import specs
-from support.per_instance_brute import amplified_stick
+from support.per_instance_brute import (
+    Chain,
+    amplified_stick,
+    chain_bound,
+    discrete,
+    largest_mean_change,
+)
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Finding, FrozenMap, Series, Spec
@@ -456,3 +463,108 @@ def test_attacks_on_a_step_are_below_the_limits(tmp_path: Path) -> None:
     fpr = np.array(rows["fpr"])
     assert np.all(ndtr(1 / 4 + ndtri(fpr)) <= np.array(rows["one_step"]))
     assert rows["one_step"][0] < 1e-3
+
+
+def _random(rng):
+    count = int(rng.integers(0, 4))
+    others, record = rng.uniform(-1, 1, count), float(rng.uniform(-1, 1))
+    q, sigma = float(rng.choice([0.05, 0.2, 0.5, 0.9])), float(rng.uniform(0.5, 2.0))
+    return others, record, q, sigma, str(rng.choice(["sum", "mean"]))
+
+
+def test_theorem_3_2_is_never_below_the_truth():
+    """80 random mini-batches, both rules, both directions, whole and real orders: no violation."""
+    rng = np.random.default_rng(1)
+    for _ in range(80):
+        others, record, q, sigma, rule = _random(rng)
+        largest = largest_mean_change(abs(record), np.abs(others - record)) if rule == "mean" else abs(record)
+        present, absent = brute.pair(others, record, q, rule)
+        order = float(rng.choice([1.5, 2.0, 3.0, 4.5]))
+        bound = step_divergence(order, q, largest / sigma, "present-first")
+        sharp = step_divergence(order, q, largest / sigma, "absent-first")
+        assert brute.renyi(order, present, absent, sigma) <= bound * (1 + 1e-9) + 1e-12
+        assert brute.renyi(order, absent, present, sigma) <= sharp * (1 + 1e-9) + 1e-12
+
+
+def printed_order(order, p, turns):
+    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
+    for _ in range(turns):
+        order = p / (p - 1) * order - 1 / p
+    return order
+
+
+def _printed(first, second, order, p):
+    n = first.steps
+    orders = np.array([printed_order(order, p, n - t) for t in range(1, n + 1)])
+    shares = [(p - 1) ** i / p ** (i + 1) / (order - 1) for i in range(n - 1)]
+    total = ((p - 1) / p) ** (n - 1) * (orders[0] - 1) / (order - 1) * discrete(orders[0], first.start, second.start)
+    for i, share in enumerate(shares):
+        row, other, a = first.rows[n - 2 - i], second.rows[n - 2 - i], orders[n - 1 - i]
+        powers = p * (a - 1) * discrete(a, row, other)
+        total += share * float(logsumexp(powers + np.log(first.before(n - i))))
+    return total
+
+
+def test_two_steps_and_the_wrong_expectation():
+    """R13: the expectation over the second argument's training falls below the truth."""
+    p_chain = Chain((0.77, 0.23), ((0.47, 0.53), (0.42, 0.58)))
+    q_chain = Chain((0.97, 0.03), ((0.52, 0.48), (0.96, 0.04)))
+    e = exponents(2, 2, 2.0)
+    assert e.orders == pytest.approx([3, 2])
+    truth = float(discrete(2, p_chain.paths(), q_chain.paths()))
+    assert truth == pytest.approx(2.7581731, rel=NEAR)
+    assert chain_bound(p_chain, q_chain, p_chain, e.orders, e.weights) == pytest.approx(2.7584754, rel=NEAR)
+    wrong = chain_bound(p_chain, q_chain, q_chain, e.orders, e.weights)
+    assert wrong == pytest.approx(1.9020473, rel=NEAR)
+    assert wrong < truth
+    assert _printed(p_chain, q_chain, 2, 2.0) == pytest.approx(3.2558063, rel=NEAR)
+    assert float(discrete(2, q_chain.paths(), p_chain.paths())) == pytest.approx(0.21737399, rel=NEAR)
+    assert chain_bound(q_chain, p_chain, q_chain, e.orders, e.weights) == pytest.approx(0.27888391, rel=NEAR)
+
+
+def _random_chain(rng, steps):
+    def law():
+        v = rng.uniform(0.02, 0.98)
+        return (v, 1 - v)
+
+    return Chain(law(), *[(law(), law()) for _ in range(steps - 1)])
+
+
+def test_random_chains_are_never_above_the_bound_and_the_wrong_variants_are():
+    """300 chains, no violation. The second argument's expectation and orders
+    reversed in time both fall below the truth, and the printed recursion never below the repaired one."""
+    rng = np.random.default_rng(3)
+    below = {"second argument": 0, "reversed": 0}
+    for _ in range(300):
+        n = int(rng.integers(2, 5))
+        first, second = _random_chain(rng, n), _random_chain(rng, n)
+        order, p = float(rng.choice([1.5, 2.0, 4.0])), float(rng.choice([1.3, 2.0, 3.0 * n, 50.0]))
+        truth = float(discrete(order, first.paths(), second.paths()))
+        e = exponents(order, n, p)
+        bound = chain_bound(first, second, first, e.orders, e.weights)
+        assert truth <= bound * (1 + 1e-10)
+        assert bound <= _printed(first, second, order, p) * (1 + 1e-10)
+        below["second argument"] += chain_bound(first, second, second, e.orders, e.weights) < truth * (1 - 1e-9)
+        below["reversed"] += chain_bound(first, second, first, e.orders[::-1], e.weights[::-1]) < truth * (1 - 1e-9)
+    assert below["second argument"] >= 5
+    assert below["reversed"] >= 3
+
+
+def test_unlearning_without_retraining():
+    """R17: the proof's constant; the printed one is undefined at 2."""
+    assert statements.unlearned(2, 2, [0.4, 0.3]) == pytest.approx(0.85)
+    assert statements.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
+    assert statements.unlearned(3, 2, [0.4, 0.3], printed=True) == pytest.approx(1.0)
+    assert statements.NPIU_PRINTED.refuted
+    assert statements.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("slack", "claimed", "true"), [(0.0, 5e-6, 5.887520e-6), (1e-7, 5.1e-6, 5.873132e-6)])
+def test_the_violations_of_the_classical_constant_are_seen(slack, claimed, true):
+    """R11: the claims of the paper's baseline and corollary at batch size 128 are false."""
+    c = statements.classical_constant(DELTA, SIGMA)
+    found = statements.amplified(Q, c) if slack == 0.0 else statements.corollary(Q, c, slack, 1e4)
+    assert Q * DELTA + slack == pytest.approx(claimed, rel=1e-9)
+    delta = brute.amplified_stick(1 / SIGMA, Q)(found)
+    assert delta == pytest.approx(true, rel=1e-6)
+    assert delta > claimed

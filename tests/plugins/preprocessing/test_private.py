@@ -1,14 +1,18 @@
 """Divergences and conversions compared with 40-digit references and with exact divergences of executed pipelines."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import mpmath
 import numpy as np
+import numpy.typing as npt
 import pytest
+from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec.accounting import gaussian as gdp
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing import bounds, sensitivity
+from dpspec_preprocessing import bounds, sensitivity, steps
 from dpspec_preprocessing.private import (
     PrivateMechanism,
     compose,
@@ -16,12 +20,13 @@ from dpspec_preprocessing.private import (
     composed_slope,
     divergences,
     group_divergence,
+    repaired_divergence,
     repaired_rdp,
     sampled_curve,
     smooth_divergence,
     srdp_slope,
 )
-from dpspec_preprocessing.sensitivity import refusal_probability, threshold
+from dpspec_preprocessing.sensitivity import Sensitivity, refusal_probability, threshold
 from dpspec_preprocessing.tables import (
     largest_sampled_order,
     pca_printed,
@@ -203,3 +208,84 @@ def test_sampled_gradients_have_the_proved_curve() -> None:
     assert repaired_rdp(m, 11.0) == pytest.approx(20000 * divergences(11, 1e-3, 2.0 / m.sigma)[-1], rel=1e-12)
     assert repaired_rdp(m, 10.5) == repaired_rdp(m, 11.0)
     assert compose_sampled([math.nan, math.nan, 0.1], 0.0, 2.5) == math.inf
+
+
+Rows = npt.NDArray[np.float64]
+
+
+Pair = tuple[Rows, Rows]
+
+
+def near_exact(value: float) -> object:
+    return pytest.approx(value, rel=2e-8)
+
+
+def both(common: Rows, one: list[float], other: list[float]) -> Pair:
+    return np.concatenate([[one], common]), np.concatenate([[other], common])
+
+
+def circles(copies: int, far: float, around: int = 2) -> Pair:
+    angles = 2.0 * np.pi * np.arange(5) / 5.0
+    circle = 0.0299 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    ends = np.array([[far, 0.0], [-far, 0.0]])[:around]
+    return both(np.repeat(np.concatenate([end + circle for end in ends]), copies, axis=0), [far, 0.0], [-far, 0.0])
+
+
+def line_exact(copies: int, eta: float) -> Pair:
+    """Clusters of ``copies`` on either side of 0.3 and -0.3, their representative 0.95 eta from the other members."""
+    parts = []
+    for side in (1.0, -1.0):
+        for first in (-2.95, 2.0):
+            members = np.full((copies, 1), side * (0.3 + (first + 0.95) * eta))
+            members[0] = side * (0.3 + first * eta)
+            parts.append(members)
+    return both(np.concatenate(parts), [0.3], [-0.3])
+
+
+def rows_summed(pair: Pair, step: dict[str, object], what: Callable[[Rows], Rows]) -> float:
+    one, other = (float(what(apply_step(x, step)[:, 0]).sum()) for x in pair)
+    return abs(one - other)
+
+
+def halved(x: Rows) -> Rows:
+    return 0.5 * x
+
+
+def cut(x: Rows) -> Rows:
+    return np.clip(x, -0.5, 0.5)
+
+
+def whole(x: Rows) -> Rows:
+    return x
+
+
+#: name: pair, step, query or gradient, mechanism, order, exact divergence, printed (0 if not exceeded).
+CASES = {
+    "R01": (circles(3, 1.0), {"deduplicate": 0.01}, halved, GAUSSIAN, 0.25, 16.0, 60.5, 38.85),
+    "V3": (circles(10, 0.95), {"deduplicate": 0.01}, halved, GAUSSIAN, 0.1, 11.0, 105.03295, 46.3155),
+    "R02": (line_exact(10, 0.05), {"quantise": 0.05}, cut, GAUSSIAN, 0.5, 12.0, 8.00415, 6.3),
+    "R05": (circles(2, 0.95), {"deduplicate": 0.01}, whole, GD, 0.2, 14.0, 36.3888, 11.76),
+    "R06": (line_exact(50, 0.01), {"quantise": 0.01}, whole, GD, 0.1, 32.0, 0.96983104, 0.0),
+    "R09": (circles(4, 1.0), {"deduplicate": 0.01}, halved, LAPLACE, 0.1, 11.0, 1.5353373, 0.9),
+    "R10": (line_exact(15, 0.02), {"quantise": 0.02}, cut, LAPLACE, 0.5, 40.0, 0.81454953, 0.8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
+    pair, step, what, kind, noise, order, exact, exceeded = CASES[name]
+    m = setting(kind, noise, len(pair[0]))
+    shift = rows_summed(pair, step, what)
+    # A query moves by 1 for one record, a sum of gradients by 2.
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift / (2.0 if m.kind == "dp-gd" else 1.0))), order)
+    assert divergence == near_exact(exact)
+    ((by, eta),) = step.items()
+    ball = max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
+    changed = min(float(m.records), 2.0 * ball)
+    moved = 1.0 if by == "deduplicate" else 2.0 * eta
+    assert divergence <= repaired_divergence(m, order, Sensitivity(changed, moved).tau, changed)
+    cluster = max(steps.Neighbourhoods(x).good_clusters(eta).largest for x in pair)
+    printed = table_2_divergence(m, order, 2.0 * cluster * (moved if by == "deduplicate" else eta), 0.0)
+    if exceeded:
+        assert printed == near_exact(exceeded)
+        assert divergence > printed
