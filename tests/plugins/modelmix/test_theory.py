@@ -370,3 +370,24 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
             for a, b in itertools.pairwise(knots)
         ]
         assert math.fsum(parts) <= bound[power - 1]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "p", "order", "epsilon"),
+    [
+        (0.075, 1, 2, 252.71147),
+        (0.075, 25, 2, 17.858909),
+        (0.075, 100, 3, 15.311976),
+        (0.15, 1, 2, 133.56647),
+        (0.15, 25, 4, 8.9818935),
+        (0.15, 100, 4, 7.9183521),
+        (0.3, 1, 2, 72.912117),
+        (0.3, 25, 5, 5.4347000),
+        (0.3, 100, 6, 4.8208127),
+    ],
+)
+def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: float) -> None:
+    found = theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5)
+    assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
+    assert found.order == order
+    assert found.at_edge == (order == 2)
