@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 from support import scope_oracle as oracle
+from support import solved_once
 
-from dpspec.accounting import Mixture, PrivacyLoss, findings
+from dpspec.accounting import Mixture, PrivacyLoss, findings, refinement
 from dpspec.contract import Audit, Claim, Finding, FrozenMap
 from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec_group import GroupAudit
+from dpspec_group import theory as group_theory
 from dpspec_modelmix import ModelMixAudit
+from dpspec_modelmix import findings as modelmix_bounds
 from dpspec_per_instance import PerInstanceAudit
 from dpspec_rero import ReroAudit, comparison, theory
 
@@ -158,3 +161,29 @@ def test_reconstruction_is_bounded_and_not_attained() -> None:
     assert verdict("rero", claim).verdict == "open"
     member = oracle.claim_of("membership", tpr=0.11, fpr=0.1)
     assert verdict("rero", member).verdict == "refuted"
+
+
+#: Three kinds of computation by mechanism, with distinct names.
+WAYS = {
+    "full batches": ({"sampling": {"scheme": "full"}}, "closed form"),
+    "one sampled step": ({"steps": 1}, "exact profile of one step"),
+    "many sampled steps": ({}, "pld/connect-the-dots"),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+@pytest.mark.parametrize("way", WAYS)
+def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
+    changes, method = WAYS[way]
+    solved_once.SOLVED.clear()
+    modelmix_bounds._plain.cache_clear()
+    group_theory._epsilons.cache_clear()
+    refined = []
+    begin = refinement.GridRefinement.begin
+    monkeypatch.setattr(refinement.GridRefinement, "begin", lambda self: refined.append(self) or begin(self))
+    found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
+    names = {m for _, m in WAYS.values()}
+    said = {name for f in found for name in names if name in f.method}
+    assert said == {method}
+    assert bool(refined) == (method == "pld/connect-the-dots")
+    assert all(any(name in f.method for name in names) for f in found)

@@ -15,7 +15,7 @@ from dpspec_rero.approximations import (
     printed_pure_epsilon,
     tabulate_loss,
 )
-from dpspec_rero.comparison import gammas_monte_carlo
+from dpspec_rero.comparison import gammas_monte_carlo, log_ratios
 from dpspec_rero.options import Steps, revealed_probability
 from dpspec_rero.theory import Leakage, pure_epsilon
 
@@ -198,3 +198,11 @@ def test_figure_2(effect: float, rate: float, steps: int, values: tuple[tuple[fl
     off = [gamma_clt(kappa, phases) / gamma - 1.0 for kappa, gamma in values]
     assert off[0] < -0.005
     assert max(map(abs, off)) < 0.012
+
+
+def test_an_estimate_of_a_probability_is_at_most_one() -> None:
+    """The sum of 1000 likelihood ratios of this seed is 3.4 times its expectation."""
+    phases = (Steps(noise="gaussian", effect=4.0, rate=1.0, count=1),)
+    assert np.exp(log_ratios(phases, 1000, 13)).mean() > 3.0
+    (found,) = gammas_monte_carlo([1.0], phases, 1000, seed=13)
+    assert found.value == 1.0
