@@ -36,9 +36,11 @@ from dpspec_group.scores import (
     ScoreDistribution,
     blind,
     declared_distribution,
+    design,
     end_to_end,
     many_run_design,
     score_distribution,
+    threshold,
 )
 
 #: More records and canaries than the small audit has, in rarer batches.
@@ -582,3 +584,21 @@ def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
     assert found.mean == pytest.approx(sum(t % every == 0 for t in range(1, sum(steps) + 1)))
     assert found.noise == pytest.approx(2.0 * math.sqrt(sum(steps)))
     assert found.std == 0.0
+
+
+def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
+    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
+    scores = [x / 4 for x in range(-48, 49)]
+    score, expected = threshold(law, scores, 500, 500, 1e-5, 0.95)
+    tpr, fpr = law.rates(score)
+    assert expected == thresholds.fixed_epsilon_lower(500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95)
+    assert expected > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95)[1]
+    assert 0.0 < expected < thresholds.fixed_largest(500, 500, 1e-5, 0.95)
+
+
+def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:
+    law = ScoreDistribution.normal(-0.02, 0.2, 0.02, 0.2)
+    assert threshold(law, [x / 4 for x in range(-48, 49)], 20, 20, 1e-5, 0.95)[0] == 0.0
+    found = design(law, 100, 1e-5, 0.95)
+    assert found.expected_epsilon == 0.0
+    assert sum(found.rungs[1]) > 50
