@@ -1,4 +1,4 @@
-"""Brute force: distributions of updates by enumerating batches, and divergences by enumeration."""
+"""Brute force: distributions of updates by enumerating batches, divergences by integration or enumeration."""
 
 import itertools
 import math
@@ -7,7 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr
 
+from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_per_instance.bounds import entropic_mean
+from dpspec_per_instance.mean_rule import plug_in
+
+#: Maximum number of enumerated multisets.
+MOST_MULTISETS = 3_000_000
 
 
 class Law(NamedTuple):
@@ -26,8 +31,10 @@ def merged(values, log_masses):
 
 
 def exact(order, first, second, sigma):
-    """Theorem 3.6 of D(first || second), over all multisets of updates."""
+    """Theorem 3.6 of D(first || second), over all multisets of updates; ``ValueError`` beyond ``MOST_MULTISETS``."""
     a, k = order, len(first.values)
+    if math.comb(k + a - 1, a) > MOST_MULTISETS:
+        raise ValueError(f"{k} distinct updates at order {a} are too many to enumerate: sample them")
     chosen = np.array(list(itertools.combinations_with_replacement(range(k), a)))
     counts = np.zeros((len(chosen), k))
     np.add.at(counts, (np.arange(len(chosen))[:, None], chosen), 1.0)
@@ -40,30 +47,31 @@ def exact(order, first, second, sigma):
     return total / (a - 1.0)
 
 
-def updates(gradients, q, rule):
-    """The distribution of U(batch) of ``gradients`` (n,), each drawn with probability q; the empty mean is 0."""
-    rows = np.asarray(gradients, dtype=np.float64).reshape(-1, 1)
-    values, logs = [], []
-    for coins in itertools.product((0, 1), repeat=len(rows)):
-        total = np.asarray(coins, dtype=np.float64) @ rows
-        values.append(total / max(1, sum(coins)) if rule == "mean" else total)
-        logs.append(sum(math.log(q if coin else 1.0 - q) for coin in coins))
-    return merged(np.array(values), np.array(logs))
+def sampled(order, first, second, sigma, outer, inner, seed):
+    """The plug-in estimate for two distributions, computed directly from the draws."""
+    rng, a = np.random.default_rng(seed), order
+    bases = second.values[rng.choice(len(second.values), outer, p=_masses(second))]
+    drawn = first.values[rng.choice(len(first.values), (outer, inner, a), p=_masses(first))]
+    v = drawn - bases[:, None, None, :]
+    pairs = np.square(v.sum(axis=2)).sum(axis=-1) - np.square(v).sum(axis=(2, 3))
+    return plug_in(pairs / (2.0 * sigma**2), a)
 
 
-def pair(others, record, q, rule):
-    """The distributions of updates with and without the record."""
-    return updates([*others, record], q, rule), updates(others, q, rule)
+def _masses(law):
+    masses = np.exp(law.log_masses)
+    return masses / masses.sum()
 
 
-def amplified_stick(mu, q):
-    """The exact hockey stick of (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): the part above its only crossing."""
+def integer_divergence(orders, rate, ratio):
+    """Theorem 3.2 as printed in the paper, at integer orders >= 2; ``orders`` and ``ratio`` broadcast.
 
-    def delta(epsilon):
-        crossing = (math.log(math.expm1(epsilon) + q) - math.log(q)) / mu + mu / 2
-        return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
-
-    return delta
+    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(nu^2 (k^2 - k) / 2) / (a - 1).
+    """
+    a, nu = np.broadcast_arrays(np.asarray(orders, dtype=np.float64), np.asarray(ratio, dtype=np.float64))
+    divergences = np.zeros(a.shape)
+    some = nu > 0.0
+    divergences[some] = sampled_gaussian_integer_rdp(a[some], rate, 1.0 / nu[some])
+    return divergences
 
 
 def largest_mean_change(norm, distances=()):
@@ -73,6 +81,30 @@ def largest_mean_change(norm, distances=()):
     batch, whose mean counts as 0) and |g - g_x| / 2 (batches of one); larger batches dilute more.
     """
     return float(max(norm, 0.5 * np.max(np.asarray(distances, dtype=np.float64), initial=0.0)))
+
+
+def updates(gradients, rates, rule):
+    """The distribution of U(batch): each row of ``gradients`` (n, d) has its probability; the empty mean is 0."""
+    rows = np.asarray(gradients, dtype=np.float64)
+    rows = rows.reshape(len(rows), -1)
+    values, logs = [], []
+    for coins in itertools.product((0, 1), repeat=len(rows)):
+        mass = math.prod(q if c else 1.0 - q for c, q in zip(coins, rates, strict=True))
+        if mass == 0.0:
+            continue
+        total = np.asarray(coins, dtype=np.float64) @ rows
+        values.append(total / max(1, sum(coins)) if rule == "mean" else total)
+        logs.append(math.log(mass))
+    return merged(np.array(values), np.array(logs))
+
+
+def pair(others, record, q, rule, q_record=None):
+    """The distributions of updates with and without the record."""
+    gradients = [np.atleast_1d(np.asarray(g, dtype=np.float64)) for g in (*others, record)]
+    rates = [q] * len(others) + [q if q_record is None else q_record]
+    alone = Law(np.zeros((1, len(gradients[-1]))), np.zeros(1))
+    without = updates(np.array(gradients[:-1]), rates[:-1], rule) if len(others) else alone
+    return updates(np.array(gradients), rates, rule), without
 
 
 def log_density(law, x, sigma):
@@ -137,3 +169,19 @@ def chain_bound(first, second, over, orders, weights):
         masses.append(np.log(over.before(t)))
     terms = zip(divergences, weights, masses, strict=True)
     return sum(float(entropic_mean(d, float(w), logs)) for d, w, logs in terms)
+
+
+def amplified_stick(mu, q):
+    """The exact hockey stick of (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): the part above its only crossing."""
+
+    def delta(epsilon):
+        crossing = (math.log(math.expm1(epsilon) + q) - math.log(q)) / mu + mu / 2
+        return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
+
+    return delta
+
+
+def classical(first, second, order):
+    """Ordinary composition: the largest divergence of every step."""
+    steps = [np.max(discrete(order, a, b)) for a, b in zip(first.rows, second.rows, strict=True)]
+    return float(discrete(order, first.start, second.start) + sum(steps))

@@ -7,13 +7,16 @@ cells of a line. This is post-processing, so the divergence of the cells never e
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.special import ndtr
 
 import dpspec.contract as dps
@@ -63,22 +66,40 @@ class Given:
 class Law:
     """A distribution of noisy sums.
 
-    weights, means: of the batches, (S,). deviation: the standard deviation of the noise.
+    weights, means: of the batches, (S,). deviation: the standard deviation of the noise, whose kind is ``noise``.
+    width: of an added uniform.
     """
 
     weights: Array
     means: Array
     deviation: float
+    noise: str = "gaussian"
+    width: float = 0.0
 
     def masses(self, edges: Array) -> Array:
         """The probabilities of the cells below, between and above ``edges``."""
         z = (edges[None, :] - self.means[:, None]) / self.deviation
-        below, above = ndtr(z), ndtr(-z)  # mass left of the edge, and right of it
+        below, above = self._tail(-z), self._tail(z)  # mass left of the edge, and right of it
         zero, one = np.zeros((len(z), 1)), np.ones((len(z), 1))
         left, right = np.hstack([zero, below, one]), np.hstack([one, above, zero])
         upper = np.hstack([z > 0.0, np.ones((len(z), 1), dtype=bool)])
         cells = np.where(upper, right[:, :-1] - right[:, 1:], left[:, 1:] - left[:, :-1])
         return np.asarray(self.weights @ np.maximum(cells, 0.0))
+
+    def _tail(self, z: Array) -> Array:
+        """P[noise / deviation > z]."""
+        if self.noise == "laplace":
+            t = math.sqrt(2.0) * z
+            return np.where(t > 0.0, 0.5 * np.exp(-np.abs(t)), 1.0 - 0.5 * np.exp(-np.abs(t)))
+        if self.width == 0.0:
+            return np.asarray(ndtr(-z))
+        half = 0.5 * self.width / self.deviation
+        return np.asarray((_lost(z - half) - _lost(z + half)) / (2.0 * half))
+
+
+def _lost(z: Array) -> Array:
+    """The integral of the normal tail from z on: phi(z) - z P[N > z]."""
+    return np.asarray(np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) - z * ndtr(-z))
 
 
 def batches(sampler: SamplingScheme) -> Iterator[tuple[float, tuple[int, ...]]]:
@@ -97,14 +118,15 @@ def batches(sampler: SamplingScheme) -> Iterator[tuple[float, tuple[int, ...]]]:
         raise TypeError(f"no batches of {sampler!r}")
 
 
-def law_of(parts: Parts, phase: ScheduledPhase, state: torch.Tensor) -> Law:
-    """Return the distribution of one step from ``state``."""
+def law_of(parts: Parts, phase: ScheduledPhase, state: torch.Tensor, line: torch.Tensor | None = None) -> Law:
+    """Return the distribution of one step from ``state`` along the unit vector ``line``; none for one parameter."""
+    along = torch.ones(1) if line is None else line
     weights, means = [], []
     for chance, batch in batches(phase.sampler):
         clipped = parts.contributions(state, torch.tensor(batch, dtype=torch.int64), phase.clip)
         weights.append(chance)
-        means.append(float(clipped.sum))
-    return Law(np.array(weights), np.array(means), phase.deviation)
+        means.append(float(clipped.sum.double() @ along.double()))
+    return Law(np.array(weights), np.array(means), phase.deviation, phase.noise)
 
 
 def cells(first: Law, second: Law, steps: int = 1, finer: int = 1) -> tuple[Array, Array]:
@@ -113,7 +135,7 @@ def cells(first: Law, second: Law, steps: int = 1, finer: int = 1) -> tuple[Arra
     finer: a factor of the number of cells.
     """
     means = np.concatenate([first.means, second.means])
-    reach = 14.0 * max(first.deviation, second.deviation)
+    reach = 14.0 * max(first.deviation, second.deviation) + first.width
     edges = np.linspace(means.min() - reach, means.max() + reach, finer * CELLS)
     p, q = first.masses(edges), second.masses(edges)
     if steps == 1:
@@ -141,6 +163,13 @@ def delta(p: Array, q: Array, epsilon: float) -> float:
     if epsilon == math.inf:
         return float(p[q == 0.0].sum())
     return float(np.maximum(p - math.exp(min(epsilon, 700.0)) * q, 0.0).sum())
+
+
+def power(p: Array, q: Array, level: float) -> float:
+    """Return the power of the likelihood-ratio test of q against p at ``level``."""
+    order = np.argsort(-(p / np.maximum(q, 1e-300)), kind="stable")
+    level_of, power_of = np.cumsum(q[order]), np.cumsum(p[order])
+    return float(np.interp(level, np.concatenate([[0.0], level_of]), np.concatenate([[0.0], power_of])))
 
 
 def run_of(
@@ -242,3 +271,22 @@ def worst_delta(
     """Return delta of two datasets at the finding's epsilon plus ``more``, the larger over the finding's directions."""
     pairs = sides(finding.scope.direction, absent, present)
     return max(delta(*composed(each, finer), finding.value + more) for each in pairs)
+
+
+def few(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """Return a test of fixed examples, for CI."""
+    return _drawn(pytest.mark.ci, check, max_examples=examples, derandomize=True)
+
+
+def many(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """Return a test of random examples that takes minutes."""
+    return _drawn(pytest.mark.slow, check, max_examples=examples)
+
+
+def _drawn(mark: pytest.MarkDecorator, check: Callable[[st.DataObject], None], **options: Any) -> Callable[[], None]:
+    def test(data: st.DataObject) -> None:
+        check(data)
+
+    every = settings(deadline=None, suppress_health_check=list(HealthCheck), **options)
+    found: Callable[[], None] = mark(every(given(st.data())(test)))
+    return found
