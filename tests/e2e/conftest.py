@@ -21,11 +21,10 @@ def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the faulty backends and one that logs its steps are installed."""
+    """An environment in which the faulty backends and a team's own loop are installed."""
     site = tmp_path / "site"
     expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
     expose(site, "dpspec-own-loop", "own-loop", "dpspec_own_loop")
-    expose(site, "dpspec-observed", "observed", "support.observed_backends")
     plugins = ROOT / "tests" / "plugins"
     path = [str(site), str(plugins / "dpspec_faulty"), str(plugins / "dpspec_own_loop"), str(ROOT / "tests")]
     known = os.environ.get("PYTHONPATH")
@@ -33,7 +32,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*path, *([known] if known else [])]),
         "COLUMNS": "80",
-        "STEPWISE_LOG": str(tmp_path / "steps.txt"),
     }
 
 
