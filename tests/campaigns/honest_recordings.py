@@ -2,8 +2,8 @@
 
     python tests/campaigns/honest_recordings.py [WORDS] [SEEDS]
 
-One line per training whose name matches the regular expression WORDS: the verdict of a claim of epsilon 100 and the conformance. Exits
-with 1 if a training deviates, or if its verdict is not the expected one.
+One line per training whose name matches the regular expression WORDS: the verdict of a claim of epsilon 100 and the
+conformance. Exits with 1 if a training deviates, or if its verdict is not the expected one.
 """
 
 import copy

@@ -68,23 +68,16 @@ def test_a_bound_alone_needs_no_more_than_its_formula(site, bounded, environment
     assert "leave audit out" in done.stdout + done.stderr
 
 
-HEAD = "import dpspec.contract as dps\nDPSPEC_API = 1\n"
-RIVAL = """
-@dps.hookimpl
-def dpspec_datasets():
-    schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    yield dps.Dataset(kind="digits", summary="Other digits.", schema=schema, source="rival:Rows")
-"""
+#: Modules of broken plugins, whose reasons ``tests/registry`` has.
 BROKEN = {
     "cannot-import": "import a_library_that_nobody_has\n",
-    "misspelt": HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
-    "rival": HEAD + RIVAL,
+    "misspelt": "import dpspec.contract as dps\nDPSPEC_API = 1\n@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
 }
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three installed plugins that are broken."""
+    """A folder with two installed plugins that are broken."""
     folder = tmp_path_factory.mktemp("broken")
     for name, text in BROKEN.items():
         module = "odd_" + name.replace("-", "_")
@@ -100,9 +93,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_broken_plugins_leave_other_commands_working(site, broken, environment, tmp_path):
     example = str(site / "dpspec_noisy_count" / "example.yaml")
     env = environment(site, broken)
-    for arguments in (["validate", example], ["plan", example], ["show", example], ["schema"], ["run", example]):
-        done = execute("dpspec", *arguments, env=env, cwd=tmp_path)
-        assert done.returncode == 0, (arguments, done.stdout + done.stderr)
+    for command in ("validate", "run"):
+        done = execute("dpspec", command, example, env=env, cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stdout + done.stderr)
     named = tmp_path / "needs.yaml"
     named.write_text(Path(example).read_text().replace("kind: noisy-count", "kind: misspelt"))
     done = execute("dpspec", "validate", str(named), env=env, cwd=tmp_path)
@@ -112,12 +105,7 @@ def test_broken_plugins_leave_other_commands_working(site, broken, environment, 
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("", "invalid plugin name"),
-        ("Demo", "invalid plugin name"),
-        ("1demo", "invalid plugin name"),
-        ("de_mo", "invalid plugin name"),
-        ("a--b", "invalid plugin name"),
-        ("../up", "invalid plugin name"),
+        *((name, "invalid plugin name") for name in ("", "Demo", "1demo", "de_mo", "a--b", "../up")),
         ("x" * 41, "at most 40 characters"),
         ("group", "a package 'dpspec_group' is already installed"),
     ],
@@ -136,12 +124,6 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(UsageError, match="dpspec-twice is already there; nothing was written"):
         write_plugin("twice", tmp_path)
     assert readme.read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_written_is_a_usage_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write"):
-        write_plugin("demo", tmp_path / "file")
 
 
 def test_no_placeholder_is_left(project, bounded):

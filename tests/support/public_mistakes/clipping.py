@@ -74,9 +74,9 @@ def clip_each_tensor_believed(loop: OwnLoop, run: Any, drawn: Tensor, mistaken: 
 def sums_carried_over(loop: OwnLoop, run: Any, drawn: Tensor, mistaken: bool) -> None:
     """The dictionary of clipped sums is cleared only in a method that the trainer does not call."""
     norms, total = loop.clipped(loop.rows(drawn))
-    if mistaken and loop.memory is not None:
-        total = [earlier + part for earlier, part in zip(loop.memory, total, strict=True)]
-    loop.memory = total
+    if mistaken and loop.state is not None:
+        total = [earlier + part for earlier, part in zip(loop.state, total, strict=True)]
+    loop.state = total
     loop.step(run, drawn, norms, total, loop.noise())
 
 

@@ -120,10 +120,10 @@ def classifier() -> nn.Module:
 class OwnLoop:
     """A loop in plain torch: records, model, optimizer, and gradients of single records.
 
-    memory: what a script keeps between its steps.
+    state: what a script keeps between its steps.
     """
 
-    memory: Any = None
+    state: Any = None
 
     def __init__(
         self,

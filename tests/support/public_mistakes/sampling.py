@@ -49,26 +49,26 @@ def dropped_last_batch(folder: Path, mistaken: bool) -> float:
 @own_loop("google-deepmind/jax_privacy/issues/84", "deviates", "equally often")
 def slices_of_a_permutation(loop: OwnLoop, run: Any, drawn: Tensor, mistaken: bool) -> None:
     """One permutation, cut into batches, in the same order in each epoch."""
-    step, order = loop.memory or (0, torch.randperm(300))
-    loop.memory = step + 1, order
+    step, order = loop.state or (0, torch.randperm(300))
+    loop.state = step + 1, order
     loop.honest(run, order[30 * (step % 10) :][:30] if mistaken else drawn)
 
 
 @own_loop("ebagdasa/pytorch-privacy/issues/2", "deviates", "same size")
 def batches_of_one_size(loop: OwnLoop, run: Any, drawn: Tensor, mistaken: bool) -> None:
     """Each step takes batch-size records at random, without replacement."""
-    loop.memory = loop.memory or random.Random(SECRET)
-    loop.honest(run, torch.tensor(loop.memory.sample(range(300), 30)) if mistaken else drawn)
+    loop.state = loop.state or random.Random(SECRET)
+    loop.honest(run, torch.tensor(loop.state.sample(range(300), 30)) if mistaken else drawn)
 
 
 @own_loop("google-deepmind/jax_privacy/issues/121", "deviates", "common", steps=40)
 def shrinking_pool(loop: OwnLoop, run: Any, drawn: Tensor, mistaken: bool) -> None:
     """Sizes are binomial, and a record is not eligible again until all records were used."""
     if mistaken:
-        size, pool = len(drawn), loop.memory
+        size, pool = len(drawn), loop.state
         if pool is None or len(pool) < size:
             pool = torch.randperm(300)
-        drawn, loop.memory = pool[:size], pool[size:]
+        drawn, loop.state = pool[:size], pool[size:]
     loop.honest(run, drawn)
 
 
