@@ -29,13 +29,6 @@ def stored(tmp_path):
     return path
 
 
-def test_report_into_a_file(dpspec, stored, tmp_path):
-    ended = dpspec("report", stored, "--format", "json", "-o", tmp_path / "copy.json")
-    assert (ended.code, ended.out) == (0, "")
-    assert json.loads((tmp_path / "copy.json").read_text("utf-8"))["schema"] == "dpspec/result/v2"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "result.json"]
-
-
 def test_no_report_replaces_the_result_that_it_is_of(dpspec, stored, tmp_path):
     before = stored.read_bytes()
     (tmp_path / "link.json").symlink_to(stored)

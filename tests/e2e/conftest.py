@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 from support import warm
+from support.installed import expose
 
 ROOT = Path(__file__).parents[2]
-
-
-def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
-    """Write the metadata of an installed distribution that registers one plugin."""
-    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(f"[dpspec]\n{plugin} = {module}\n", encoding="utf-8")
 
 
 @pytest.fixture

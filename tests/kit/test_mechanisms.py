@@ -128,37 +128,6 @@ def test_scores_of_another_number_than_coins_are_the_plugins_error() -> None:
         list(Short().trials(inputs(), context(), [0]))
 
 
-def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
-    class Bounded(kit.SimpleMechanism):
-        """Half the group size."""
-
-        kind = "half"
-        schema: ClassVar = {"scale": kit.number("Scale.", above=0, default=1.0), "mode": kit.choice("Mode.", "a", "b")}
-        source = "textbook"
-        example = ""
-
-        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
-            return group_size / 2
-
-    offered = Bounded.offer()
-    assert (offered.kind, offered.summary, offered.steps) == ("half", "Half the group size", False)
-    assert offered.schemas.mechanism["required"] == ["mode"]
-    asked = SimpleNamespace(
-        threat_model=SimpleNamespace(group_size=(1, 4)),
-        claims=(SimpleNamespace(group_size=4, options={"delta": 0.1}),),
-        mechanism={},
-    )
-    found = list(Bounded().bound(asked, None))  # type: ignore[arg-type]
-    assert [(f.value, f.at["group_size"], f.at["delta"]) for f in found] == [
-        (0.5, 1, 0.0),
-        (2.0, 4, 0.0),
-        (2.0, 4, 0.1),
-    ]
-    assert {(f.rigor, f.method) for f in found} == {("theorem", "half")}
-    refused = list(Bounded().check(SimpleNamespace(audit=object()), None))  # type: ignore[arg-type]
-    assert [d.path for d in refused] == [("audit",)]
-
-
 @pytest.mark.parametrize("certified", [True, False])
 def test_the_risk_is_that_of_the_whole_curve(certified: bool) -> None:
     """Oracle: the rates of a Gaussian with mu = 1 are 9.24 % and 38.92 %; (epsilon, 1e-6) alone would allow 79.7 %."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import warm
 from support.attack_spec import SPEC
+from support.installed import expose
 
 from dpspec.json_records import write
 from dpspec.results import codec
@@ -22,10 +23,7 @@ Execute = Callable[..., subprocess.CompletedProcess[str]]
 def installed(here: Path, site: Path) -> Execute:
     """Run dpspec where the plugin is installed in ``site``, in a folder with the spec."""
     shutil.copytree(PROJECT / "dpspec_canary", site / "dpspec_canary", ignore=shutil.ignore_patterns("__pycache__"))
-    info = site / "dpspec_canary-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec-canary\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[dpspec]\ncanary = dpspec_canary\n")
+    expose(site, "dpspec-canary", "canary", "dpspec_canary", "0.1.0")
     (here / "spec.yaml").write_text(SPEC)
     path = os.pathsep.join([str(site), *(p for p in sys.path if p and Path(p).name != "tests")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
