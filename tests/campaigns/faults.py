@@ -317,22 +317,12 @@ def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]
         subprocess.run(["umount", place], check=False)
 
 
-def flipped_bit(run: Run, place: Path, chance: random.Random) -> str:
-    """Flip a bit of a file of one stored trial."""
-    return damaged_store(run, place, chance, ("changed in one bit",))
-
-
-def damaged_store(
-    run: Run,
-    place: Path,
-    chance: random.Random,
-    ways: Sequence[str] = ("truncated", "empty", "deleted", "changed in one bit"),
-) -> str:
+def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
     """Truncate, empty or delete a file of one stored trial, or flip one of its bits."""
     shutil.copytree(run.root / "whole", place)
     file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
     content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
-    how = chance.choice(ways)
+    how = chance.choice(("truncated", "empty", "deleted", "changed in one bit"))
     if how == "deleted":
         file.unlink()
     else:
@@ -388,7 +378,6 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
     "sigterm": (terminated(), ("group", "modelmix"), True),
     "sigterm-workers": (terminated("--workers", "2"), ("group",), True),
     "full": (disk_full, ("group",), False),
-    "flipped": (flipped_bit, KINDS, True),
     "damaged": (damaged_store, KINDS, True),
     "ray-head": (ray_head_killed, ("group",), False),
 }

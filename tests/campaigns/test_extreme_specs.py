@@ -38,12 +38,14 @@ def test_a_case_is_repeated_by_its_seed_and_number(catalog: Catalog) -> None:
     assert first.changed
 
 
-@pytest.mark.parametrize("number", [14, 13, 25, 42, 48])
-def test_cheap_cases_have_no_findings(number: int, catalog: Catalog) -> None:
-    tried = extreme_specs.case(1, number, catalog)
-    extreme_specs.bound(tried, catalog)
-    assert tried.outcome in ("answered", "refused")
-    assert not tried.findings
+def test_cheap_cases_have_no_findings(catalog: Catalog) -> None:
+    outcomes = set()
+    for number in (10, 13, 14, 15, 17, 18, 21, 23, 24, 25, 30, 34, 42, 43, 47, 48, 49, 51, 53, 55, 60, 62):
+        tried = extreme_specs.case(1, number, catalog)
+        extreme_specs.bound(tried, catalog)
+        assert not tried.findings, tried
+        outcomes.add(tried.outcome)
+    assert outcomes == {"answered", "refused"}
 
 
 def test_bounds_below_the_exact_value_of_one_step_are_findings(catalog: Catalog) -> None:

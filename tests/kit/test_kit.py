@@ -117,22 +117,6 @@ def test_a_series_from_rows() -> None:
         kit.columns_of(("k", "epsilon"), [(1,)])
 
 
-def test_refusals() -> None:
-    assert kit.missing_key("canary", ("audit",), "write one").message == "missing key 'canary' in audit"
-    assert kit.did_you_mean("poison", ("poisson", "fixed")) == "; did you mean 'poisson'? (valid: poisson, fixed)"
-    assert kit.did_you_mean("xyz", ("poisson", "fixed")) == " (valid: poisson, fixed)"
-    assert [f(":", ("audit",)).code for f in (kit.unsupported, kit.bad_value)] == ["unsupported", "bad-value"]
-    facts = dps.Facts(records=10, features=1, classes=2)
-    spec: Any = SimpleNamespace(training=SimpleNamespace(kind="native"))
-    errs = [*kit.requires_data(facts), *kit.requires_model(facts), *kit.requires_capabilities(spec, facts, {"p": "q"})]
-    assert [(d.code, d.help) for d in errs] == [
-        ("data-not-at-hand", "leave audit out, or name the data"),
-        ("no-model", None),
-        ("missing-capability", "q"),
-    ]
-    assert [d.message for d in dps.untrainable(spec, facts, ["p"])] == [d.message for d in errs]
-
-
 @dataclass(frozen=True)
 class Own(kit.Options):
     size: int
