@@ -252,7 +252,6 @@ def false_bounds(document: dict[str, Any], audit: AuditResult) -> Iterator[str]:
 
 
 def bound(tried: Case, catalog: Catalog) -> None:
-    """Bound the claims of a case within the limit of time, and record its outcome and findings."""
     began = time.process_time()
     signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST, 1.0)
     try:

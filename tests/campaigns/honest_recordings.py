@@ -233,7 +233,6 @@ def of_training(**options: Any) -> Run:
 
 
 def cases(seeds: int) -> dict[str, Run]:
-    """Return every training by its name."""
     momentum = {"optimizer": OPTIMIZERS["sgd momentum"]}
     clippings = itertools.product(("flat", "per_layer", "adaptive", "ghost"), (None, 7), ("sgd", "adamw"))
     both = {
@@ -306,7 +305,6 @@ def cases(seeds: int) -> dict[str, Run]:
 
 
 def checked_training(train: Run) -> CheckedRun:
-    """Record a training and check a claim of epsilon 100."""
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(Path(scratch) / "run")

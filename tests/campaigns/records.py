@@ -73,7 +73,6 @@ class Case:
 
 
 def edits_of(array: np.ndarray) -> dict[str, Any]:
-    """Return replacements of ``array``, by the name of the edit."""
     size = max(1, array.size)
     flat = array.reshape(-1)
     return {
@@ -96,8 +95,6 @@ def edits_of(array: np.ndarray) -> dict[str, Any]:
 
 
 class Bench:
-    """One mechanism's small audit, its store, and the unedited result."""
-
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
         self._root = folder / kind
@@ -133,7 +130,6 @@ class Bench:
         return found
 
     def edit(self, case: Case) -> None:
-        """Write the edited record with matching digests."""
         place = self._folders[case.key]
         body = {part: value for part, value in self._bodies[case.key].items() if part not in ("digest", "seal")}
         if case.array:
@@ -149,7 +145,6 @@ class Bench:
         (place / "record.json").write_text(json.dumps(body), encoding="utf-8")
 
     def restore(self, case: Case) -> None:
-        """Restore the record."""
         place = self._folders[case.key]
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -176,7 +171,6 @@ class Bench:
         return "same" if signature_of(written) == self.signature else "believed"
 
     def finding(self, case: Case) -> tuple[str, str]:
-        """Return the outcome of one case, and its finding or an empty string."""
         began = time.process_time()
         try:
             outcome = self.try_case(case)
@@ -189,7 +183,6 @@ class Bench:
 
 
 def signature_of(written: str) -> str:
-    """Return a result without trials and times."""
     tree = json.loads(written)
     kept = [
         {key: audit[key] for key in ("verdicts", "conformance", "findings", "series", "checks", "evidence")}
@@ -199,7 +192,6 @@ def signature_of(written: str) -> str:
 
 
 def campaign(bench: Bench, cases: Iterable[Case]) -> tuple[collections.Counter[str], dict[str, list[str]]]:
-    """Return the number of cases by outcome, and the findings by their first words."""
     counts: collections.Counter[str] = collections.Counter()
     wrong: dict[str, list[str]] = {}
     for case in cases:
@@ -211,7 +203,6 @@ def campaign(bench: Bench, cases: Iterable[Case]) -> tuple[collections.Counter[s
 
 
 def main() -> int:
-    """Run the command line; exit with 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=KINDS, help="the mechanisms")
     parser.add_argument("--count", type=int, default=20_000, help="the number of cases of each")

@@ -58,8 +58,6 @@ CLAIMS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Cell:
-    """One fault in one setting."""
-
     fault: str
     declared: str
     method: str
@@ -70,7 +68,6 @@ class Cell:
 
     @property
     def sources(self) -> set[str]:
-        """The sources that can detect a fault in this setting."""
         found = set(DECLARED[self.declared])
         if "iterates" in found and self.optimizer != "adam":
             found.add("undone")
@@ -135,7 +132,6 @@ def catalog(declared: frozenset[str]) -> Catalog:
 
 
 def cells(seeds: int = 1) -> Iterator[Cell]:
-    """Yield every cell, including those with an invalid spec."""
     runs = (("all-iterates", "final-model"), ("sgd", "momentum", "adam"), ("gradient", "input"), range(1, seeds + 1))
     for cell in itertools.starmap(Cell, itertools.product(FAULTS, DECLARED, METHODS, *runs)):
         if cell.method.startswith("group") or cell.space == "input":
@@ -166,7 +162,6 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
 
 
 def unkept(promised: tuple[Check, ...], made: tuple[Check, ...]) -> Iterator[str]:
-    """Yield the promised checks that were not made."""
     notes = ((c, c.note.partition(", not tested")[0].partition(", least in")[0]) for c in made)
     there = Counter((c.assumption, c.observed, note) for c, note in notes)
     for promise in promised:

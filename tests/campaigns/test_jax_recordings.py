@@ -224,7 +224,6 @@ def chosen(names: Iterable[str], fast: set[str]) -> list[Any]:
 
 
 def words_of(found: CheckedRun) -> str:
-    """Return the rejected checks and the reason of the verdict."""
     bad = [one.test for one in found.checks if rejected(one, len(found.checks))]
     return "; ".join([*bad, " ".join(found.reason.split())])
 

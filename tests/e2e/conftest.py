@@ -30,8 +30,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def dpspec(environment: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``dpspec`` in a separate folder."""
-
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return warm.dpspec(*arguments, cwd=tmp_path, env=environment)
 

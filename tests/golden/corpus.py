@@ -104,7 +104,6 @@ def record(folder: Path, limit: float, root: Path) -> None:
 
 
 def compare(before: Path, now: Path) -> int:
-    """Print one line per spec, and return the number of specs that differ."""
     differing = 0
     for path in sorted(before.glob("*.json")):
         other = now / path.name
@@ -117,7 +116,6 @@ def compare(before: Path, now: Path) -> int:
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["record", "compare"])
     parser.add_argument("folders", nargs="+", type=Path)

@@ -19,8 +19,6 @@ from dpspec.stats.attacks import evidence_tests
 
 
 class Count(kit.AttackedMechanism):
-    """A noisy count."""
-
     kind = "count"
     schema: ClassVar = {"scale": kit.number("Scale.", above=0)}
     source = "textbook"

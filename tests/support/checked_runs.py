@@ -30,17 +30,14 @@ __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "r
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
-    """The result of ``dpspec check`` and its inputs."""
     return CheckedRun(path=path, question=question, result=check.check_run(path, question))
 
 
 def checked(path: Path, **question: Any) -> CheckedRun:
-    """Return the result of ``dpspec check`` with these options."""
     return check_run(path, Question(**question))
 
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
-    """Return the text that ``dpspec check`` prints."""
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
@@ -118,7 +115,6 @@ class CheckedRun:
 
     @property
     def doubts(self) -> str:
-        """The texts of the open assumptions."""
         return "; ".join(one.text for one in self.assumptions if one.status == "unchecked")
 
     @cached_property

@@ -23,15 +23,11 @@ COMMON: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Given:
-    """Files, and the data block that names them."""
-
     options: Mapping[str, Any]
     files: Mapping[str, bytes]
 
 
 class DataFiles:
-    """A file format whose source is described and loaded."""
-
     name: str
     source: str
 
@@ -41,7 +37,6 @@ class DataFiles:
             assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
 
     def bases(self) -> list[Given]:
-        """Return valid files."""
         raise NotImplementedError
 
     def mutate(self, chance: random.Random, data: bytes, other: bytes) -> bytes:
@@ -99,8 +94,6 @@ class Csv(DataFiles):
 
 
 class Npz(DataFiles):
-    """numpy archives."""
-
     name, source = "npz", "dpspec.data.arrays:Npz"
 
     def bases(self) -> list[Given]:

@@ -15,8 +15,6 @@ SPECS = Path(__file__).parents[3] / "specs"
 
 @dataclass(frozen=True)
 class Given:
-    """The files and the values of ``--set`` of a command line."""
-
     files: Mapping[str, bytes]
     overrides: tuple[str, ...] = ()
 
@@ -27,7 +25,6 @@ class Specs:
     name = "specs"
 
     def warm(self, folder: Path) -> None:
-        """Read the texts and trees of our specs."""
         import yaml
 
         from dpspec.language.load import load_specs
