@@ -1,15 +1,15 @@
-"""Data files: tables, archives, images and columns with changed bytes, cells and headers."""
+"""Data files with changed bytes. ``tests/data`` has tables, headers and footers with another structure."""
 
 import gzip
 import io
-import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.fuzzing.chance import NUMBERS, TEXTS, mutate_bytes, write
+from support.fuzzing.chance import mutate_bytes, write
 
 COMMON: tuple[Mapping[str, Any], ...] = (
     {},
@@ -23,29 +23,27 @@ COMMON: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Given:
+    """Files, and the data block that names them."""
+
     options: Mapping[str, Any]
     files: Mapping[str, bytes]
 
 
 class DataFiles:
-    name: str
-    source: str
+    """A file format whose source is described and loaded. bases: makes valid files."""
+
+    def __init__(self, source: str, bases: Callable[[], list[Given]]) -> None:
+        self.source, self.bases = source, bases
 
     def warm(self, folder: Path) -> None:
         self._bases = self.bases()
         for given in self._bases:
-            assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
-
-    def bases(self) -> list[Given]:
-        raise NotImplementedError
-
-    def mutate(self, chance: random.Random, data: bytes, other: bytes) -> bytes:
-        return mutate_bytes(chance, data, other)
+            assert self.feed(given, folder) == "loaded", f"{self.source}: a base is not readable"
 
     def case(self, chance: random.Random) -> Given:
         base, other = chance.choice(self._bases), chance.choice(self._bases)
         name = chance.choice(sorted(base.files))
-        changed = self.mutate(chance, base.files[name], chance.choice(sorted(other.files.values())))
+        changed = mutate_bytes(chance, base.files[name], chance.choice(sorted(other.files.values())))
         options = {**(base if chance.randrange(8) else other).options, **chance.choice(COMMON)}
         return Given(options, {**base.files, name: changed})
 
@@ -67,111 +65,70 @@ class DataFiles:
         return "loaded"
 
 
-class Csv(DataFiles):
-    """Comma-separated tables, with cells that are replaced, quoted and added."""
-
-    name, source = "csv", "dpspec.data.table_files:Csv"
-
-    def bases(self) -> list[Given]:
-        numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
-        words = b"a,c,y\n" + b"".join(
-            b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9)
-        )
-        plain = {"path": "t.csv", "label": "y", "classes": 2}
-        named = {"classes": ["no", "yes"], "categories": {"c": ["p", "q"]}, "missing": ["", "NA"]}
-        return [Given(plain, {"t.csv": numbers}), Given({**plain, **named}, {"t.csv": words})]
-
-    def mutate(self, chance: random.Random, data: bytes, other: bytes) -> bytes:
-        if chance.randrange(2):
-            return mutate_bytes(chance, data, other)
-        rows = [line.split(b",") for line in data.split(b"\n")]
-        for _ in range(1 + chance.randrange(4)):
-            row = chance.choice(rows)
-            text = chance.choice((*TEXTS, *map(str, NUMBERS), '"', '"a,\nb"', "NA")).encode("utf-8", "surrogatepass")
-            row[chance.randrange(len(row))] = text
-            row += [text * 40] * (chance.randrange(6) == 0)
-        return b"\n".join(b",".join(row) for row in rows)
+PLAIN = {"label": "y", "classes": 2}
+NAMED = {"label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
 
 
-class Npz(DataFiles):
-    name, source = "npz", "dpspec.data.arrays:Npz"
-
-    def bases(self) -> list[Given]:
-        import numpy as np
-
-        def archive(packed: bool, **arrays: Any) -> bytes:
-            out = io.BytesIO()
-            (np.savez_compressed if packed else np.savez)(out, **arrays)
-            return out.getvalue()
-
-        x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
-        images = np.zeros((6, 4, 4), dtype=np.uint8)
-        options = {"path": "d.npz", "classes": 2}
-        test = {"x_test": x[:3], "y_test": y[:3]}
-        return [
-            Given(options, {"d.npz": archive(False, x=x, y=y)}),
-            Given(options, {"d.npz": archive(True, x=x.astype(">f4"), y=y.astype("u1"), **test)}),
-            Given(options, {"d.npz": archive(True, x=images, y=y[:6])}),
-        ]
+def tables() -> list[Given]:
+    numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
+    words = b"a,c,y\n" + b"".join(b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9))
+    named = {**NAMED, "path": "t.csv", "missing": ["", "NA"]}
+    return [Given({**PLAIN, "path": "t.csv"}, {"t.csv": numbers}), Given(named, {"t.csv": words})]
 
 
-class Idx(DataFiles):
-    """Images, some compressed, also with headers of other sizes."""
+def archives() -> list[Given]:
+    import numpy as np
 
-    name, source = "idx", "dpspec.data.arrays:Idx"
+    def archive(save: Callable[..., None], **arrays: Any) -> Given:
+        out = io.BytesIO()
+        save(out, **arrays)
+        return Given({"path": "d.npz", "classes": 2}, {"d.npz": out.getvalue()})
 
-    def bases(self) -> list[Given]:
-        images, labels = _idx(10, 4, 4), _idx(10)
-        options = {"images": "x", "labels": "y", "classes": 10}
-        test = {**options, "test_images": "tx", "test_labels": "ty"}
-        return [
-            Given(options, {"x": images, "y": labels}),
-            Given(options, {"x.gz": gzip.compress(images, mtime=0), "y": gzip.compress(labels, mtime=0)}),
-            Given(test, {"x": images, "y": labels, "tx": _idx(3, 4, 4), "ty": _idx(3)}),
-        ]
-
-    def mutate(self, chance: random.Random, data: bytes, other: bytes) -> bytes:
-        if chance.randrange(2):
-            return mutate_bytes(chance, data, other)
-        sizes = [chance.choice((0, 1, 4, 10, 2**16, 2**28, 2**32 - 1)) for _ in range(chance.choice((1, 3, 4)))]
-        made = _idx(*sizes, most=chance.choice((0, 10, 160, 4096)), type=chance.choice((8, 8, 8, 9, 13, 14)))
-        return gzip.compress(made, mtime=0) if chance.randrange(2) else made
+    x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    test = {"x_test": x[:3], "y_test": y[:3]}
+    return [
+        archive(np.savez, x=x, y=y),
+        archive(np.savez_compressed, x=x.astype(">f4"), y=y.astype("u1"), **test),
+        archive(np.savez_compressed, x=np.zeros((6, 4, 4), dtype=np.uint8), y=y[:6]),
+    ]
 
 
-class Parquet(DataFiles):
-    name, source = "parquet", "dpspec.data.table_files:Parquet"
+def images() -> list[Given]:
+    def idx(*shape: int) -> bytes:
+        count = shape[0] * (shape[1] * shape[2] if shape[1:] else 1)
+        head = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+        return head + bytes(i % 10 for i in range(count))
 
-    def bases(self) -> list[Given]:
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        def table(packed: str, **columns: Any) -> dict[str, bytes]:
-            out = io.BytesIO()
-            parquet.write_table(pa.table(columns), out, compression=packed, row_group_size=7)
-            return {"t.parquet": out.getvalue()}
-
-        numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
-        words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
-        plain = {"path": "t.parquet", "label": "y", "classes": 2}
-        named: dict[str, Any] = {**plain, "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
-        more = {**named, "categories": {**named["categories"], "d": ["p", ""]}}
-        return [
-            Given(plain, table("none", **numbers)),
-            Given(named, table("gzip", **words)),
-            Given(more, table("snappy", **words, d=pa.array(["p", None] * 5).dictionary_encode())),
-        ]
-
-    def mutate(self, chance: random.Random, data: bytes, other: bytes) -> bytes:
-        """Change bytes anywhere, or in the footer, which describes the file."""
-        if chance.randrange(2):
-            return mutate_bytes(chance, data, other)
-        length = int.from_bytes(data[-8:-4], "little")
-        footer = mutate_bytes(chance, data[-8 - length : -8])
-        size = len(footer) if chance.randrange(3) else length
-        return data[: -8 - length] + footer + size.to_bytes(4, "little") + b"PAR1"
+    options, pack = {"images": "x", "labels": "y", "classes": 10}, partial(gzip.compress, mtime=0)
+    test = {**options, "test_images": "tx", "test_labels": "ty"}
+    return [
+        Given(options, {"x": idx(10, 4, 4), "y": idx(10)}),
+        Given(options, {"x.gz": pack(idx(10, 4, 4)), "y": pack(idx(10))}),
+        Given(test, {"x": idx(10, 4, 4), "y": idx(10), "tx": idx(3, 4, 4), "ty": idx(3)}),
+    ]
 
 
-def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
-    """Return an IDX file with at most ``most`` values."""
-    head = bytes([0, 0, type, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
-    return head + bytes(i % 10 for i in range(min(math.prod(shape), most)))
+def columns() -> list[Given]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def table(packed: str, options: Mapping[str, Any], **parts: Any) -> Given:
+        out = io.BytesIO()
+        parquet.write_table(pa.table(parts), out, compression=packed, row_group_size=7)
+        return Given({**options, "path": "t.parquet"}, {"t.parquet": out.getvalue()})
+
+    words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
+    more = {**NAMED, "categories": {"c": ["p", "q"], "d": ["p", ""]}}
+    return [
+        table("none", PLAIN, a=list(range(20)), b=[i / 7 for i in range(20)], y=[i % 2 for i in range(20)]),
+        table("gzip", NAMED, **words),
+        table("snappy", more, **words, d=pa.array(["p", None] * 5).dictionary_encode()),
+    ]
+
+
+FORMATS = {
+    "csv": partial(DataFiles, "dpspec.data.table_files:Csv", tables),
+    "npz": partial(DataFiles, "dpspec.data.arrays:Npz", archives),
+    "idx": partial(DataFiles, "dpspec.data.arrays:Idx", images),
+    "parquet": partial(DataFiles, "dpspec.data.table_files:Parquet", columns),
+}

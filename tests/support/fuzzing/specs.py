@@ -22,8 +22,6 @@ class Given:
 class Specs:
     """``validate``, ``show`` and ``plan`` of an untrusted spec."""
 
-    name = "specs"
-
     def warm(self, folder: Path) -> None:
         import yaml
 
