@@ -126,6 +126,15 @@ def test_scores_of_another_number_than_coins_are_the_plugins_error() -> None:
         list(Short().trials(inputs(), context(), [0]))
 
 
+def test_bounds_are_at_zero_and_at_the_claimed_deltas_of_each_group_size() -> None:
+    asked = spec(sizes=(1, 4))
+    asked.claims = (SimpleNamespace(group_size=4, options={"delta": 0.1}),)
+    found = [one for one in Count().bound(asked, None) if isinstance(one, dps.Finding)]  # type: ignore[arg-type]
+    at = [(one.value, one.at["group_size"], one.at["delta"]) for one in found]
+    assert at == [(0.5, 1, 0.0), (2.0, 4, 0.0), (2.0, 4, 0.1)]
+    assert {(one.rigor, one.method) for one in found} == {("theorem", "count")}
+
+
 @pytest.mark.parametrize("certified", [True, False])
 def test_the_risk_is_that_of_the_whole_curve(certified: bool) -> None:
     """Oracle: the rates of a Gaussian with mu = 1 are 9.24 % and 38.92 %; (epsilon, 1e-6) alone would allow 79.7 %."""
