@@ -11,7 +11,7 @@ from typing import Any
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
-from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Result
+from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.bounds import ScheduleBounds, ScheduleEpsilon
 from dpspec.engine.recorded.canaries import CanaryBound, canary_bound
@@ -30,14 +30,17 @@ __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "r
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
+    """The result of ``dpspec check`` and its inputs."""
     return CheckedRun(path=path, question=question, result=check.check_run(path, question))
 
 
 def checked(path: Path, **question: Any) -> CheckedRun:
+    """Return the result of ``dpspec check`` with these options."""
     return check_run(path, Question(**question))
 
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
+    """Return the text that ``dpspec check`` prints."""
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
@@ -76,13 +79,28 @@ class CheckedRun:
         return self.audit.verdicts[0].reason if self.audit.verdicts else ""
 
     @property
+    def conformance(self) -> Conformance:
+        return self.audit.conformance
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return self.audit.checks
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        return self.audit.recording.channels
+
+    @property
+    def phases(self) -> tuple[RecordedPhase, ...]:
+        return self.audit.recording.phases
+
+    @property
     def told(self) -> AccountantReport | None:
         return self.audit.recording.accountant
 
-    def __getattr__(self, name: str) -> Any:
-        """Fields of the audit and of its section about the recording: checks, conformance, channels and others."""
-        audit = self.audit
-        return getattr(audit if hasattr(audit, name) else audit.recording, name)
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        return self.audit.recording.cautions
 
     @property
     def exit_code(self) -> ExitCode:
@@ -108,13 +126,14 @@ class CheckedRun:
         return self.verdict, self.conformance.status
 
     def channel(self, name: str) -> Channel:
-        return next(channel for channel in self.channels if channel.name == name)
+        return next(one for one in self.channels if one.name == name)
 
     def assumption(self, name: str) -> Assumption:
         return next(one for one in self.assumptions if one.name == name)
 
     @property
     def doubts(self) -> str:
+        """The texts of the open assumptions."""
         return "; ".join(one.text for one in self.assumptions if one.status == "unchecked")
 
     @cached_property

@@ -48,6 +48,8 @@ class Slope(torch.nn.Module):
 
 
 class Given:
+    """Records with given gradients."""
+
     def __init__(self, gradients: Sequence[float]) -> None:
         self._rows = torch.tensor(gradients, dtype=torch.float32).reshape(-1, 1)
 
@@ -272,10 +274,12 @@ def worst_delta(
 
 
 def few(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """Return a test of fixed examples, for CI."""
     return _drawn(pytest.mark.ci, check, max_examples=examples, derandomize=True)
 
 
 def many(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """Return a test of random examples that takes minutes."""
     return _drawn(pytest.mark.slow, check, max_examples=examples)
 
 
