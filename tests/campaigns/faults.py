@@ -101,7 +101,6 @@ def hurt(pid: int, how: signal.Signals) -> None:
 
 
 def waited(pid: int) -> tuple[int, float]:
-    """Wait for a child, and return its exit code and its processor time."""
     _, status, used = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
@@ -124,7 +123,6 @@ def said(place: Path) -> str:
 
 
 def outcome(path: Path) -> str:
-    """Return a result without times and paths."""
     result = json.loads(path.read_text(encoding="utf-8"))
     for audit in result["audits"]:
         audit.pop("seconds")
@@ -135,8 +133,6 @@ def outcome(path: Path) -> str:
 
 
 class Run:
-    """``dpspec run`` of a small spec of one mechanism."""
-
     def __init__(self, kind: str, root: Path) -> None:
         self.kind, self.root = kind, root
         root.mkdir()
@@ -175,7 +171,6 @@ class Run:
         return outcome(place / "result.json"), kept
 
     def settle(self, place: Path, what: str, missing: int | None = None) -> None:
-        """Run again, and compare the new trials and the result with the undisturbed run."""
         missing = self.trials - len(self.stored(place)) if missing is None else missing
         code, _ = waited(self.start(place))
         trained = sum(int(n) for n in re.findall(r": (\d+) of \d+ trials to train", said(place)))
@@ -189,7 +184,6 @@ class Run:
             raise FaultError(f"{what}: run again, it leaves unfinished states behind")
 
     def ended(self, place: Path, pid: int, what: str, *codes: int) -> str:
-        """Wait for an interrupted run, check its exit code and its output, and return a summary."""
         code, _ = waited(pid)
         text = said(place)
         if code not in codes or any(bad in text for bad in ("Traceback", "bug in dpspec", "Exception ignored")):
@@ -317,22 +311,12 @@ def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]
         subprocess.run(["umount", place], check=False)
 
 
-def flipped_bit(run: Run, place: Path, chance: random.Random) -> str:
-    """Flip a bit of a file of one stored trial."""
-    return damaged_store(run, place, chance, ("changed in one bit",))
-
-
-def damaged_store(
-    run: Run,
-    place: Path,
-    chance: random.Random,
-    ways: Sequence[str] = ("truncated", "empty", "deleted", "changed in one bit"),
-) -> str:
+def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
     """Truncate, empty or delete a file of one stored trial, or flip one of its bits."""
     shutil.copytree(run.root / "whole", place)
     file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
     content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
-    how = chance.choice(ways)
+    how = chance.choice(("truncated", "empty", "deleted", "changed in one bit"))
     if how == "deleted":
         file.unlink()
     else:
@@ -388,7 +372,6 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
     "sigterm": (terminated(), ("group", "modelmix"), True),
     "sigterm-workers": (terminated("--workers", "2"), ("group",), True),
     "full": (disk_full, ("group",), False),
-    "flipped": (flipped_bit, KINDS, True),
     "damaged": (damaged_store, KINDS, True),
     "ray-head": (ray_head_killed, ("group",), False),
 }
@@ -397,7 +380,6 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
 def campaign(
     fault: Fault, target: Run | Recording, times: int, chance: random.Random
 ) -> tuple[Counter[str], list[str]]:
-    """Repeat a fault until it has interrupted ``times`` runs; return the states and the failures."""
     met: Counter[str] = Counter()
     wrong: list[str] = []
     late = 0
@@ -418,7 +400,6 @@ def campaign(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit with 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"some of: {', '.join(FAULTS)}; all otherwise")
     parser.add_argument("--kinds", nargs="*", default=[*KINDS, RECORDER], choices=[*KINDS, RECORDER])

@@ -21,7 +21,6 @@ from support.forger.specs import KINDS
 
 
 def main() -> int:
-    """Print the counts; exit with 1 if a forged value passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=KINDS, help="the plugins")
     parser.add_argument("--most", type=int, default=6, help="the number of edited fields of each pattern")

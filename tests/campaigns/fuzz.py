@@ -36,8 +36,6 @@ Findings = list[tuple[int, str]]
 
 
 class Bench:
-    """A target and its folders."""
-
     def __init__(self, name: str, root: Path, seed: int) -> None:
         self.folder, home, warm, self._working = (root / each for each in ("case", "home", "warm", "working"))
         for folder in (self.folder, home, warm, self._working):
@@ -52,7 +50,6 @@ class Bench:
         return self.target.case(random.Random(f"{self._seed} {self._name} {number}"))
 
     def try_(self, case: Any) -> tuple[str, list[str]]:
-        """Feed one case, and return its outcome and its findings."""
         outcome = "failed"
         with self._watch.case() as seen:
             try:
@@ -69,7 +66,6 @@ class Bench:
 
 
 def work(name: str, root: Path, seed: int, numbers: range, sender: Connection) -> None:
-    """Send the outcome and the findings of each case, in a worker."""
     os.environ["OMP_NUM_THREADS"] = "1"
     bench = Bench(name, root, seed)
     sender.send("ready")

@@ -29,20 +29,11 @@ Rule = Callable[[Ranks, Ranks], float]
 def jax_privacy_rules() -> dict[str, Rule]:
     from jax_privacy.auditing import CanaryScoreAuditor
 
-    return {
-        "jax-privacy one_run": lambda present, absent: float(
-            CanaryScoreAuditor(present, absent).epsilon_one_run(SIGNIFICANCE, DELTA)
-        ),
-        "jax-privacy one_run_fdp": lambda present, absent: float(
-            CanaryScoreAuditor(present, absent).epsilon_one_run_fdp(SIGNIFICANCE, DELTA)
-        ),
-        "jax-privacy from_gdp": lambda present, absent: float(
-            CanaryScoreAuditor(present, absent).epsilon_from_gdp(SIGNIFICANCE, DELTA)
-        ),
-        "jax-privacy clopper_pearson": lambda present, absent: float(
-            CanaryScoreAuditor(present, absent).epsilon_clopper_pearson(SIGNIFICANCE, DELTA)
-        ),
-    }
+    def rule(name: str) -> Rule:
+        method = f"epsilon_{name}"
+        return lambda *scores: float(getattr(CanaryScoreAuditor(*scores), method)(SIGNIFICANCE, DELTA))
+
+    return {f"jax-privacy {name}": rule(name) for name in ("one_run", "one_run_fdp", "from_gdp", "clopper_pearson")}
 
 
 def opake_rules() -> dict[str, Rule]:
@@ -63,13 +54,10 @@ def opake_rules() -> dict[str, Rule]:
             out_scores=absent,
         )
 
+    at: dict[str, Any] = {"delta": DELTA, "significance": SIGNIFICANCE}
     return {
-        "opake eps_delta": lambda present, absent: float(
-            estimate(present, absent).eps_delta().epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
-        ),
-        SLOW: lambda present, absent: float(
-            estimate(present, absent).gdp(grid_size=1000).epsilon_at(delta=DELTA, significance=SIGNIFICANCE)
-        ),
+        "opake eps_delta": lambda *scores: float(estimate(*scores).eps_delta().epsilon_at(**at)),
+        SLOW: lambda *scores: float(estimate(*scores).gdp(grid_size=1000).epsilon_at(**at)),
     }
 
 
@@ -91,15 +79,11 @@ def main() -> None:
     rules = jax_privacy_rules() | opake_rules()
     for mechanism in mechanisms():
         truth = mechanism.epsilon()
-        lower = {}
         for name, rule in rules.items():
             runs = -(-options.runs // 10) if name == SLOW else options.runs
-            lower[name] = peer_bounds(rule, mechanism, options.canaries, runs)
-        for name, bounds in lower.items():
-            share = float((bounds > truth).mean())
-            print(
-                f"{mechanism.name:28} {truth:7.3f} {name:28} {np.median(bounds) / truth:6.2f} {share:6.3f}", flush=True
-            )
+            bounds = peer_bounds(rule, mechanism, options.canaries, runs)
+            ratio, share = np.median(bounds) / truth, float((bounds > truth).mean())
+            print(f"{mechanism.name:28} {truth:7.3f} {name:28} {ratio:6.2f} {share:6.3f}", flush=True)
 
 
 if __name__ == "__main__":

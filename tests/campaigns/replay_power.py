@@ -111,7 +111,6 @@ def own_run(folder: Path, fault: Callable[[list[Tensor], float], list[Tensor]], 
 
 
 def run(name: str, schedule: Schedule) -> CheckedRun:
-    """Record a run with a fault, and check it."""
     source = random.SystemRandom()
 
     def acts(step: int) -> bool:

@@ -34,7 +34,6 @@ UNTESTED = -1.0
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """Return the settings of a seed, without the rows."""
     rng = np.random.default_rng(seed)
     optimizer = {"kind": str(rng.choice(["sgd", "sgd", "momentum", "momentum", "adam"]))}
     if optimizer["kind"] == "momentum":
@@ -129,7 +128,6 @@ def _evidence(case: dict[str, Any], plain: TrainingJob, other: TrainingJob) -> F
 
 
 def deviations(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
-    """Return the deviations, and by kind of check the number of checks and of p-values below each level."""
     found: list[str] = []
     below: dict[str, Counter[float]] = defaultdict(Counter)
     for seed in seeds:
@@ -146,7 +144,6 @@ def deviations(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
 
 
 def main(first: int = 0, count: int = 300) -> int:
-    """Print deviations and shares; return 1 if any run deviates."""
     found, below = deviations(range(first, first + count))
     for kind, counts in sorted(below.items()):
         tested = counts[1.0] - counts[UNTESTED]

@@ -11,7 +11,7 @@ from support import warm
 pytestmark = [pytest.mark.ci, pytest.mark.skipif(sys.platform != "linux", reason="needs another process's clock")]
 
 SLOW = [
-    *(f"kill --kinds {kind} --times 2" for kind in ("group", "modelmix", "per-instance", "rero")),
+    *(f"kill --kinds {kind} --times 2" for kind in ("modelmix", "per-instance", "preprocessing", "rero")),
     *("damaged --times 2", "sigterm-workers --times 2", "ray-head"),
 ]
 
@@ -19,7 +19,7 @@ SLOW = [
 @pytest.mark.parametrize(
     "arguments",
     [
-        "kill --kinds preprocessing recorder --times 1",
+        "kill --kinds group recorder --times 1",
         "ctrl-c sigterm full damaged --kinds group --times 1",
         *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in SLOW),
     ],

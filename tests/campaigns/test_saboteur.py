@@ -76,7 +76,6 @@ def test_a_run_without_observations_is_as_expected_only_if_the_spec_expects_it(c
 
 @pytest.fixture(scope="module")
 def run_whole(tmp_path_factory):
-    """The result of a complete run of a cell, its catalog and its store."""
     cell = Cell("noise-log-none", "logs", **FINAL)
     catalog = saboteur.catalog(saboteur.DECLARED[cell.declared])
     store = Store(tmp_path_factory.mktemp("store"))

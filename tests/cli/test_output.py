@@ -83,8 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("length", [20, 200, 249, 255])
-@pytest.mark.parametrize("dangling", [False, True])
+@pytest.mark.parametrize(("length", "dangling"), [(20, False), (249, True), (255, False)])
 def test_a_link_is_replaced_whatever_its_name(length: int, dangling: bool) -> None:
     link = Path("x" * length)
     if not dangling:
@@ -122,7 +121,7 @@ def test_a_store_that_is_none_is_told_at_once(store: str, capsys) -> None:
     assert "claim" not in said.out
 
 
-@pytest.mark.parametrize("pieces", [65, 500, 5000])
+@pytest.mark.parametrize("pieces", [65, 5000])
 def test_paths_that_lead_nowhere_are_refused(pieces: int, capsys) -> None:
     path = ".".join(["a"] * pieces)
     assert main(["validate", "a.yaml", "--set", f"{path}=1"]) == 3

@@ -71,14 +71,6 @@ def wait_for(stream: io.StringIO, text: str, times: int) -> None:
     assert stream.getvalue().count(text) >= times
 
 
-def test_quiet_shows_notices_only():
-    stream = io.StringIO()
-    with Progress(stream, quiet=True) as listener:
-        for event in EVENTS:
-            listener(event)
-    assert stream.getvalue() == "digits: evil \\x1b[31m[red]notice\n"
-
-
 def test_quick_work_shows_no_bar(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 3600.0)  # quick, even on a machine that is busy
     text = play(Terminal())

@@ -7,25 +7,17 @@ from pathlib import Path
 
 import pytest
 from support import warm
+from support.installed import expose
 
 ROOT = Path(__file__).parents[2]
 
 
-def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
-    """Write the metadata of an installed distribution that registers one plugin."""
-    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text(f"[dpspec]\n{plugin} = {module}\n", encoding="utf-8")
-
-
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the faulty backends and one that logs its steps are installed."""
+    """An environment in which the faulty backends and a team's own loop are installed."""
     site = tmp_path / "site"
     expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
     expose(site, "dpspec-own-loop", "own-loop", "dpspec_own_loop")
-    expose(site, "dpspec-observed", "observed", "support.observed_backends")
     plugins = ROOT / "tests" / "plugins"
     path = [str(site), str(plugins / "dpspec_faulty"), str(plugins / "dpspec_own_loop"), str(ROOT / "tests")]
     known = os.environ.get("PYTHONPATH")
@@ -33,14 +25,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*path, *([known] if known else [])]),
         "COLUMNS": "80",
-        "STEPWISE_LOG": str(tmp_path / "steps.txt"),
     }
 
 
 @pytest.fixture
 def dpspec(environment: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``dpspec`` in a separate folder."""
-
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return warm.dpspec(*arguments, cwd=tmp_path, env=environment)
 

@@ -82,7 +82,6 @@ def test_inputs_are_data_not_script(tmp_path: Path, spec: Path) -> None:
 
 
 def committed(folder: Path, *names: str) -> None:
-    """Make the folder a checkout that holds these files."""
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for arguments in (["init", "-q"], ["add", "-f", *names], ["commit", "-qm", "x"]):
         subprocess.run([*git, *arguments], cwd=folder, check=True, timeout=60)

@@ -79,11 +79,10 @@ def run(checkout: Path, *command: object, codes: tuple[int, ...] = (0,), **envir
 @pytest.mark.parametrize(
     "options",
     [
-        ("validate", "a.yaml"),
         ("run", "a.yaml", "--workers", "2", "--bounds-only", "--report", "html=STORE.html"),
         ("run", "pair.yaml", "--workers", "2", "--store", "STORE"),
     ],
-    ids=["validate", "bounds", "trials"],
+    ids=["bounds", "trials"],
 )
 def test_the_program(checkout: Path, program: Path, options: tuple[str, ...]) -> None:
     run(checkout, sys.executable, program, *options)

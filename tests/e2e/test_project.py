@@ -23,7 +23,6 @@ def mynet(facts, *, width: int = 8):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a model, in the folder of the commands."""
     (tmp_path / "dp").mkdir()
     (tmp_path / "dp" / "parts.py").write_text(PARTS)
     (tmp_path / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["dp/parts.py"]\n')

@@ -59,7 +59,6 @@ def plan(spec: Spec) -> Plan:
 
 
 def files(store: Store) -> Iterator[tuple[str, bytes]]:
-    """Return every record without its machine, and every array's bytes."""
     for record in sorted(Path(store.location).glob("trials/*/*")):
         key = record.name
         stored = store.get(key)
@@ -80,7 +79,7 @@ def test_whatever_is_missing_of_a_chunk(spec: Spec, tmp_path: Path) -> None:
     first = dict(files(store))
     keys = {trial.index: trial.key for trial in whole.audits[0].trials}
     draw = random.Random(5)
-    for number in (1, len(keys) - 1, len(keys) // 2):
+    for number in (1, len(keys) // 2):
         for index in draw.sample(sorted(keys), number):
             shutil.rmtree(Path(store.location) / "trials" / keys[index][:2] / keys[index])
         resumed = audited()

@@ -15,10 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.installed import expose
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,17 +31,10 @@ TOLERANCE = 1e-12
 #: What of an audit is compared. Times, versions, places and texts for people are not.
 AUDIT = ("name", "cell", "facts", "planned_trials", "settled_after", "power", "evidence", "checks")
 VERDICT = ("claim", "kind", "verdict", "expected", "quantity", "claimed", "upper", "lower", "provable", "refutable")
-FINDING = ("quantity", "value", "bound", "rigor", "method", "source", "at", "scope", "lower", "confidence", "privacy")
+FINDING = ("quantity", "value", "bound", "rigor", "method", "at", "lower", "confidence", "privacy")
 
-#: Facts in a spec's folder, which are unknown for data that is not shipped.
-_SKIPPED = ("invalid", "base", "mnist", "cifar")
-
-
-def specs(root: Path = ROOT) -> list[Path]:
-    """Return the shipped specs by path, except parents, invalid ones and those that need other data."""
-    found = sorted((root / "specs").rglob("*.yaml"))
-    kept = [path.relative_to(root) for path in found if not set(_SKIPPED) & set(path.relative_to(root).parts)]
-    return [path for path in kept if "mnist" not in path.name]
+#: Folders of specs that are parents, invalid, or need data that is not shipped.
+_SKIPPED = {"invalid", "base", "mnist", "cifar"}
 
 
 def essence(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -68,100 +64,68 @@ def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
     """
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
-            one, other = before.get(key), now.get(key)
-            if (key in before and key in now) or (one or other):
-                yield from differences(one, other, f"{where}.{key}" if where else key)
+            if (key in before and key in now) or before.get(key) or now.get(key):
+                yield from differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
     elif isinstance(before, list) and isinstance(now, list):
         if len(before) != len(now):
             yield f"{where}: {len(before)} -> {len(now)} items"
-        for i, (one, other) in enumerate(zip(before, now, strict=False)):
-            yield from differences(one, other, f"{where}[{i}]")
-    elif not _equal(before, now):
-        yield f"{where}: {_shown(before)} -> {_shown(now)}"
+        for i, pair in enumerate(zip(before, now, strict=False)):
+            yield from differences(*pair, f"{where}[{i}]")
+    else:
+        floats = isinstance(before, float) and isinstance(now, float)
+        if before != now and not (floats and math.isclose(before, now, rel_tol=TOLERANCE)):
+            yield f"{where}: {json.dumps(before)[:60]} -> {json.dumps(now)[:60]}"
 
 
-def _equal(before: Any, now: Any) -> bool:
-    floats = isinstance(before, float) and isinstance(now, float)
-    return before == now or (floats and math.isclose(before, now, rel_tol=TOLERANCE))
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def record(folder: Path, only: Sequence[str], limit: float, root: Path) -> None:
+def record(folder: Path, limit: float, root: Path) -> None:
     """Run every spec and write its essence to ``folder``; specs that need longer than ``limit`` seconds are named."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        environment = _with_test_plugins(Path(scratch) / "site", root)
-        for path in specs(root):
-            if only and not any(part in str(path) for part in only):
+        expose(Path(scratch) / "site", "dpspec-faulty", "faulty", "dpspec_faulty")
+        paths = [f"{scratch}/site", str(root / "tests/plugins/dpspec_faulty"), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        for path in sorted((root / "specs").rglob("*.yaml")):
+            parts = path.relative_to(root / "specs").with_suffix("").parts
+            if _SKIPPED & set(parts) or "mnist" in path.name:
                 continue
-            began = time.monotonic()
-            name = "-".join(path.with_suffix("").parts[1:])
-            outcome = _run(root / path, Path(scratch), folder / f"{name}.json", environment, limit)
-            print(f"{path}: {outcome}, {time.monotonic() - began:.0f} s", flush=True)
-
-
-def _run(path: Path, scratch: Path, target: Path, environment: Mapping[str, str], limit: float) -> str:
-    report = scratch / "result.json"
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "dpspec", "run", str(path), "--internal", "--report", f"json={report}"]
-    command += ["--store", str(scratch / path.stem)]
-    try:
-        done = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, timeout=limit, text=True)
-    except subprocess.TimeoutExpired:
-        return f"left out, takes longer than {limit:g} s"
-    if not report.exists():
-        return f"no result, exit {done.returncode}: {done.stderr.strip()[-200:]}"
-    text = json.dumps(essence(json.loads(report.read_text(encoding="utf-8"))), indent=1)
-    target.write_text(text + "\n", encoding="utf-8")
-    return f"exit {done.returncode}"
-
-
-def _with_test_plugins(site: Path, root: Path) -> dict[str, str]:
-    info = site / "dpspec_faulty-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec-faulty\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[dpspec]\nfaulty = dpspec_faulty\n", encoding="utf-8")
-    path = [str(site), str(root / "tests" / "plugins" / "dpspec_faulty"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+            command = [sys.executable, "-m", "dpspec", "run", str(path), "--internal", "--report", "json=result.json"]
+            command += ["--store", path.stem]
+            report = Path(scratch) / "result.json"
+            report.unlink(missing_ok=True)
+            try:
+                done = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, timeout=limit)
+            except subprocess.TimeoutExpired:
+                print(f"{path}: omitted, takes longer than {limit:g} s", flush=True)
+                continue
+            print(f"{path}: exit {done.returncode}{'' if report.exists() else ', no result'}", flush=True)
+            if report.exists():
+                text = json.dumps(essence(json.loads(report.read_text(encoding="utf-8"))), indent=1)
+                (folder / f"{'-'.join(parts)}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def compare(before: Path, now: Path) -> int:
-    """Print one line per spec, and return the number of differences."""
     differing = 0
     for path in sorted(before.glob("*.json")):
         other = now / path.name
-        if not other.exists():
-            print(f"{path.stem}: not recorded now")
-            differing += 1
-            continue
-        one, two = (json.loads(p.read_text(encoding="utf-8")) for p in (path, other))
-        found = list(differences(one, two))
+        found = ["not recorded now"]
+        if other.exists():
+            found = list(differences(*(json.loads(p.read_text(encoding="utf-8")) for p in (path, other))))
         print(f"{path.stem}: " + (f"{len(found)} differences, first {found[0]}" if found else "equal"))
         differing += bool(found)
     return differing
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("folder", type=Path)
-    recording.add_argument("only", nargs="*", help="parts of paths: only specs with one of them")
-    recording.add_argument("--limit", type=float, default=120.0, help="seconds a spec may take")
-    recording.add_argument("--root", type=Path, default=ROOT, help="the checkout whose specs are run")
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("now", type=Path)
-    given = parser.parse_args()
-    if given.command == "record":
-        record(given.folder, given.only, given.limit, given.root.resolve())
+    parser.add_argument("command", choices=["record", "compare"])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds a spec may take")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose specs are run")
+    options = parser.parse_args()
+    if options.command == "record":
+        record(options.folders[0], options.limit, options.root.resolve())
         return 0
-    return min(compare(given.before, given.now), 1)
+    return min(compare(*options.folders), 1)
 
 
 if __name__ == "__main__":

@@ -117,45 +117,6 @@ def test_a_series_from_rows() -> None:
         kit.columns_of(("k", "epsilon"), [(1,)])
 
 
-def test_chunks_partition_the_runs() -> None:
-    assert kit.chunks(3) == ((0,), (1,), (2,))
-    assert [i for chunk in kit.chunks(100, 7) for i in chunk] == list(range(100))
-    facts = [dps.Facts(records=n, features=100, classes=2, parameters=10_000) for n in (130_000, 1000, 10**9)]
-    assert [kit.runs_together(one, most=8) for one in facts] == [5, 8, 1]
-
-
-def test_refusals() -> None:
-    assert kit.missing_key("canary", ("audit",), "write one").message == "missing key 'canary' in audit"
-    assert kit.did_you_mean("poison", ("poisson", "fixed")) == "; did you mean 'poisson'? (valid: poisson, fixed)"
-    assert kit.did_you_mean("xyz", ("poisson", "fixed")) == " (valid: poisson, fixed)"
-    assert [f(":", ("audit",)).code for f in (kit.unsupported, kit.bad_value)] == ["unsupported", "bad-value"]
-    facts = dps.Facts(records=10, features=1, classes=2)
-    spec: Any = SimpleNamespace(training=SimpleNamespace(kind="native"))
-    errs = [*kit.requires_data(facts), *kit.requires_model(facts), *kit.requires_capabilities(spec, facts, {"p": "q"})]
-    assert [(d.code, d.help) for d in errs] == [
-        ("data-not-at-hand", "leave audit out, or name the data"),
-        ("no-model", None),
-        ("missing-capability", "q"),
-    ]
-    assert [d.message for d in dps.untrainable(spec, facts, ["p"])] == [d.message for d in errs]
-
-
-def test_a_scheme_that_no_theory_lists_is_refused() -> None:
-    phases = [
-        dps.Phase({"sampling": {"scheme": "fixed", "batch_size": 5}}),
-        dps.Phase({"sampling": {"scheme": "full"}}),
-    ]
-    spec: Any = SimpleNamespace(phases=phases, mechanism=dps.FrozenMap({"phases": phases}))
-    message = "a theory of {scheme} schemes, not {batches}"
-    (reported,) = kit.other_scheme(spec, 0, ("poisson",), message, "help")
-    assert reported.message == "a theory of fixed schemes, not batches of a fixed size"
-    assert (reported.code, reported.help) == ("unsupported", "help")
-    assert reported.path == ("mechanism", "phases", 0, "sampling", "scheme")
-    (reported,) = kit.other_scheme(spec, 1, ("poisson",), message)
-    assert reported.message.endswith("not full batches")
-    assert not [*kit.other_scheme(spec, 0, ("poisson", "fixed"), message)]
-
-
 @dataclass(frozen=True)
 class Own(kit.Options):
     size: int

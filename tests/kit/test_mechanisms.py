@@ -19,8 +19,6 @@ from dpspec.stats.attacks import evidence_tests
 
 
 class Count(kit.AttackedMechanism):
-    """A noisy count."""
-
     kind = "count"
     schema: ClassVar = {"scale": kit.number("Scale.", above=0)}
     source = "textbook"
@@ -128,35 +126,13 @@ def test_scores_of_another_number_than_coins_are_the_plugins_error() -> None:
         list(Short().trials(inputs(), context(), [0]))
 
 
-def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
-    class Bounded(kit.SimpleMechanism):
-        """Half the group size."""
-
-        kind = "half"
-        schema: ClassVar = {"scale": kit.number("Scale.", above=0, default=1.0), "mode": kit.choice("Mode.", "a", "b")}
-        source = "textbook"
-        example = ""
-
-        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
-            return group_size / 2
-
-    offered = Bounded.offer()
-    assert (offered.kind, offered.summary, offered.steps) == ("half", "Half the group size", False)
-    assert offered.schemas.mechanism["required"] == ["mode"]
-    asked = SimpleNamespace(
-        threat_model=SimpleNamespace(group_size=(1, 4)),
-        claims=(SimpleNamespace(group_size=4, options={"delta": 0.1}),),
-        mechanism={},
-    )
-    found = list(Bounded().bound(asked, None))  # type: ignore[arg-type]
-    assert [(f.value, f.at["group_size"], f.at["delta"]) for f in found] == [
-        (0.5, 1, 0.0),
-        (2.0, 4, 0.0),
-        (2.0, 4, 0.1),
-    ]
-    assert {(f.rigor, f.method) for f in found} == {("theorem", "half")}
-    refused = list(Bounded().check(SimpleNamespace(audit=object()), None))  # type: ignore[arg-type]
-    assert [d.path for d in refused] == [("audit",)]
+def test_bounds_are_at_zero_and_at_the_claimed_deltas_of_each_group_size() -> None:
+    asked = spec(sizes=(1, 4))
+    asked.claims = (SimpleNamespace(group_size=4, options={"delta": 0.1}),)
+    found = [one for one in Count().bound(asked, None) if isinstance(one, dps.Finding)]  # type: ignore[arg-type]
+    at = [(one.value, one.at["group_size"], one.at["delta"]) for one in found]
+    assert at == [(0.5, 1, 0.0), (2.0, 4, 0.0), (2.0, 4, 0.1)]
+    assert {(one.rigor, one.method) for one in found} == {("theorem", "count")}
 
 
 @pytest.mark.parametrize("certified", [True, False])

@@ -28,7 +28,6 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 200}
 
 
 def attacked(folder: Path, *overrides: str, text: str = TEXT) -> Spec:
-    """The audit with other values, as ``--set`` would."""
     return spec_at(written(folder, text), *overrides)
 
 
@@ -46,7 +45,6 @@ def errors(folder: Path, *overrides: str, text: str = TEXT) -> list[str]:
 
 
 def audited(folder: Path, *overrides: str, text: str = TEXT) -> AuditResult:
-    """The result of the audit, whose trials are stored in the folder."""
     return specs.audited(folder, text, *overrides)
 
 

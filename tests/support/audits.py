@@ -106,7 +106,6 @@ def verdicts(audited: dps.Spec, *outcomes: dps.Finding | dps.Evidence | dps.Chec
 
 
 def verdict(stated: dps.Claim, *outcomes: dps.Finding | dps.Evidence | dps.Check) -> Verdict:
-    """Judge one claim by itself."""
     return verdicts(spec(stated), *outcomes)[0]
 
 

@@ -53,7 +53,6 @@ def among(inner: Scope, outer: Scope, *, but: str = "") -> bool:
 
 
 def scope_of(spec: Spec, claim: Claim) -> Scope:
-    """Return the scope of a claim, from its keys and the threat model."""
     data = claim.over or ("this" if claim.kind == "per-instance-dp" else "all")
     more = {key: getattr(claim, key) for key in ("min_records", "neighbours") if hasattr(claim, key)}
     return Scope(

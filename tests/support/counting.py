@@ -94,8 +94,6 @@ class CountingAudit(dps.Audit):
 
 
 class Nothing:
-    """A dataset of ten records that no trial reads."""
-
     def __init__(self, options: dps.FrozenMap, directory: object) -> None:
         pass
 
@@ -112,7 +110,6 @@ class NoTrainer:
 
 
 def catalog() -> Catalog:
-    """Return a catalog of the mechanism, a dataset and a backend."""
     number = {"type": "number", "minimum": 0, "description": "how truthful"}
     mechanism = dps.Mechanism(
         kind="counting",

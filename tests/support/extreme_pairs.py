@@ -68,7 +68,6 @@ directions = st.sampled_from(("present-first", "absent-first", "both"))
 
 @st.composite
 def losses(draw: st.DrawFn) -> PrivacyLoss:
-    """Compositions of one to three phases, of different kinds."""
     count = draw(st.sampled_from((1, 1, 1, 2, 3)))
     return PrivacyLoss(tuple((draw(pairs), draw(steps)) for _ in range(count)), draw(directions))
 
@@ -79,7 +78,6 @@ Question = tuple[str, Callable[[PrivacyLoss], Interval], float, float]
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """One question, with the range of its answer."""
     kind = draw(st.sampled_from(("epsilon", "delta", "advantage", "tradeoff", "rero", "level")))
     if kind == "epsilon":
         delta = draw(deltas)

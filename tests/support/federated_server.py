@@ -29,7 +29,6 @@ def scaled(update: list[Tensor], limit: float) -> list[Tensor]:
 
 
 def serve(folder: Path, rounds: int = 40, *, fault: str = "") -> None:
-    """Record ``rounds`` rounds with one fault, or none."""
     torch.manual_seed(3)
     model = nn.Linear(20, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -21,8 +21,6 @@ FOLDER = "DPSPEC_TEST_FOLDER"
 
 
 class FragileAudit(counting.CountingAudit):
-    """Draw answers as the counting mechanism does."""
-
     def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterator[Trial]:
         folder = Path(os.environ[FOLDER])
         for index in indices:
@@ -43,7 +41,6 @@ class FragileAudit(counting.CountingAudit):
 
 
 def catalog() -> Catalog:
-    """Return the counting catalog with this audit."""
     plain = counting.catalog()
     offered = plain.mechanisms["counting"]
     fragile = dataclasses.replace(offered.provider, audit="support.fragile:FragileAudit")

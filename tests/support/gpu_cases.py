@@ -18,7 +18,6 @@ _RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 1
 
 
 def trials(store: Path) -> dict[str, object]:
-    """The evidence and the arrays of all trials in a store."""
     found: dict[str, object] = {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*.npy")}
     for file in store.rglob("record.json"):
         found[str(file.relative_to(store))] = json.loads(file.read_text(encoding="utf-8"))["evidence"]

@@ -84,8 +84,6 @@ SECRET = 0x5A17_93C2_10B4_4D
 
 @dataclass
 class Training(PrivateTraining):
-    """One training."""
-
     clipping: str = "flat"
     physical: int | None = None
     workers: int = 0
@@ -133,7 +131,6 @@ class Training(PrivateTraining):
         return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
 
     def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
-        """The final parameters."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.build()

@@ -28,7 +28,6 @@ def planted_data(seed: int, canaries: int = 400) -> Planted:
 
 
 def loss(model: Any, batch: Any) -> torch.Tensor:
-    """Return the loss of each record."""
     return binary_cross_entropy_with_logits(model(batch[0]).squeeze(1), batch[1], reduction="none")
 
 

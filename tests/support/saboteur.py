@@ -69,7 +69,6 @@ class Fault:
 
 
 def sabotage(fault: Fault, job: TrainingJob) -> None:
-    """Train a job by the native loop with a fault."""
     changed = fault.job(replace(job, resumable=None))
     steps = sum(int(phase["steps"]) for phase in job.phases)
     relay = Relay(job, steps, fault.reports, fault.swallows)
@@ -80,8 +79,6 @@ def sabotage(fault: Fault, job: TrainingJob) -> None:
 
 
 class Saboteur:
-    """Train with the fault that the spec's option ``fault`` names."""
-
     #: Number of observed runs since the last reset.
     watched = 0
 

@@ -8,8 +8,6 @@ from dpspec.contract import Observer
 
 
 class SeenRun(Observer):
-    """Reports in order, with their values."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[int, str, Tensor]] = []
         self.states: list[Tensor] = []

@@ -53,7 +53,6 @@ _DOCUMENT: dict[str, Any] = {
 
 
 def document(**blocks: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of a provable claim, with changed blocks."""
     made = copy.deepcopy(_DOCUMENT)
     for name, block in blocks.items():
         made[name] = {**made.get(name, {}), **block}
@@ -86,7 +85,6 @@ def written(folder: Path, text: str) -> Path:
 
 
 def loaded(path: Path, *overrides: str) -> tuple[Spec, ...]:
-    """Load the specs of a file without errors."""
     found = load_specs([path], load_catalog(), overrides)
     assert found.ok, found.diagnostics
     return found.specs

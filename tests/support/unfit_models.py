@@ -13,8 +13,6 @@ from dpspec.contract.catalog import Catalog, Offered
 
 
 class Factory:
-    """Build models by ``make`` from the numbers of features and classes."""
-
     def __init__(self, make: Callable[[int, int], nn.Module], options: FrozenMap, facts: Facts) -> None:
         self._make, self._facts = make, facts
 

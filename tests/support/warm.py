@@ -108,7 +108,6 @@ def _client() -> tuple[str, ...]:
 
 
 def import_everything() -> None:
-    """Import the modules that commands need."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     for name in ("dpspec", *_PLUGINS):

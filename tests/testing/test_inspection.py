@@ -25,13 +25,6 @@ def test_it_tells_what_is_broken(with_audit):
     assert "its source is empty" in broken
 
 
-def test_a_dataset_without_required_options_is_loaded(demo):
-    promises = list(inspect(demo, "dataset", "digits"))
-    assert {p.provider for p in promises} == {"dataset digits"}
-    assert len(promises) == 10
-    assert not [p for p in promises if p.broken or p.left_out]
-
-
 def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     def crash(result: object, *, internal: bool) -> str:
         raise ZeroDivisionError("no page")

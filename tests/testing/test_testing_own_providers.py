@@ -1,10 +1,12 @@
-"""dpspec's own data kinds, models and backend, under the suites that plugin authors use."""
+"""dpspec's own data kinds, models, losses, scores and backend, under the suites that plugin authors use."""
 
 import functools
+import inspect
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
+import pytest
 
 from dpspec.contract import Facts
 from dpspec.registry.loader import Candidate, Registry, build
@@ -16,73 +18,42 @@ def ours() -> Registry:
     return build([Candidate(distribution="dpspec", version="0", plugin="builtin", value="dpspec.registry.builtin")])
 
 
-class Ours:
-    registry = staticmethod(ours)
+def write_npz(suite: Any, directory: Path) -> None:
+    np.savez(directory / "rows.npz", x=np.random.default_rng(1).normal(size=(20, 3)), y=np.arange(20) % 2)
 
 
-class TestDigits(Ours, DatasetSuite):
-    kind = "digits"
+def write_csv(suite: Any, directory: Path) -> None:
+    (directory / "rows.csv").write_text("a,b,label\n" + "".join(f"{i},{i / 7},{i % 3}\n" for i in range(12)))
 
 
-class TestDeclared(Ours, DatasetSuite):
-    kind = "declared"
-    rows = False
-    options: ClassVar = {"records": 50}
+PICTURES = Facts(records=10, features=784, classes=10, shape=(1, 28, 28))
+OWN: list[tuple[type, dict[str, Any]]] = [
+    (DatasetSuite, {"kind": "digits"}),
+    (DatasetSuite, {"kind": "declared", "rows": False, "options": {"records": 50}}),
+    (DatasetSuite, {"kind": "synthetic", "options": {"records": 50}}),
+    (DatasetSuite, {"kind": "npz", "options": {"path": "rows.npz", "classes": 2}, "write_files": write_npz}),
+    (
+        DatasetSuite,
+        {"kind": "csv", "options": {"path": "rows.csv", "label": "label", "classes": 3}, "write_files": write_csv},
+    ),
+    (ModelSuite, {"kind": "mlp", "options": {"hidden": [8, 4], "activation": "tanh"}}),
+    (ModelSuite, {"kind": "cnn-small", "facts": PICTURES}),
+    (ModelSuite, {"kind": "resnet20"}),
+    (LossSuite, {"kind": "binary-cross-entropy", "options": {"label_smoothing": 0.2}}),
+    (LossSuite, {"kind": "huber", "classes": 1}),
+    (BackendSuite, {"kind": "native"}),
+    (ScoreSuite, {"kind": "path"}),
+    (ScoreSuite, {"kind": "shadow"}),
+]
+CASES = [
+    pytest.param(base, attributes, name, id=f"{attributes['kind']}-{name.removeprefix('test_')}")
+    for base, attributes in OWN
+    for name in dir(base)
+    if name.startswith("test_")
+]
 
 
-class TestSynthetic(TestDeclared):
-    kind = "synthetic"
-    rows = True
-
-
-class TestNpz(Ours, DatasetSuite):
-    kind = "npz"
-    options: ClassVar = {"path": "rows.npz", "classes": 2}
-
-    def write_files(self, directory: Path):
-        x, y = np.random.default_rng(1).normal(size=(20, 3)), np.arange(20) % 2
-        np.savez(directory / "rows.npz", x=x, y=y)
-
-
-class TestCsv(Ours, DatasetSuite):
-    kind = "csv"
-    options: ClassVar = {"path": "rows.csv", "label": "label", "classes": 3}
-
-    def write_files(self, directory: Path):
-        (directory / "rows.csv").write_text("a,b,label\n" + "".join(f"{i},{i / 7},{i % 3}\n" for i in range(12)))
-
-
-class TestMlp(Ours, ModelSuite):
-    kind = "mlp"
-    options: ClassVar = {"hidden": [8, 4], "activation": "tanh"}
-
-
-class TestCnnSmall(Ours, ModelSuite):
-    kind = "cnn-small"
-    facts = Facts(records=10, features=784, classes=10, shape=(1, 28, 28))
-
-
-class TestResnet20(Ours, ModelSuite):
-    kind = "resnet20"
-
-
-class TestSmoothing(Ours, LossSuite):
-    kind = "binary-cross-entropy"
-    options: ClassVar = {"label_smoothing": 0.2}
-
-
-class TestHuber(Ours, LossSuite):
-    kind = "huber"
-    classes = 1
-
-
-class TestNative(Ours, BackendSuite):
-    kind = "native"
-
-
-class TestPath(Ours, ScoreSuite):
-    kind = "path"
-
-
-class TestShadow(Ours, ScoreSuite):
-    kind = "shadow"
+@pytest.mark.parametrize(("base", "attributes", "name"), CASES)
+def test_a_promise_is_kept(base: type, attributes: dict[str, Any], name: str, tmp_path: Path) -> None:
+    method = getattr(type("Suite", (base,), {"registry": staticmethod(ours), **attributes})(), name)
+    method(tmp_path) if "tmp_path" in inspect.signature(method).parameters else method()

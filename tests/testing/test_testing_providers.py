@@ -33,8 +33,6 @@ def refuses(bad: Any, test: str, match: str, *arguments: Any) -> None:
 
 
 class Rows:
-    """A good source of six records."""
-
     def __init__(self, options, directory: Path) -> None:
         self.directory = directory
 
@@ -115,8 +113,6 @@ def test_slow_facts_are_refused(tmp_path, module_file):
 
 
 class Net:
-    """A good factory of two dense layers."""
-
     def __init__(self, options, facts) -> None:
         self.facts = facts
 

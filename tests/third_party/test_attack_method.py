@@ -156,9 +156,3 @@ def test_impossible_counts_and_unknown_kinds_are_refused(project) -> None:
 def test_a_descriptor_with_other_types_is_refused(project) -> None:
     with pytest.raises(UsageError, match="statistics must be of type count, counts, outcomes, got 'float'"):
         project(module_text().replace('"guesses": "count"', '"guesses": "float"'))
-
-
-def test_dpspecs_own_methods_are_offered_by_the_same_hook() -> None:
-    offered = load_catalog().attack_methods
-    assert {"one-run", "one-run-ladder", "many-run", "many-run-ranked"} <= set(offered)
-    assert {one.distribution for one in offered.values()} == {"dpspec"}

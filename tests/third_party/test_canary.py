@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import warm
 from support.attack_spec import SPEC
+from support.installed import expose
 
 from dpspec.json_records import write
 from dpspec.results import codec
@@ -19,23 +20,16 @@ PROJECT = Path(__file__).parent / "dpspec-canary"
 Execute = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def installed(here: Path, site: Path) -> Execute:
-    """Run dpspec where the plugin is installed in ``site``, in a folder with the spec."""
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
+    """Run dpspec where the plugin is installed, in a folder with the spec."""
+    here, site = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("site")
     shutil.copytree(PROJECT / "dpspec_canary", site / "dpspec_canary", ignore=shutil.ignore_patterns("__pycache__"))
-    info = site / "dpspec_canary-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec-canary\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[dpspec]\ncanary = dpspec_canary\n")
+    expose(site, "dpspec-canary", "canary", "dpspec_canary", "0.1.0")
     (here / "spec.yaml").write_text(SPEC)
     path = os.pathsep.join([str(site), *(p for p in sys.path if p and Path(p).name != "tests")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
     return lambda *arguments: warm.dpspec(*arguments, cwd=here, env=environment)
-
-
-@pytest.fixture(scope="module")
-def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
-    """Run dpspec where the plugin is installed."""
-    return installed(tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("site"))
 
 
 def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None:
@@ -93,23 +87,3 @@ def test_wrong_choices_are_located(execute: Execute, change: str, code: int, say
     done = execute("validate", "--set", change, "spec.yaml")
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("1 / 0", "this is a bug in plugin dpspec-canary: ZeroDivisionError"),
-        ("return None", "canary 'upside-down' of dpspec-canary 0.1.0: make() does not return"),
-    ],
-)
-def test_a_broken_one_ends_the_run_as_a_broken_plugin(tmp_path: Path, body: str, says: str) -> None:
-    here, site = tmp_path / "here", tmp_path / "site"
-    here.mkdir()
-    site.mkdir()
-    broken = installed(here, site)
-    code = site / "dpspec_canary" / "attack.py"
-    text = code.read_text(encoding="utf-8")
-    code.write_text(text.replace("    x, share = ", f"    {body}\n    x, share = "), encoding="utf-8")
-    done = broken("run", "spec.yaml")
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert says in done.stderr

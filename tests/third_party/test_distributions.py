@@ -45,7 +45,7 @@ def test_verdicts_and_rejected_checks_of_its_specs(installed, name, verdicts, re
     assert [name for name, p_value in checks.items() if p_value <= 1e-6] == rejected
 
 
-def test_it_imports_the_contract_and_the_statistics_only() -> None:
+def test_it_imports_the_contract_and_the_kit_only() -> None:
     code = "\n".join(file.read_text(encoding="utf-8") for file in PACKAGE.glob("*.py"))
-    imported = re.findall(r"^\s*(?:from|import) (dpspec\.\w+)", code, re.MULTILINE)
-    assert set(imported) == {"dpspec.contract", "dpspec.stats"}
+    imported = re.findall(r"^\s*(?:from|import) (dpspec(?:\.\w+| import \w+))", code, re.MULTILINE)
+    assert set(imported) == {"dpspec.contract", "dpspec import kit"}

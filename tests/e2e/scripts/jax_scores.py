@@ -27,7 +27,6 @@ def loss(weights, x, y):
 
 
 def train(x, y, source, key):
-    """The weights after DP-SGD."""
     gradients = jax.jit(jax_privacy.clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2)))
     privatizer = gaussian_privatizer(stddev=SIGMA * CLIP, prng_key=key)
     weights = jnp.zeros(x.shape[1])

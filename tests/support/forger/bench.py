@@ -27,8 +27,6 @@ ENDINGS = {0: "passed", 1: "objected", 2: "refused", 3: "refused", 4: "refused",
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A result to forge, and the store for its verification."""
-
     name: str
     text: str
     store: str = "nowhere"
@@ -47,7 +45,6 @@ class Bench:
         self._page = ("", "")
 
     def result(self, kind: str, *, trained: bool, public: bool = True, matrix: bool = False) -> Any:
-        """Return a result of a plugin, with its trials in the bench's store."""
         path = self.folder / f"{kind}-{trained}-{public}-{matrix}.yaml"
         text = spec_of(kind, trained=trained, public=public) + (MATRIX if matrix else "")
         path.write_text(text, encoding="utf-8")
@@ -67,13 +64,11 @@ class Bench:
             yield Subject(f"{kind}, two cells", codec.dump(self.result(kind, trained=False, matrix=True)))
 
     def pages(self, kind: str) -> Iterator[Subject]:
-        """Pages of a trained result of a plugin."""
         trained = self.result(kind, trained=True, public=False)
         yield Subject(f"{kind}, a page with the store", page.render(trained), str(self.folder / "store"))
         yield Subject(f"{kind}, a page for internal use", page.render(trained, internal=True))
 
     def ends(self, text: str, store: str) -> tuple[str, str]:
-        """Return the outcome and the output of ``dpspec verify`` for a file."""
         path = self.folder / "forged"
         path.write_text(text, encoding="utf-8")
         out = io.StringIO()
@@ -103,8 +98,6 @@ class Bench:
 
 
 class _Remembering:
-    """An audit with cached answers."""
-
     def __init__(self, audit: Any, known: dict[Any, Any]) -> None:
         self._audit, self._known = audit, known
 

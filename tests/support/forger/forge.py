@@ -53,7 +53,6 @@ def edits_of(subject: Subject, chance: random.Random, most: int, values: int) ->
 
 
 def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Outcome:
-    """Verify every edit of a result."""
     outcome = Outcome()
     for edit in _passed(bench, subject, edits, outcome):
         if codec.dump(codec.load(edit.text)) != subject.text:
@@ -109,7 +108,6 @@ def _unverified_alone(page: str, subject: Subject) -> bool:
 
 
 def allowed(place: str, subject: Subject) -> bool:
-    """Whether edits of a pattern may pass."""
     known = [*(one.replace(".", r"\.").replace("*", r"[^ ]+") for one in UNVERIFIED), *OMITTED]
     if subject.store == "nowhere" or ".trials." not in place:
         known += HARMLESS

@@ -83,7 +83,6 @@ def others(value: Any) -> list[Any]:
 
 
 def sample(found: list[Any], chance: random.Random, most: int) -> list[Any]:
-    """Draw at most ``most`` items of a list."""
     return found if len(found) <= most else chance.sample(found, most)
 
 

@@ -14,7 +14,6 @@ Changes = Iterator[tuple[str, dict[Path, Any]]]
 
 
 def pairs(document: Any, chance: random.Random, most: int) -> Iterator[Edit]:
-    """Yield all edits of this module, for every audit."""
     for what, changes in _all(document, chance, most):
         edited = document
         for path, value in changes.items():

@@ -33,7 +33,6 @@ TOKENS = (
 
 
 def rounds(chance: random.Random, most: int = 6) -> int:
-    """Return a number of changes, mostly one or two."""
     return 1 + min(chance.randrange(most), chance.randrange(most))
 
 

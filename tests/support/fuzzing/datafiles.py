@@ -1,17 +1,15 @@
-"""Data files: tables, archives, images and columns that are damaged, or with a wrong size or format."""
+"""Data files with changed bytes. ``tests/data`` has tables, headers and footers with another structure."""
 
 import gzip
 import io
-import math
 import random
-import struct
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.fuzzing.chance import NUMBERS, TEXTS, mutate_bytes, write
+from support.fuzzing.chance import mutate_bytes, write
 
 COMMON: tuple[Mapping[str, Any], ...] = (
     {},
@@ -32,34 +30,22 @@ class Given:
 
 
 class DataFiles:
-    """A file format whose source is described and loaded."""
+    """A file format whose source is described and loaded. bases: makes valid files."""
 
-    name: str
-    source: str
+    def __init__(self, source: str, bases: Callable[[], list[Given]]) -> None:
+        self.source, self.bases = source, bases
 
     def warm(self, folder: Path) -> None:
         self._bases = self.bases()
         for given in self._bases:
-            assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
-
-    def bases(self) -> list[Given]:
-        """Return valid files."""
-        raise NotImplementedError
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Return the files with a changed structure."""
-        raise NotImplementedError
+            assert self.feed(given, folder) == "loaded", f"{self.source}: a base is not readable"
 
     def case(self, chance: random.Random) -> Given:
         base, other = chance.choice(self._bases), chance.choice(self._bases)
-        if chance.randrange(2):
-            files = dict(self.shaped(chance, base))
-        else:
-            files = dict(base.files)
-            name = chance.choice(sorted(files))
-            files[name] = mutate_bytes(chance, files[name], chance.choice(sorted(other.files.values())))
+        name = chance.choice(sorted(base.files))
+        changed = mutate_bytes(chance, base.files[name], chance.choice(sorted(other.files.values())))
         options = {**(base if chance.randrange(8) else other).options, **chance.choice(COMMON)}
-        return Given(options, files)
+        return Given(options, {**base.files, name: changed})
 
     def feed(self, case: Given, folder: Path) -> str:
         """Read facts, then rows; invalid files raise ``DataError``."""
@@ -79,135 +65,70 @@ class DataFiles:
         return "loaded"
 
 
-class Csv(DataFiles):
-    """Comma-separated tables."""
-
-    name, source = "csv", "dpspec.data.table_files:Csv"
-
-    def bases(self) -> list[Given]:
-        numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
-        words = b"a,c,y\n" + b"".join(
-            b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9)
-        )
-        plain = {"path": "t.csv", "label": "y", "classes": 2}
-        named = {"classes": ["no", "yes"], "categories": {"c": ["p", "q"]}, "missing": ["", "NA"]}
-        return [Given(plain, {"t.csv": numbers}), Given({**plain, **named}, {"t.csv": words})]
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Replace, quote, add and omit cells."""
-        rows = [line.split(b",") for line in base.files["t.csv"].split(b"\n")]
-        for _ in range(1 + chance.randrange(4)):
-            row = chance.choice(rows)
-            text = chance.choice((*TEXTS, *map(str, NUMBERS), '"', '"a,\nb"', "NA")).encode("utf-8", "surrogatepass")
-            row[chance.randrange(len(row)) :][:1] = [text]
-            row[chance.randrange(len(row))] = text
-            if chance.randrange(6) == 0:
-                row.append(text * chance.choice((1, 40)))
-        return {"t.csv": b"\n".join(b",".join(row) for row in rows)}
+PLAIN = {"label": "y", "classes": 2}
+NAMED = {"label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
 
 
-class Npz(DataFiles):
-    """numpy archives."""
+def tables() -> list[Given]:
+    numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
+    words = b"a,c,y\n" + b"".join(b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9))
+    named = {**NAMED, "path": "t.csv", "missing": ["", "NA"]}
+    return [Given({**PLAIN, "path": "t.csv"}, {"t.csv": numbers}), Given(named, {"t.csv": words})]
 
-    name, source = "npz", "dpspec.data.arrays:Npz"
 
-    def bases(self) -> list[Given]:
-        import numpy as np
+def archives() -> list[Given]:
+    import numpy as np
 
-        def archive(packed: bool, **arrays: Any) -> bytes:
-            out = io.BytesIO()
-            (np.savez_compressed if packed else np.savez)(out, **arrays)
-            return out.getvalue()
-
-        x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
-        images = np.zeros((6, 4, 4), dtype=np.uint8)
-        options = {"path": "d.npz", "classes": 2}
-        test = {"x_test": x[:3], "y_test": y[:3]}
-        return [
-            Given(options, {"d.npz": archive(False, x=x, y=y)}),
-            Given(options, {"d.npz": archive(True, x=x.astype(">f4"), y=y.astype("u1"), **test)}),
-            Given(options, {"d.npz": archive(True, x=images, y=y[:6])}),
-        ]
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Return an archive whose headers have other types, orders, shapes and lengths."""
+    def archive(save: Callable[..., None], **arrays: Any) -> Given:
         out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
-            for name in ("x", "y", *(("x_test",) if chance.randrange(4) == 0 else ())):
-                count = chance.choice((0, 1, 5, 12, 2**20, 2**28, 2**31, 2**62, -1))
-                shape = (count,) if name == "y" else (count, *chance.choice(((2,), (4, 4), (1, 2, 2), (2**20,), ())))
-                types = ("<f8", "<i8", "|u1", "<f2", ">f4", "|b1", "<c16", "|O", "<M8[s]", "|V8", "<U4", "<f16")
-                kind, order = chance.choice(types), chance.choice(("True", "False", "1"))
-                header = f"{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}"
-                if chance.randrange(4) == 0:
-                    header = mutate_bytes(chance, header.encode()).decode("latin-1")
-                text = header.ljust(117).encode("latin-1") + b"\n"
-                version = chance.choice((b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00"))
-                length = struct.pack("<H" if version[0] == 1 else "<I", len(text))
-                values = bytes(chance.randrange(256) for _ in range(chance.choice((0, 16, 96))))
-                archive.writestr(f"{name}.npy", b"\x93NUMPY" + version + length + text + values * chance.choice((1, 9)))
-        return {"d.npz": out.getvalue()}
+        save(out, **arrays)
+        return Given({"path": "d.npz", "classes": 2}, {"d.npz": out.getvalue()})
+
+    x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    test = {"x_test": x[:3], "y_test": y[:3]}
+    return [
+        archive(np.savez, x=x, y=y),
+        archive(np.savez_compressed, x=x.astype(">f4"), y=y.astype("u1"), **test),
+        archive(np.savez_compressed, x=np.zeros((6, 4, 4), dtype=np.uint8), y=y[:6]),
+    ]
 
 
-class Idx(DataFiles):
-    name, source = "idx", "dpspec.data.arrays:Idx"
+def images() -> list[Given]:
+    def idx(*shape: int) -> bytes:
+        count = shape[0] * (shape[1] * shape[2] if shape[1:] else 1)
+        head = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+        return head + bytes(i % 10 for i in range(count))
 
-    def bases(self) -> list[Given]:
-        images, labels = _idx(10, 4, 4), _idx(10)
-        options = {"images": "x", "labels": "y", "classes": 10}
-        test = {**options, "test_images": "tx", "test_labels": "ty"}
-        return [
-            Given(options, {"x": images, "y": labels}),
-            Given(options, {"x.gz": gzip.compress(images, mtime=0), "y": gzip.compress(labels, mtime=0)}),
-            Given(test, {"x": images, "y": labels, "tx": _idx(3, 4, 4), "ty": _idx(3)}),
-        ]
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Change the sizes in the headers, and compress once, twice or not."""
-        files = {}
-        for name in base.files:
-            sizes = [chance.choice((0, 1, 4, 10, 2**16, 2**28, 2**32 - 1)) for _ in range(chance.choice((1, 3, 3, 4)))]
-            data = _idx(*sizes, most=chance.choice((0, 10, 160, 4096)), type=chance.choice((8, 8, 8, 9, 13, 14)))
-            for _ in range(chance.choice((0, 1, 1, 2))):
-                data = gzip.compress(data, mtime=0)
-            files[name] = data
-        return files
+    options, pack = {"images": "x", "labels": "y", "classes": 10}, partial(gzip.compress, mtime=0)
+    test = {**options, "test_images": "tx", "test_labels": "ty"}
+    return [
+        Given(options, {"x": idx(10, 4, 4), "y": idx(10)}),
+        Given(options, {"x.gz": pack(idx(10, 4, 4)), "y": pack(idx(10))}),
+        Given(test, {"x": idx(10, 4, 4), "y": idx(10), "tx": idx(3, 4, 4), "ty": idx(3)}),
+    ]
 
 
-class Parquet(DataFiles):
-    name, source = "parquet", "dpspec.data.table_files:Parquet"
+def columns() -> list[Given]:
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    def bases(self) -> list[Given]:
-        import pyarrow as pa
-        from pyarrow import parquet
+    def table(packed: str, options: Mapping[str, Any], **parts: Any) -> Given:
+        out = io.BytesIO()
+        parquet.write_table(pa.table(parts), out, compression=packed, row_group_size=7)
+        return Given({**options, "path": "t.parquet"}, {"t.parquet": out.getvalue()})
 
-        def table(packed: str, **columns: Any) -> bytes:
-            out = io.BytesIO()
-            parquet.write_table(pa.table(columns), out, compression=packed, row_group_size=7)
-            return out.getvalue()
-
-        numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
-        words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
-        plain = {"path": "t.parquet", "label": "y", "classes": 2}
-        named: dict[str, Any] = {**plain, "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
-        more = {**named, "categories": {**named["categories"], "d": ["p", ""]}}
-        return [
-            Given(plain, {"t.parquet": table("none", **numbers)}),
-            Given(plain, {"t.parquet": table("snappy", **numbers)}),
-            Given(named, {"t.parquet": table("gzip", **words)}),
-            Given(more, {"t.parquet": table("snappy", **words, d=pa.array(["p", None] * 5).dictionary_encode())}),
-        ]
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Change bytes in the footer, which describes a Parquet file."""
-        data = base.files["t.parquet"]
-        length = int.from_bytes(data[-8:-4], "little")
-        footer = mutate_bytes(chance, data[-8 - length : -8])
-        size = len(footer) if chance.randrange(3) else length
-        return {"t.parquet": data[: -8 - length] + footer + size.to_bytes(4, "little") + b"PAR1"}
+    words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
+    more = {**NAMED, "categories": {"c": ["p", "q"], "d": ["p", ""]}}
+    return [
+        table("none", PLAIN, a=list(range(20)), b=[i / 7 for i in range(20)], y=[i % 2 for i in range(20)]),
+        table("gzip", NAMED, **words),
+        table("snappy", more, **words, d=pa.array(["p", None] * 5).dictionary_encode()),
+    ]
 
 
-def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
-    """Return an IDX file with at most ``most`` values."""
-    head = bytes([0, 0, type, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
-    return head + bytes(i % 10 for i in range(min(math.prod(shape), most)))
+FORMATS = {
+    "csv": partial(DataFiles, "dpspec.data.table_files:Csv", tables),
+    "npz": partial(DataFiles, "dpspec.data.arrays:Npz", archives),
+    "idx": partial(DataFiles, "dpspec.data.arrays:Idx", images),
+    "parquet": partial(DataFiles, "dpspec.data.table_files:Parquet", columns),
+}

@@ -22,8 +22,6 @@ threat_model: {group_size: [1, 2]}
 class Results:
     """``report``, ``diff`` and ``verify`` of a file in the format of a result or a page."""
 
-    name = "results"
-
     def warm(self, folder: Path) -> None:
         """Make results of trials and of bounds, and a hand-made one with figures."""
         from dpspec.engine.running.runner import run

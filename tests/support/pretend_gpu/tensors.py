@@ -294,7 +294,6 @@ def _wrapped(func: Any, args: Any, kwargs: Mapping[str, Any], found: Any, card: 
 
 
 def _given(func: Any, args: Any, kwargs: Mapping[str, Any], alias: set[str]) -> Any:
-    """Return the argument that an operation writes to."""
     for place, declared in enumerate(func._schema.arguments):
         if declared.alias_info is not None and declared.alias_info.before_set == alias:
             return kwargs[declared.name] if declared.name in kwargs else args[place]

@@ -1,5 +1,7 @@
 """Records, an own loop, trainings with Opacus, and the statement of what dpspec reports."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
 from opacus.accountants import RDPAccountant
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
@@ -57,6 +61,45 @@ def mistake(source: str, says: str, words: str, **claims: Any) -> Callable[[Scri
     return register
 
 
+def own_loop(source: str, says: str, words: str, *, steps: int = 20, **options: Any) -> Callable[..., Script]:
+    """Add a plain loop whose steps are the decorated function of the loop, the recorder, a batch and ``mistaken``.
+
+    options: claims of the mistake, and of :class:`OwnLoop`.
+    """
+    claims = {name: options.pop(name) for name in ("claim", "twin_claim") if name in options}
+
+    def register(step: Callable[[OwnLoop, Any, Tensor, bool], None]) -> Script:
+        def script(folder: Path, mistaken: bool) -> float:
+            loop = OwnLoop(**options)
+            for run, drawn in loop.recorded(folder, steps):
+                step(loop, run, drawn, mistaken)
+            return loop.epsilon(steps)
+
+        script.__name__ = step.__name__
+        return mistake(source, says, words, **claims)(script)
+
+    return register
+
+
+def opacus_loop(
+    source: str, says: str, words: str, *, epochs: int = 2, make: Callable[[bool], OpacusTraining] | None = None
+) -> Callable[..., Script]:
+    """Add a training with Opacus. The decorated function of it, a batch and ``mistaken`` is the loss, or None."""
+
+    def register(loss: Callable[[OpacusTraining, Tensor, Tensor, bool], Tensor | None]) -> Script:
+        def script(folder: Path, mistaken: bool) -> float:
+            training = OpacusTraining() if make is None else make(mistaken)
+            for x, y in training.recorded(folder, epochs):
+                if (value := loss(training, x, y, mistaken)) is not None:
+                    training.step(value)
+            return training.epsilon()
+
+        script.__name__ = loss.__name__
+        return mistake(source, says, words)(script)
+
+    return register
+
+
 @cache
 def rdp_epsilon(sigma: float, rate: float, steps: int) -> float:
     accountant = RDPAccountant()
@@ -75,16 +118,30 @@ def classifier() -> nn.Module:
 
 
 class OwnLoop:
-    """A loop in plain torch: records, model, optimizer, and gradients of single records."""
+    """A loop in plain torch: records, model, optimizer, and gradients of single records.
 
-    def __init__(self, *, records: int = 300, sigma: float = 1.0, clip: float = 0.5, rate: float = 0.1) -> None:
+    state: what a script keeps between its steps.
+    """
+
+    state: Any = None
+
+    def __init__(
+        self,
+        *,
+        records: int = 300,
+        sigma: float = 1.0,
+        clip: float = 0.5,
+        rate: float = 0.1,
+        model: nn.Module | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = lambda parameters: torch.optim.SGD(parameters, lr=0.2),
+    ) -> None:
         torch.manual_seed(SECRET)
         self.data = dataset(records)
         self.x, self.y = self.data.tensors
         self.sigma, self.clip, self.rate, self.records = sigma, clip, rate, records
-        self.model = classifier()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
+        self.model = classifier() if model is None else model
         self.parameters = list(self.model.parameters())
+        self.optimizer = optimizer(self.parameters)
         self._rows = vmap(grad(self._loss), in_dims=(None, 0, 0))
 
     def _loss(self, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -115,6 +172,10 @@ class OwnLoop:
         norms = norms_of(rows)
         factors = (self.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
         return norms * factors, [torch.einsum("i,i...", factors, row) for row in rows]
+
+    def honest(self, run: Any, drawn: Tensor, *, noise: float = 1.0, divisor: float | None = None) -> None:
+        """Make one honest step on the drawn records. noise: a factor."""
+        self.step(run, drawn, *self.clipped(self.rows(drawn)), self.noise(noise), divisor)
 
     def noise(self, scale: float = 1.0) -> list[Tensor]:
         return [scale * self.sigma * self.clip * torch.randn_like(p) for p in self.parameters]
@@ -163,11 +224,12 @@ class OpacusTraining:
         clip: float = 0.5,
         batch: int = 30,
         loader: Mapping[str, Any] | None = None,
+        inner: Callable[[nn.Module], torch.optim.Optimizer] = lambda model: torch.optim.SGD(model.parameters(), lr=0.2),
         **options: Any,
     ) -> None:
         torch.manual_seed(SECRET)
         self.plain = classifier() if model is None else model
-        self.inner = torch.optim.SGD(self.plain.parameters(), lr=0.2)
+        self.inner = inner(self.plain)
         self.data = dataset() if data is None else data
         self.engine = PrivacyEngine(accountant="rdp")
         with warnings.catch_warnings():
@@ -200,3 +262,30 @@ class OpacusTraining:
 
     def epsilon(self) -> float:
         return float(self.engine.get_epsilon(DELTA))
+
+
+def accounted_training(
+    folder: Path,
+    accountant: RDPAccountant,
+    *,
+    epochs: int,
+    batch: int,
+    sigma: float,
+    records: int = 300,
+    rate: float | None = None,
+) -> Iterator[int]:
+    """Train with Opacus' parts and an accountant, which gets ``rate`` instead of the loader's; yield each epoch."""
+    torch.manual_seed(SECRET)
+    data = DataLoader(dataset(records), batch_size=batch, drop_last=records % batch > 0)
+    loader, model = DPDataLoader.from_data_loader(data), GradSampleModule(classifier())
+    inner = torch.optim.SGD(model.parameters(), lr=0.2)
+    optimizer = DPOptimizer(inner, noise_multiplier=sigma, max_grad_norm=0.5, expected_batch_size=batch)
+    hook = accountant.get_optimizer_hook_fn(sample_rate=loader.sample_rate if rate is None else rate)
+    optimizer.attach_step_hook(hook)
+    with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, engine=accountant):
+        for epoch in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                cross_entropy(model(x), y).backward()
+                optimizer.step()
+            yield epoch

@@ -13,7 +13,6 @@ from support.two_processes.training import cases, private_parts, records, summar
 
 
 def trained(folder: Path, fault: str) -> CheckedRun | None:
-    """The result of the callback on rank 0."""
     arguments = transformers.TrainingArguments(
         output_dir=f"{folder}-checkpoints",
         num_train_epochs=2,
