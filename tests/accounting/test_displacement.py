@@ -1,4 +1,4 @@
-"""Theorem 4b against exact profiles of small datasets by mpmath, quadrature in two dimensions, and Theorem 4a."""
+"""Theorem 4b against exact profiles of small datasets by mpmath and quadrature, and Theorem 4a."""
 
 import itertools
 import math
@@ -35,14 +35,14 @@ def pair_of(step: TruncatedPoisson) -> Discrete:
 
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma", "seed"),
-    [(4, 1, 0.38, 0.5, 1), (3, 2, 0.7, 1.0, 2), (5, 3, 0.5, 0.8, 3), (5, 4, 0.9, 2.0, 4), (2, 1, 0.06, 0.3, 5)],
+    [(4, 1, 0.38, 0.5, 1), (5, 3, 0.5, 0.8, 3), (2, 1, 0.06, 0.3, 5)],
 )
 def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, seed: int) -> None:
     """Gradients of all others in -1, 0, 1 or random, in one dimension, on a grid with an error below 0.2 %."""
     rng = np.random.default_rng(seed)
     pair = pair_of(TruncatedPoisson(1, rate, cap, n, sigma))
     x = np.linspace(-cap - 8.0 * sigma, cap + 8.0 * sigma, 3001)
-    chosen = [*itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n), *rng.uniform(-1.0, 1.0, (20, n)).tolist()]
+    chosen = [*itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n), *rng.uniform(-1.0, 1.0, (6, n)).tolist()]
     upper = {(side, e): pair.log_delta_bounds(e, side)[1] for side in DIRECTIONS for e in EPSILONS}
     for others in chosen:
         gradients = np.array([1.0, *others])[:, None]
@@ -56,31 +56,7 @@ def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, see
             assert delta <= math.exp(log_delta) * 1.002 + 1e-6, (others, side, epsilon)
 
 
-@pytest.mark.parametrize("kind", ["random", "one", "two"])
-def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
-    """Others on the circle: random, all the same, or of the same and the opposite gradient; at every angle."""
-    n, cap, rate, sigma = 5, 3, 0.6, 1.0
-    rng = np.random.default_rng(6)
-    pair = pair_of(TruncatedPoisson(1, rate, cap, n, sigma))
-    x = np.linspace(-cap - 6.0, cap + 6.0, 161)
-    for trial in range(6):
-        angles = rng.uniform(0.0, 2.0 * math.pi, n) if kind == "random" else np.full(n, 0.5 + 0.5 * trial)
-        if kind == "two":
-            angles[: trial % n] = math.pi
-        others = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-        present, absent = (
-            sum(p * np.outer(norm.pdf(x, *a), norm.pdf(x, *b)) for a, b, p in means)
-            for means in (
-                [((m[0], sigma), (m[1], sigma), p) for m, p in sums(values, rate, cap).items()]
-                for values in (np.vstack([[1.0, 0.0], others]), others)
-            )
-        )
-        for epsilon in EPSILONS[1:5]:
-            delta = float(np.maximum(present - math.exp(epsilon) * absent, 0.0).sum()) * (x[1] - x[0]) ** 2
-            assert delta <= math.exp(pair.log_delta_bounds(epsilon, "present-first")[1]) * 1.005 + 1e-6
-
-
-@pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (1, 0.36, 0.5), (2, 0.33, 1.0)])
+@pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (2, 0.33, 1.0)])
 def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: float) -> None:
     """All others opposed to the record, by mpmath: never above the bound, and at most 1 % below."""
     pair = pair_of(TruncatedPoisson(1, rate, 1, n, sigma))
@@ -100,9 +76,7 @@ def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: fl
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(
-    ("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (7, 3, 0.5, 0.6), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)]
-)
+@pytest.mark.parametrize(("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)])
 def test_the_profile_is_between_the_attained_one_and_theorem_4a(n, cap, rate, sigma, direction):
     step = TruncatedPoisson(1, rate, cap, n, sigma)
     pair, attained, revealing = pair_of(step), step.attained(), step.revealing(0.3)

@@ -136,9 +136,7 @@ def test_short_runs_and_those_that_are_not_asked_save_nothing(make_job, tmp_path
     [
         {"seed": 12},
         {"noise_multiplier": 1.5},
-        {"expected_batch_size": 11.0},
         {"options": FrozenMap({"learning_rate": 0.4, "reduction": "mean"})},
-        {"y": np.zeros(40, dtype=np.int64)},
         {"x": np.zeros((40, 6), dtype=np.float32)},
         {"steps": STEPS + 1},
         {"observers": (NoiseLog(),)},

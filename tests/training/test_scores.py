@@ -29,7 +29,6 @@ def excess(seen, sigma):
 @pytest.mark.parametrize(
     "options",
     [
-        {"optimizer": {"kind": "sgd", "weight_decay": 0.05}},
         {"optimizer": {"kind": "momentum"}, "schedule": {"kind": "linear", "warmup": 7, "final": 0.1}},
         {"optimizer": {"kind": "momentum", "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
     ],
@@ -77,7 +76,7 @@ def test_phases_are_measured_each_in_its_own_units(make_job):
 
 
 @pytest.mark.rounding
-@pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
+@pytest.mark.parametrize("learning_rate", [1e-9, 1e-7, 1e-5, 1e5])
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
     """A float32 model rounds small updates away, although the noise was added."""
     options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})

@@ -95,12 +95,6 @@ def sticky(rng: np.random.Generator) -> Iterator[Array]:
     return allocated(np.tile(rng.integers(EPOCH, size=RECORDS), (EPOCHS, 1)))
 
 
-def half_sticky(rng: np.random.Generator) -> Iterator[Array]:
-    steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
-    steps[:, ::2] = steps[0, ::2]
-    return allocated(steps)
-
-
 def early(rng: np.random.Generator) -> Iterator[Array]:
     return allocated(np.maximum(0, rng.integers(-1, EPOCH, size=(EPOCHS, RECORDS))))
 
@@ -135,7 +129,6 @@ def one_less(rng: np.random.Generator) -> Iterator[Array]:
 #: A fault, its batches, the declared phase and the check that finds it.
 FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], FrozenMap, str]] = {
     "the same step in every epoch": (sticky, PHASE, "independence across steps"),
-    "half of the records keep their steps": (half_sticky, PHASE, "independence across steps"),
     "first steps are twice as likely": (early, PHASE, "rate at each step"),
     "one record twice in one epoch": (twice, PHASE, "batches of each epoch"),
     "one record in no batch of an epoch": (left_out, PHASE, "batches of each epoch"),
@@ -145,7 +138,6 @@ FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], Frozen
         PHASE,
         "variance of the batch size",
     ),
-    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), SEVERAL, "batches of each epoch"),
     "one record once too seldom": (one_less, SEVERAL, "batches of each epoch"),
     "the same steps in every epoch": (
         lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
@@ -175,15 +167,6 @@ def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(phase, ti
     assert {c.note for c in foresee(run) if c.assumption == "sampling"} == {check.note for check in made[0]}
 
 
-def test_batches_are_not_compared_within_an_epoch() -> None:
-    """Within an epoch none has anything in common with another, which no test takes for a surprise."""
-    found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (PHASE.replace(steps=EPOCH),))
-    notes = [check.note for check in found]
-    assert not any("independence" in note for note in notes)
-    assert not any("not tested" in note for note in notes)
-    assert min(check.p_value for check in found) > 1e-3
-
-
 @pytest.mark.parametrize("rest", [0, 3])
 def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None:
     steps = 6 * EPOCH + rest
@@ -201,19 +184,6 @@ def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
     log = {**evidence["sampling_log"], "batches": [other]}
     with pytest.raises(ValueError, match=f"epochs must be of {EPOCHS} whole epochs"):
         list(table.checks([PHASE], [FrozenMap({**evidence, "sampling_log": log})]))
-
-
-def test_an_epoch_is_compared_with_earlier_poisson_batches() -> None:
-    """A record may be in several earlier batches: the p-value of the overlap still holds."""
-    before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)
-    surprising = 0
-    for seed in range(8):
-        batches = itertools.chain(
-            drawn(Poisson(RECORDS, 0.6), seed, EPOCH), drawn(RandomAllocation(RECORDS, EPOCH), seed, EPOCH)
-        )
-        found = checks_of(batches, (before, one))
-        surprising += min(check.p_value for check in found) <= 0.01
-    assert surprising <= 3
 
 
 @pytest.mark.parametrize("looks", [None, 16, 1])

@@ -88,14 +88,6 @@ def test_a_quiet_layer_is_named():
     assert check.detectable > 0.1
 
 
-def test_what_rounding_can_have_done_is_taken_off():
-    plain = thaw(evidence(run()))
-    plain["internal"]["measured"]["drift"] = {"total": 3000.0, "unit": 100.0}
-    plain["internal"]["measured"]["rounding"] = 3000.0
-    (check,) = [c for c in table.checks([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
-    assert check.p_value == 1.0
-
-
 @pytest.mark.parametrize(
     ("scheme", "drawn"),
     [
@@ -233,10 +225,3 @@ def test_each_sampling_scheme_has_rows():
     checks = [scheme_named(name).checks for name in SCHEMES]
     assert all(checks)
     assert set().union(*checks) == names
-
-
-def test_rows_are_complete_and_have_distinct_names():
-    names = [(row.assumption, row.observed, row.compares) for row in table.TABLE]
-    assert len(set(names)) == len(names)
-    for row in table.TABLE:
-        assert all((row.evidence, row.null, row.detects))
