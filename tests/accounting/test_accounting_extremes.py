@@ -11,16 +11,13 @@ import mpmath
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.accounting_oracle import gaussian_delta
 from support.extreme_pairs import (
     Question,
     discrete,
     epsilons,
     exact_delta,
-    integers,
     laplace,
     losses,
-    noises,
     poisson,
     questions,
 )
@@ -36,7 +33,6 @@ from dpspec.accounting import (
     PrivacyLoss,
     RandomAllocation,
     TruncatedPoisson,
-    tradeoff_bounds,
 )
 from dpspec.accounting.profiles import bound_power
 
@@ -76,28 +72,6 @@ def test_one_step_contains_the_exact_delta(pair: Pair, epsilon: float, direction
     if exact is not None:
         assert found.lower <= exact * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-300)
         assert found.upper >= exact * (1 - mpmath.mpf(1e-9)) - mpmath.mpf(1e-300)
-
-
-@extremes(20)
-@given(noises, integers(1e9), epsilons)
-def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, count: int, epsilon: float) -> None:
-    mu = math.sqrt(count) / sigma
-    found = PrivacyLoss.gaussian(sigma).compose(count).delta(epsilon)
-    with mpmath.workdps(60):
-        exact = gaussian_delta(epsilon, mpmath.sqrt(count) / mpmath.mpf(sigma)) if mu < 1e3 else None
-    require_sane(found, 0.0, 1.0)
-    if exact is not None:
-        assert found.lower * (1.0 - 1e-6) <= exact + mpmath.mpf(1e-50)
-        assert found.upper * (1.0 + 1e-6) + 1e-50 >= exact
-
-
-@extremes(4)
-@given(st.one_of(poisson, laplace), integers(1e4))
-def test_whole_curves(pair: Pair, count: int) -> None:
-    bounds = tradeoff_bounds(PrivacyLoss.of(pair).compose(count), nodes=32)
-    for level in (1e-6, 0.1, 0.5):
-        require_sane(bounds(level), 0.0, 1.0 - level)
-    require_sane(bounds.advantage(), 0.0, 1.0)
 
 
 def test_advantages_below_delta_prove_an_epsilon_of_zero() -> None:

@@ -78,7 +78,6 @@ def test_discretised_curves_enclose_the_exact_one(pair, direction, share, tilt, 
     for place in places:
         epsilon = float(losses.min()) + place * reach
         found = pair.log_delta_bounds(epsilon, direction)
-        assert found is not None
         assert curve(below, epsilon + below.shift) <= math.exp(found[1]) * (1.0 + 1e-11) + 1e-15
         assert curve(above, epsilon - above.shift) >= math.exp(found[0]) * (1.0 - 1e-11) - 1e-15
 

@@ -29,9 +29,6 @@ def test_holds_its_ends_and_what_lies_between() -> None:
         Interval(0.0, math.nan)
 
 
-# --- Printed numbers never claim more than the result.
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 17))
 @example(2.955, 4)  # its nearest double is another number than its decimal
 @example(0.1 + 0.2, 17)
@@ -44,9 +41,6 @@ def test_few_digits_on_the_true_side(value: float, digits: int) -> None:
         if math.isfinite(rounded):
             assert len(Decimal(repr(rounded)).normalize().as_tuple().digits) <= digits
     assert round_up(-value, digits) == -down
-
-
-# --- Zeros of monotone functions, compared with bisection.
 
 
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
@@ -236,9 +230,6 @@ def test_arguments_that_make_no_sense(changed, message):
     arguments = {"low": 1.0, "high": 2.0, "increasing": True, **changed}
     with pytest.raises(ValueError, match=message):
         find_boundary(lambda x: True, **arguments)
-
-
-# bisection inside a bracket
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans())

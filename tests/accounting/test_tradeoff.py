@@ -147,9 +147,6 @@ def test_epsilons_beyond_float64_say_nothing() -> None:
     check_invariants(curve)
 
 
-# the GDP parameter and its regret
-
-
 def regret_by_brute_force(strong: TradeOff, weak: TradeOff) -> float:
     alphas = np.linspace(0.0, 1.0, 40_001)
     target = weak(alphas)
@@ -175,9 +172,6 @@ def test_gdp_of_every_curve(name: str) -> None:
         )
         assert np.any(GaussianTradeOff(mu * (1.0 - 1e-6))(alphas) > curve(alphas))
     assert regret == pytest.approx(regret_by_brute_force(curve, weak), abs=3e-5)
-
-
-# certified curves of a privacy loss
 
 
 @pytest.fixture(scope="module")

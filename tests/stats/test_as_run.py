@@ -70,20 +70,6 @@ def evidence(
     return FrozenMap(found)
 
 
-def holds(found: as_run.Ran, noise: float, clip: float, rate: float) -> bool:
-    within = [(found.noise, noise), (found.contribution, clip), (found.rates[0], rate)]
-    return all(low <= truth <= high for (low, high), truth in within)
-
-
-def test_all_intervals_hold_together_as_often_as_they_say() -> None:
-    """By chance this fails once in a thousand times, had the intervals no room."""
-    rng, noise, clip, rate = np.random.default_rng(3), 0.9, 1.5, 0.2
-    pairs = [as_run.ran([PHASE], [evidence(rng, noise, clip, rate)], 0.8) for _ in range(400)]
-    for reading in (0, 1):
-        missed = sum(not holds(pair[reading], noise, clip, rate) for pair in pairs)
-        assert missed <= stats.binom.ppf(0.999, 400, 0.2)
-
-
 def test_each_interval_misses_with_its_share() -> None:
     rng = np.random.default_rng(4)
     kept = evidence(rng)
@@ -152,8 +138,6 @@ def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], ra
         rates=((rate[0], rate[1]),),
     )
     least, most = found.least([PHASE]), found.most([PHASE])
-    assert least is not None
-    assert most is not None
     assert most[0].noise_multiplier == pytest.approx(SIGMA * noise[0] / contribution[1])
     assert least[0].noise_multiplier == pytest.approx(SIGMA * noise[1] / contribution[0])
     assert most[0].noise_multiplier <= least[0].noise_multiplier

@@ -106,6 +106,8 @@ def test_ends_of_the_curves() -> None:
         curve_lines.renyi(1.0, 0.5)
     assert curve_lines.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
     assert curve_lines.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
+    assert curve_lines.gaussian_epsilon(0.1, 0.5) == 0.0
+    assert curve_lines.gaussian_epsilon(math.inf, 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("mu", [0.0, 2.5])
@@ -125,11 +127,3 @@ def test_pairs_are_compared_within_trials() -> None:
 @pytest.mark.parametrize(("coins", "mu"), [(60 * "1" + 60 * "0", 0.0), (45 * "01" + 55 * "10", 0.0), ("0011", 11.0)])
 def test_noise_is_no_evidence_and_perfect_scores_are_finite(coins: str, mu: float) -> None:
     assert curve_lines.estimate_mu([coins]) == mu
-
-
-def test_epsilon_at_the_ends() -> None:
-    assert curve_lines.gaussian_epsilon(0.0, 1e-5) == 0.0
-    assert curve_lines.gaussian_epsilon(0.1, 0.5) == 0.0
-    assert curve_lines.gaussian_epsilon(math.inf, 1e-5) == math.inf
-    with pytest.raises(ValueError, match="delta"):
-        curve_lines.gaussian_epsilon(1.0, 0.0)

@@ -123,15 +123,6 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
 
 
-@pytest.mark.parametrize(("steps", "width"), [(2, 1), (30, 20)])
-def test_p_values_of_independent_noise_are_at_most_uniform(steps: int, width: int) -> None:
-    repeats = 500
-    found = np.array([[one.p_value for one in everything(noise(steps, width, seed))] for seed in range(repeats)])
-    for level in (0.2, 0.05, 0.01):
-        allowed = stats.binom.isf(1e-5, repeats, level)
-        assert ((found <= level).sum(axis=0) <= allowed).all()
-
-
 def test_dependent_noise_of_the_right_size_is_rejected() -> None:
     n = noise(200, 96, 5)
     assert smallest(n) > 1e-4

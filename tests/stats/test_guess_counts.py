@@ -65,27 +65,6 @@ def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: flo
         assert -found.fun <= level * (1 + 1e-7)
 
 
-def attack(mu: float, m: int, rungs: tuple[guess_counts.Rung, ...], seed: int) -> tuple[list[int], list[int]]:
-    rng = np.random.default_rng(seed)
-    coins = rng.integers(0, 2, m)
-    order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
-    return guess_counts.counts(["".join(map(str, order))], rungs)
-
-
-def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having():
-    """32 guesses on either side have the largest expected lower bound."""
-    # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth.
-    m, mu, seeds, half, delta = 2000, 1.0, 60, 32, 1e-5
-    true = curve_lines.gaussian_epsilon(mu, delta)  # 4.38
-    rungs = guess_counts.around(half, half, m)
-    found = [guess_counts.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
-    assert sum(value > true for value in found) <= stats.binom.ppf(0.999, seeds, 0.05)
-    counted = [attack(mu, m, (rungs[1],), seed) for seed in range(40)]
-    single = [one_run.epsilon_lower(m, g[0], v[0], delta, 0.95) for g, v in counted]
-    assert np.mean(found[:40]) > 0.94 * np.mean(single)
-    assert np.median(found) > 0.33 * true
-
-
 def test_a_whole_curve_costs_nothing_and_one_count_is_one_test() -> None:
     points = curve_lines.gaussian(1.0)
     several = guess_counts.p_value(400, (80, 400), (79, 330), points)
@@ -117,11 +96,9 @@ def test_rungs_go_around_a_count_and_end_with_all() -> None:
     ("guesses", "correct", "message"),
     [
         ((), (), "rise strictly"),
-        ((10, 10), (5, 5), "rise strictly"),
         ((10, 200), (5, 5), "up to 100"),
         ((10, 20), (5,), "for each count"),
         ((10, 20), (5, 16), "do not fit"),
-        ((10, 20), (11, 12), "do not fit"),
     ],
 )
 def test_counts_that_make_no_sense_are_refused(guesses, correct, message):

@@ -50,12 +50,6 @@ def test_lower_bound_is_the_rejected_end_of_its_bracket(canaries, guesses, corre
     assert one_run.p_value(canaries, guesses, correct, low + 1e-8, delta) > 0.05
 
 
-def test_nothing_is_shown_by_guessing_or_by_too_large_a_delta() -> None:
-    assert one_run.epsilon_lower(100, 100, 50, 0.0, 0.95) == 0.0
-    assert one_run.epsilon_lower(100, 0, 0, 0.0, 0.95) == 0.0
-    assert one_run.epsilon_lower(100, 100, 100, 0.5, 0.95) == 0.0
-
-
 def test_huge_epsilon_keeps_its_digits():
     # q rounds to 1 here: what counts is 1 - q = e^-50.
     assert 1 - one_run.p_value(10, 10, 10, 40.0, 0.0) == pytest.approx(10 * math.exp(-40), rel=0.1)

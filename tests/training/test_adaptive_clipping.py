@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from mpmath import mp
+from support.seen_run import SeenRun
 
 from dpspec.accounting import joint_noise_multiplier
-from dpspec.contract import FrozenMap, Observer, Phase
-from dpspec.contract.providers import Cancelled, Resumable
+from dpspec.contract import FrozenMap, Phase
 from dpspec.training.adaptive_clipping import AdaptiveClipping, largest_clip_norm, unclipped
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
@@ -29,24 +29,13 @@ SAMPLINGS = {
 }
 
 
-class Reports(Observer):
+class Reports(SeenRun):
     def __init__(self):
-        self.counts, self.batches, self.norms, self.noises, self.states = [], [], [], [], []
+        super().__init__()
+        self.counts = []
 
     def counted(self, step, clip_norm, count, noise):
         self.counts.append((step, clip_norm, count, noise))
-
-    def sampled(self, step, indices):
-        self.batches.append(indices.clone())
-
-    def clipped(self, step, norms):
-        self.norms.append(norms.clone())
-
-    def noised(self, step, noise):
-        self.noises.append(noise.clone())
-
-    def released(self, step, state):
-        self.states.append(state.clone())
 
 
 def phase_of(steps=8, clipping=CLIPPING, sampling=SAMPLINGS["poisson"], clip_norm=1.0, noise=1.0):
@@ -96,50 +85,21 @@ def test_a_run_is_that_of_a_plain_loop(make_job, scheme):
     for step, used, count, noise in reports.counts:
         clip_norm = {1: 1.0, 9: 0.3}.get(step, clip_norm)
         assert used == pytest.approx(clip_norm, rel=1e-12)
-        batch = reports.batches[step - 1]
+        batch = reports.indices[step - 1]
         rows = per_example_gradients(job.model, x[batch], y[batch], state=reports.states[step - 1])
         lengths = rows.double().norm(dim=1)
         total = (rows * (clip_norm / lengths.clamp_min(clip_norm)).float()[:, None]).sum(0)
         short = int((lengths < clip_norm).sum())
         assert count - noise == pytest.approx(short - 0.5 * len(batch), abs=1e-9)
-        state = state - 0.5 / 10.0 * (total + reports.noises[step - 1])
+        state = state - 0.5 / 10.0 * (total + reports.noise[step - 1])
         assert torch.allclose(state, reports.states[step], atol=1e-5)
         factor = math.exp(-0.4 * (count / 10.0 + 0.5 - 0.7))
         clip_norm = min(100.0 * (1.0, 0.3)[step > 8], max((1.0, 0.3)[step > 8] / 100.0, clip_norm * factor))
     # The noise on the sum has the scale of each step's clip norm.
     scaled = [
-        float(n.double().square().mean()) / c**2 for n, (_, c, *_) in zip(reports.noises, reports.counts, strict=True)
+        float(n.double().square().mean()) / c**2 for n, (_, c, *_) in zip(reports.noise, reports.counts, strict=True)
     ]
     assert np.mean(scaled) == pytest.approx(1.0, abs=0.25)
-
-
-@pytest.mark.parametrize("stop", [8])
-def test_a_resumed_run_has_the_same_clip_norms(make_job, tmp_path, stop):
-    job = make_job(phases=(phase_of(), phase_of(4, clip_norm=0.3)))
-    whole = trained(job)
-    model = make_job().model
-
-    class Stop(Reports):
-        def state(self):
-            return {}
-
-        def restore(self, state):
-            """Ignore the empty state."""
-
-    def run(cancelled):
-        reports = Stop()
-        where = Resumable(folder=tmp_path, steps=1)
-        again = replace(job, model=model, observers=(reports,), resumable=where, cancelled=lambda: cancelled(reports))
-        try:
-            NativeTrainer().train(again)
-        except Cancelled:
-            return reports
-        return reports
-
-    first = run(lambda reports: len(reports.counts) == stop)
-    second = run(lambda reports: False)
-    assert first.counts + second.counts == whole.counts
-    assert torch.equal(second.states[-1], whole.states[-1])
 
 
 def test_runs_together_have_their_own_clip_norms(make_job):

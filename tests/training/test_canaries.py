@@ -13,7 +13,6 @@ from dpspec.models.architectures import Linear
 from dpspec.registry.loader import resolve
 from dpspec.training.canaries import TARGET_LOSS, CanaryGroups, PretrainedFactory, Records, SignBlocks, fit, plant
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.scores import ProjectionObserver
@@ -59,27 +58,6 @@ def test_orthonormal_and_projected(parameters, count):
 def test_groups_that_make_no_sense(make, message):
     with pytest.raises(ValueError, match=message):
         make(SignBlocks(30, 5, seed=0))
-
-
-@pytest.mark.rounding
-@pytest.mark.parametrize("chunk", [1, 1024])
-def test_canaries_are_clipped_with_the_rest(make_model, rows, chunk):
-    x, y = rows("mlp", 10)
-    model = FlatModel(make_model("mlp"))
-    blocks = SignBlocks(63, 7, seed=0)
-    canaries = CanaryGroups(blocks, torch.tensor([4, 4, 1]), 10.0)
-    part = RecordsAndCanaries(model, x, y, canaries)
-    part._chunk = chunk
-    state = model.initial()
-    both = part(state, torch.tensor([0, 3, 9, 10, 11, 12]), 0.5)
-    real = part(state, torch.tensor([0, 3, 9]), 0.5)
-    added = both.sum - real.sum
-    assert torch.allclose(blocks.project(added), torch.tensor([0, 0.5, 0, 0, 1.0, 0, 0]), atol=1e-6)
-    assert float(added.norm()) == pytest.approx((0.5**2 + 1.0**2) ** 0.5, rel=1e-5)
-    assert torch.equal(both.norms[:3], real.norms)
-    assert torch.allclose(both.norms[3:], torch.tensor(0.5, dtype=torch.float64), rtol=1e-6)
-    last = part(state, torch.tensor([12]), 0.5)
-    assert torch.allclose(last.sum, 0.5 * blocks.directions(torch.tensor([1]))[0], atol=1e-6)
 
 
 def test_gradients_of_the_wrong_shape_are_refused(make_job):

@@ -112,16 +112,6 @@ def test_the_newer_settings_allow_nothing_inside_and_come_back(setting, name, va
     assert new_settings() == {place: value if name and place.startswith(below) else "none" for place in PLACES}
 
 
-@needs_new_settings
-def test_the_old_settings_need_not_be_readable(setting):
-    setting("", "tf32")
-    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
-        torch.get_float32_matmul_precision()
-    with full_precision(CPU):
-        assert set(new_settings().values()) == {"ieee"}
-    assert set(new_settings().values()) == {"tf32"}
-
-
 class _Computes(Observer):
     def __init__(self):
         self.seen = []

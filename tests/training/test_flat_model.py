@@ -84,7 +84,6 @@ def tampered(where):
         (nn.Linear(2, 2), True),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten()), True),
         (nn.Flatten(0), False),
-        (nn.BatchNorm1d(2), False),
         (nn.Softmax(dim=0), False),
         (tampered("hook"), False),
         (tampered("before"), False),

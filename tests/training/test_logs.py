@@ -75,17 +75,6 @@ def test_the_residual_log_measures_noise_alone(make_job):
     assert 0.0 < rounding.max() < 1e-3
 
 
-def test_canaries_that_turn_away_count_as_sampled_records(make_job):
-    directions = SignBlocks(63, 20, seed=0)
-    canaries = CanaryGroups(directions, torch.arange(20).repeat_interleave(3), 10.0, spread=0.7, seed=3)
-    job = make_job(steps=50, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1e-3)
-    watcher = ProjectionObserver(job, directions)
-    watcher.keep_log(job)
-    NativeTrainer().train(replace(job, observers=(watcher,)))
-    drift, pull, _ = np.array(watcher.log.along).sum(0)
-    assert abs(drift) < 1e-2 * pull
-
-
 @pytest.mark.rounding
 @pytest.mark.parametrize("stop", [0, 8, 18])
 def test_logs_go_on_where_they_were(make_job, stop):

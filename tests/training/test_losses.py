@@ -15,7 +15,7 @@ from torch import nn
 from dpspec.contract import ModelError
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel
-from dpspec.training.loop.native import NativeTrainer, train_many
+from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, huber, squared_error
 from dpspec.training.measure.residuals import Residuals
 
@@ -105,18 +105,6 @@ def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(name, m
     own, other = (residual.noise_scale() for residual in residuals)
     deviations = [(scale.statistic - scale.degrees) / math.sqrt(2 * scale.degrees) for scale in (own, other)]
     assert abs(deviations[0]) < 5.0 < deviations[1]
-
-
-def test_runs_together_have_one_loss(make_job):
-    jobs = [make_job(loss=squared_error, seed=seed) for seed in (1, 2)]
-    alone = [make_job(loss=squared_error, seed=seed) for seed in (1, 2)]
-    train_many(NativeTrainer(), jobs)
-    for job, single in zip(jobs, alone, strict=True):
-        NativeTrainer().train(single)
-        for together, apart in zip(job.model.parameters(), single.model.parameters(), strict=True):
-            torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="loss"):
-        train_many(NativeTrainer(), [*jobs, make_job()])
 
 
 def in_place(outputs, targets):

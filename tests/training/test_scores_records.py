@@ -83,13 +83,6 @@ def test_scores_are_the_slow_likelihood_ratios(make_job, sampling):
     assert np.allclose(seen.scores.numpy(), slow(untrained, canaries, copies, seen.saw), atol=1e-3)
 
 
-def test_no_noise_and_no_gradient_leave_finite_scores(make_job):
-    seen, _, _ = audited(
-        make_job, RecordScores, np.array([1, 0, 1]), np.array([1, 1, 2]), noise_multiplier=0.0, steps=3
-    )
-    assert bool(seen.scores.isfinite().all())
-
-
 def test_margins_are_log_odds(make_job):
     job = make_job()
     model = FlatModel(job.model)
@@ -252,11 +245,3 @@ def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.Mon
         replace(seen, job=replace(seen.job, model=other)),
     ):
         assert np.array_equal(final_scores.shadow(changed), scores)
-
-
-def test_models_that_diverge_leave_finite_scores(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(final_scores, "SHADOWS", 2)
-    job = make_job(steps=3)
-    job = replace(job, options=FrozenMap({**job.options, "learning_rate": 1e38}))
-    seen = observed(job, some(4), np.ones(4, dtype=np.int64), flat_model.flatten(job.model))
-    assert np.isfinite(final_scores.shadow(seen)).all()

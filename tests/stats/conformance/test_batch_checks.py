@@ -32,7 +32,6 @@ def test_batches_of_a_phase_are_counted(rate: float, records: int, steps: int) -
     assert (found.steps, found.total, found.squares) == (steps, sum(sizes), sum(size**2 for size in sizes))
     assert found.spread == sum(count**2 for count in counts.values())
     assert found.above == pytest.approx(sum(max(0.0, count - steps * rate) ** 2 for count in counts.values()))
-    assert found.sizes is not None
     assert (found.sizes.least.value, found.sizes.most.value) == (min(sizes), max(sizes))
     members = [set(batch.tolist()) for batch in batches]
     expected = {

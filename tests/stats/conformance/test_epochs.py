@@ -35,7 +35,6 @@ def held(batches: Iterator[torch.Tensor], records: int = RECORDS) -> list[Check]
     for step, batch in enumerate(batches, start=1):
         log.sampled(step, batch)
     sums = log.evidence()
-    assert sums is not None
     return phase_checks(sums)
 
 
@@ -134,7 +133,6 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
         for members in drawn(Shuffled(30, 7), seed, 15):
             log.add(members.numpy())
         one = log.sums().closest
-        assert one is not None
         found.append(epochs.closest(one, 30, log.pairs).p_value)
     assert np.mean(np.array(found) <= 0.2) <= 105 / 400
 
@@ -151,12 +149,3 @@ def test_the_hypergeometric_tail_is_bounded_and_exact_at_its_ends(records: int) 
             assert tail * (1.0 - 1e-12) <= bound <= 1.0
             if k == (support[-1] if upper else support[0]):
                 assert bound == pytest.approx(tail)
-
-
-@pytest.mark.parametrize("common", [0, 5, 60, 100])
-def test_far_tails_are_within_a_small_factor(common: int) -> None:
-    records, size = 1000, 100
-    law = [comb(size, k) * comb(records - size, size - k) for k in range(size + 1)]
-    far = law[common:] if common >= 10 else law[: common + 1]
-    exact = sum(far) / comb(records, size)
-    assert exact <= exp(epochs.log_tail(common, size, size, records)) * (1 + 1e-9) <= 1.5 * exact

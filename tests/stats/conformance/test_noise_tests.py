@@ -21,18 +21,6 @@ def test_log_tail_agrees_with_forty_digits(count: int, ratio: float) -> None:
     assert noise_tests.log_lower_tail(count * ratio, count) == pytest.approx(float(exact), rel=1e-10, abs=1e-12)
 
 
-def test_p_values_are_uniform_under_the_declaration_and_larger_with_anything_added() -> None:
-    rng = np.random.default_rng(0)
-    draws = rng.standard_normal((2000, 50))
-    one = np.array([noise_tests.lower_tail(s, 50).p_value for s in (draws**2).sum(1)])
-    two = np.array([noise_tests.two_sided(s, 50).p_value for s in (draws**2).sum(1)])
-    added = np.array([noise_tests.lower_tail(s, 50).p_value for s in ((draws + 0.7) ** 2).sum(1)])
-    for level in (0.01, 0.1, 0.5):
-        assert (one <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
-        assert (two <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
-        assert (added <= level).sum() < (one <= level).sum()
-
-
 @pytest.mark.parametrize("count", [100, 2000])
 @pytest.mark.parametrize(
     ("test", "sign"), [(noise_tests.lower_tail, -1), (noise_tests.two_sided, -1), (noise_tests.two_sided, 1)]
@@ -197,7 +185,6 @@ def test_noise_that_two_layers_share_is_rejected(sign: float, gain: float) -> No
 def test_the_least_that_is_seen_is_seen(steps: int, size: int, pairs: int) -> None:
     """Seeds 0 to 199: rejected in at least 99%, up to the 0.1% quantile."""
     least = least_seen(steps * size, pairs)
-    assert least is not None
     seen = 0
     for seed in range(200):
         one, own = noise(np.random.default_rng(seed), steps, size)
@@ -238,17 +225,9 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
     return found
 
 
-def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
-    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
-    for level in (0.3, 0.1, 0.01):
-        assert (p <= level).mean() <= level
-    assert p.min() < 0.5
-
-
 def test_a_detectable_drift_is_detected() -> None:
     variances = [v for _, v in adaptive_runs(50, 1, shift=1.0)]
     detectable = drift(0.0, float(np.mean(variances)), 10.0, 1.0, test="").detectable
-    assert detectable is not None
     found = [drift(t, v, 10.0, 1.0, test="") for t, v in adaptive_runs(300, 2, shift=detectable / 40)]
     assert sum(f.p_value <= LEVEL for f in found) >= stats.binom.ppf(0.001, 300, 0.99)
     half = [drift(t, v, 10.0, 1.0, test="") for t, v in adaptive_runs(300, 3, shift=0.4 * detectable / 40)]

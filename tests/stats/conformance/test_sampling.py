@@ -38,7 +38,6 @@ def test_rate_p_values_are_valid_by_enumeration(rate: float) -> None:
 @pytest.mark.parametrize(("chances", "rate"), [(20_000, 0.01), (100_000, 0.3)])
 def test_a_detectable_rate_is_detected(chances: int, rate: float) -> None:
     detectable = sampling.inclusions(0, chances, rate).detectable
-    assert detectable is not None
     rng = np.random.default_rng(2)
     for sign in (-1, 1):
         drawn = rng.binomial(chances, rate * (1 + sign * detectable), 400)
@@ -95,8 +94,6 @@ def test_a_detectable_spread_is_detected() -> None:
 
     even = sampling.evenness(steps, 0, 0, law).detectable
     both = sampling.record_spread(steps, 0, 0, records, rate).detectable
-    assert even is not None
-    assert both is not None
     assert rejected(sampling.evenness, 1 - even, law) >= stats.binom.ppf(0.001, 100, 0.99)
     for ratio in (max(0.0, 1 - both), 1 + both):
         assert rejected(sampling.record_spread, ratio, records, rate) >= stats.binom.ppf(0.001, 100, 0.99)
@@ -144,7 +141,6 @@ def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(chances
     """Oracle: the binomial law, summed over all counts that are rejected."""
     detectable = sampling.overlap(1, round(chances * rate), chances, rate, fewer=fewer).detectable
     assume(detectable is not None)
-    assert detectable is not None
     counts = np.arange(chances + 1)
     seen = np.array([sampling.overlap(1, int(k), chances, rate, fewer=fewer).p_value <= LEVEL for k in counts])
     others = [rate * (1.0 + detectable), *([rate * (1.0 - detectable)] if fewer else [])]
@@ -192,9 +188,6 @@ def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: Pha
     coins[:, 0] = 0.0
     found = the_check(draw(coins), phase)
     assert found.p_value < 1e-12
-    assert found.detectable is not None
-    assert found.declared is not None
-    assert found.measured is not None
     assert found.measured > (1.0 + found.detectable) * found.declared
 
 
@@ -204,13 +197,6 @@ def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase:
     coins[:, : RECORDS // 2] /= 1.3
     coins[:, RECORDS // 2 :] /= 0.7
     assert the_check(draw(coins), phase).p_value < 1e-6
-
-
-@SCHEMES
-def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Phase) -> None:
-    rng = np.random.default_rng(5)
-    p_values = [the_check(draw(rng.random((STEPS, RECORDS))), phase).p_value for _ in range(20)]
-    assert min(p_values) > 1e-2
 
 
 @pytest.mark.parametrize(
