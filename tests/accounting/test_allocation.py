@@ -67,24 +67,6 @@ def test_one_step_is_the_gaussian_mechanism() -> None:
     assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found
 
 
-def test_many_steps_against_simulation() -> None:
-    """delta is a mean over losses drawn under P, and under Q; intervals are within six standard errors of it."""
-    rng, draws, steps, epochs, sigma, epsilon = np.random.default_rng(5), 30000, 30, 3, 0.8, 0.6
-    totals = {direction: np.zeros(draws) for direction in DIRECTIONS}
-    for _ in range(epochs):
-        x = rng.normal(0.0, sigma, (draws, steps))
-        without = np.log(np.exp((2.0 * x - 1.0) / (2.0 * sigma**2)).mean(axis=1))
-        x[:, 0] += 1.0
-        totals["present-first"] += np.log(np.exp((2.0 * x - 1.0) / (2.0 * sigma**2)).mean(axis=1))
-        totals["absent-first"] -= without
-    for direction, losses in totals.items():
-        gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
-        error = 6.0 * float(gains.std()) / draws**0.5
-        found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).compose(epochs).delta(epsilon, width=1e-3)
-        assert found.lower - error <= float(gains.mean()) <= found.upper + error
-        assert found.width <= 0.02 * found.upper
-
-
 def exact_sum(values: Floats, masses: Floats, times: int) -> tuple[Floats, Floats]:
     total, chance = values, masses
     for _ in range(times - 1):

