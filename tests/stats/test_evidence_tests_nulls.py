@@ -96,7 +96,12 @@ IMPOSSIBLE = "more than there can be"
     ("kind", "statistics", "message"),
     [
         ("one-run", {"canaries": 3}, "lacks the counts guesses, correct"),
+        ("one-run", {"canaries": 3, "guesses": True, "correct": 1}, "counts guesses"),
+        ("one-run-ladder", {"canaries": 3, "guesses": [1, 2.5], "correct": [1, 2]}, "counts guesses"),
         ("many-run-ranked", {"outcomes": [0, 1]}, "lacks the counts outcomes"),
+        ("average", {"successes": 3, "records": 4}, "lacks the counts"),
+        ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
+        ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
         ("many-run-ranked", {"outcomes": "012"}, "text of 0 and 1"),
         ("many-run-sequential", {"coins": "01", "scores": [1]}, IMPOSSIBLE),
         ("average", {"successes": [1001], "records": 1000}, IMPOSSIBLE),

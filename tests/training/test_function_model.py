@@ -108,6 +108,7 @@ REFUSED = [
     (lambda f, w: nn.Linear(9, 3), r"rejects a record of shape \[6\]"),
     (lambda f, w: nn.Linear(6, 2), r"one number for each of 3 classes"),
     (lambda f, w: dense(f, w).double(), "parameters in float64 on cpu; dpspec needs float32 on cpu"),
+    (lambda f, w: nn.ReLU(), "returns a module without parameters"),
     (lambda f, w: "net", "returns a str, not a torch.nn.Module"),
     (lambda f, w: nn.Linear(f.nothing, 3), r"net\(\) fails at .*test_function_model.py:\d+: AttributeError"),
 ]

@@ -124,6 +124,7 @@ REFUSED = {
     "memory": (running_mean, "remembers earlier records"),
     "mean": (lambda o, t: cross_entropy(o, t).mean(), "returns one value for the batch, and 5 records need shape"),
     "pairs": (lambda o, t: o, r"returns shape \[5, 4\]"),
+    "number": (lambda o, t: 3.0, "returns a float"),
     "nan": (lambda o, t: cross_entropy(o, t) * math.nan, "infinite or NaN"),
     "centred": (lambda o, t: cross_entropy(o - o.mean(0), t), "mixes records"),
     "rank": (lambda o, t: cross_entropy(o, t) * torch.arange(len(o)), "mixes records"),
