@@ -52,7 +52,7 @@ def excess(order: float, components: list[tuple[float, float]], direction: str) 
     ],
 )
 def test_sampled_gaussian_against_mpmath(order: float, rate: float, sigma: float, direction: str) -> None:
-    with mpmath.workdps(25):
+    with mpmath.workdps(30):
         shift = 1 / mpmath.mpf(sigma)
         pair = [(mpmath.mpf(0), 1 - mpmath.mpf(rate)), (shift, mpmath.mpf(rate))]
         truth = mpmath.log1p(excess(order, pair, direction)) / (mpmath.mpf(order) - 1)
