@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Floats, TooLongError
+from dpspec.accounting import Direction, Floats, Mixture, PrivacyLoss, TooLongError
 from dpspec.accounting.composition import (
     OUTSIDE,
     UNSURE,
@@ -22,6 +22,7 @@ from dpspec.accounting.composition import (
     split_rare_steps,
 )
 from dpspec.accounting.grid import Atoms
+from dpspec_group.black_box import log_delta
 
 
 def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:
@@ -180,6 +181,7 @@ def test_one_rare_step_decides(epsilon: float) -> None:
     value, error = whole.sum_at(epsilon)
     assert error > UNSURE * value
     split = split_rare_steps([(step(), 30)], epsilon, epsilon - 15.0, 1 << 14, truth)
+    assert split is not None
     found = ComposedProfile((split,))
     assert found.bound("log_lower", epsilon) <= truth <= found.bound("log_upper", epsilon)
     assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
@@ -190,6 +192,32 @@ def test_one_rare_step_decides(epsilon: float) -> None:
 def test_infinite_losses_are_counted_once() -> None:
     phases = [(step(infinity=1e-12), 30)]
     split = split_rare_steps(phases, 30.3, 20.0, 1 << 14, math.log(3e-11))
+    assert split is not None
     found = ComposedProfile((split,))
     assert math.exp(found.bound("log_upper", 30.3)) == pytest.approx(3e-11, rel=1e-3)
     assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("pair", "steps", "delta"),
+    [
+        (Mixture.poisson(30, 1e-6, 1.0), 1000, 1e-30),
+        (Mixture.poisson(10_000, 1e-8, 1.0), 100, 1e-20),
+        (Mixture.poisson(1, 1e-8, 0.5), 1000, 1e-30),
+    ],
+)
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+def test_tiny_rates_and_deltas(pair: Mixture, steps: int, delta: float, direction: Direction) -> None:
+    loss = PrivacyLoss.of(pair, direction).compose(steps)
+    interval = loss.epsilon(delta)
+    assert interval.relative_width < 1e-3
+    # the profile through another question, and through an integral where that converges
+    assert loss.delta(interval.upper, width=1e-3).lower <= delta
+    assert loss.delta(interval.lower, width=1e-3).upper >= delta
+    if len(pair.sensitivities) > 2:  # where it takes long
+        return
+    try:
+        below = log_delta(loss.phases, direction, interval.upper)
+    except ArithmeticError:
+        return
+    assert below <= math.log(delta) * (1.0 - 1e-9)
