@@ -1,4 +1,4 @@
-"""Theorem 4b against exact profiles of small datasets by mpmath and quadrature, and Theorem 4a."""
+"""Theorem 4b against exact profiles of small datasets by mpmath, quadrature in two dimensions, and Theorem 4a."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpspec.accounting import Mixture, PrivacyLoss, TruncatedPoisson, displacement_pair
+from dpspec.accounting import Discrete, Mixture, PrivacyLoss, TruncatedPoisson, displacement_pair
 from dpspec.accounting.numerics import DIRECTIONS
 
 EPSILONS = (-1.0, -0.05, 0.0, 0.4, 1.5, 4.0)
@@ -27,16 +27,22 @@ def sums(gradients: np.ndarray, rate: float, cap: int) -> dict[tuple[float, ...]
     return weights
 
 
+def pair_of(step: TruncatedPoisson) -> Discrete:
+    pair = displacement_pair(step)
+    assert pair is not None
+    return pair
+
+
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma", "seed"),
-    [(4, 1, 0.38, 0.5, 1), (5, 3, 0.5, 0.8, 3), (2, 1, 0.06, 0.3, 5)],
+    [(4, 1, 0.38, 0.5, 1), (3, 2, 0.7, 1.0, 2), (5, 3, 0.5, 0.8, 3), (5, 4, 0.9, 2.0, 4), (2, 1, 0.06, 0.3, 5)],
 )
 def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, seed: int) -> None:
     """Gradients of all others in -1, 0, 1 or random, in one dimension, on a grid with an error below 0.2 %."""
     rng = np.random.default_rng(seed)
-    pair = displacement_pair(TruncatedPoisson(1, rate, cap, n, sigma))
+    pair = pair_of(TruncatedPoisson(1, rate, cap, n, sigma))
     x = np.linspace(-cap - 8.0 * sigma, cap + 8.0 * sigma, 3001)
-    chosen = [*itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n), *rng.uniform(-1.0, 1.0, (6, n)).tolist()]
+    chosen = [*itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n), *rng.uniform(-1.0, 1.0, (20, n)).tolist()]
     upper = {(side, e): pair.log_delta_bounds(e, side)[1] for side in DIRECTIONS for e in EPSILONS}
     for others in chosen:
         gradients = np.array([1.0, *others])[:, None]
@@ -50,10 +56,34 @@ def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, see
             assert delta <= math.exp(log_delta) * 1.002 + 1e-6, (others, side, epsilon)
 
 
-@pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (2, 0.33, 1.0)])
+@pytest.mark.parametrize("kind", ["random", "one", "two"])
+def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
+    """Others on the circle: random, all the same, or of the same and the opposite gradient; at every angle."""
+    n, cap, rate, sigma = 5, 3, 0.6, 1.0
+    rng = np.random.default_rng(6)
+    pair = pair_of(TruncatedPoisson(1, rate, cap, n, sigma))
+    x = np.linspace(-cap - 6.0, cap + 6.0, 161)
+    for trial in range(6):
+        angles = rng.uniform(0.0, 2.0 * math.pi, n) if kind == "random" else np.full(n, 0.5 + 0.5 * trial)
+        if kind == "two":
+            angles[: trial % n] = math.pi
+        others = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        present, absent = (
+            sum(p * np.outer(norm.pdf(x, *a), norm.pdf(x, *b)) for a, b, p in means)
+            for means in (
+                [((m[0], sigma), (m[1], sigma), p) for m, p in sums(values, rate, cap).items()]
+                for values in (np.vstack([[1.0, 0.0], others]), others)
+            )
+        )
+        for epsilon in EPSILONS[1:5]:
+            delta = float(np.maximum(present - math.exp(epsilon) * absent, 0.0).sum()) * (x[1] - x[0]) ** 2
+            assert delta <= math.exp(pair.log_delta_bounds(epsilon, "present-first")[1]) * 1.005 + 1e-6
+
+
+@pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (1, 0.36, 0.5), (2, 0.33, 1.0)])
 def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: float) -> None:
     """All others opposed to the record, by mpmath: never above the bound, and at most 1 % below."""
-    pair = displacement_pair(TruncatedPoisson(1, rate, 1, n, sigma))
+    pair = pair_of(TruncatedPoisson(1, rate, 1, n, sigma))
     gradients = np.array([1.0] + [-1.0] * n)[:, None]
     with_record, without = (sums(values, rate, 1) for values in (gradients, gradients[1:]))
     for epsilon in (0.05, 0.4, 1.0):
@@ -70,34 +100,34 @@ def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: fl
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)])
+@pytest.mark.parametrize(
+    ("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (7, 3, 0.5, 0.6), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)]
+)
 def test_the_profile_is_between_the_attained_one_and_theorem_4a(n, cap, rate, sigma, direction):
     step = TruncatedPoisson(1, rate, cap, n, sigma)
-    pair, attained, revealing = displacement_pair(step), step.attained(), step.revealing(0.3)
+    pair, attained, revealing = pair_of(step), step.attained(), step.revealing(0.3)
     routed = [step.routed(share) for share in (0.1, 0.5, 0.9)]
     for epsilon in EPSILONS[1:]:
         log_delta = pair.log_delta_bounds(epsilon, direction)[1]
         for below in (attained, revealing):
+            assert below is not None
             assert below.log_delta_bounds(epsilon, direction)[0] <= log_delta + 1e-9
         delta = math.exp(log_delta)
         for above in routed:
+            assert above is not None
             assert delta <= math.exp(above.log_delta_bounds(epsilon, direction)[1]) + 2e-3 * delta + 1e-4
 
 
 def test_a_cap_far_above_the_mean_leaves_poisson_batches() -> None:
     step = TruncatedPoisson(1, 0.1, 40, 150, 1.0)
-    found = PrivacyLoss.of(displacement_pair(step)).compose(10).epsilon(1e-5, width=1e-3)
+    found = PrivacyLoss.of(pair_of(step)).compose(10).epsilon(1e-5, width=1e-3)
     poisson = PrivacyLoss.of(Mixture.poisson(1, 0.1, 1.0)).compose(10).epsilon(1e-5, width=1e-3)
     assert poisson.lower <= found.upper <= 1.005 * poisson.upper
 
 
 def test_a_cap_that_binds_in_half_of_the_steps_costs_less_than_by_theorem_4a() -> None:
     """38.9 by Theorem 4a; some data have 21.5."""
-    found = (
-        PrivacyLoss.of(displacement_pair(TruncatedPoisson(1, 0.25, 50, 200, 1.0)))
-        .compose(100)
-        .epsilon(1e-5, width=1e-3)
-    )
+    found = PrivacyLoss.of(pair_of(TruncatedPoisson(1, 0.25, 50, 200, 1.0))).compose(100).epsilon(1e-5, width=1e-3)
     assert 21.5 < found.upper < 33.0
 
 

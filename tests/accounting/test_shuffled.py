@@ -1,5 +1,6 @@
 """Shuffled batches from below: closed forms, quadrature, executed epochs, and extremes."""
 
+import itertools
 import math
 
 import mpmath
@@ -12,7 +13,7 @@ from dpspec.accounting import PrivacyLoss, gaussian, largest_sum_pair
 from dpspec.sampling.shuffled import Shuffled
 
 PRESENT, ABSENT = "present-first", "absent-first"
-SETTINGS = [(1, 1.0), (10, 1.5), (10_000, 0.5)]
+SETTINGS = [(1, 1.0), (2, 0.7), (10, 1.5), (100, 0.4), (10_000, 0.5), (50, 4.0)]
 
 
 def exact_delta(batches: int, sigma: float, means: tuple[float, float], epsilon: float, upper_tail: bool) -> float:
@@ -41,7 +42,7 @@ def exact_delta(batches: int, sigma: float, means: tuple[float, float], epsilon:
 
 
 @pytest.mark.parametrize(("batches", "sigma"), SETTINGS)
-@pytest.mark.parametrize("epsilon", [0.0, 2.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_one_epoch_is_just_below_the_best_threshold(batches: int, sigma: float, epsilon: float) -> None:
     for present, absent in ((2.0, 1.0), (0.0, 1.0)):
         pair = largest_sum_pair(batches, sigma, present, absent)
@@ -53,7 +54,7 @@ def test_one_epoch_is_just_below_the_best_threshold(batches: int, sigma: float, 
             assert found.upper >= exact * 0.97 - 1e-13
 
 
-@pytest.mark.parametrize(("batches", "sigma", "epsilon"), [(20, 0.8, 3.0), (3, 2.0, 0.3)])
+@pytest.mark.parametrize(("batches", "sigma", "epsilon"), [(5, 1.0, 1.0), (20, 0.8, 3.0), (3, 2.0, 0.3)])
 def test_two_epochs_by_quadrature(batches: int, sigma: float, epsilon: float) -> None:
     norm, x = stats.norm, np.linspace(-4.0, 2.0 + 8.0 * sigma, 2401)
 
@@ -69,7 +70,28 @@ def test_two_epochs_by_quadrature(batches: int, sigma: float, epsilon: float) ->
     assert found.lower <= exact * (1.0 + 1e-6)
 
 
-@pytest.mark.parametrize(("records", "size", "steps"), [(7, 3, 3), (9, 4, 2)])
+def test_two_batches_enumerated_are_the_pair_that_the_largest_sum_reads():
+    # four records in two batches: all orders of the loader
+    sums = {}
+    for value in (1.0, 0.0):
+        vectors = np.array([-1.0, -1.0, -1.0, value])
+        orders = [vectors[list(order)].reshape(2, 2).sum(axis=1) + 2.0 for order in itertools.permutations(range(4))]
+        sums[value] = [tuple(row) for row in orders]
+    assert sorted(set(sums[1.0])) == [(0.0, 2.0), (2.0, 0.0)]
+    assert sorted(set(sums[0.0])) == [(0.0, 1.0), (1.0, 0.0)]
+    assert sums[1.0].count((0.0, 2.0)) == sums[0.0].count((1.0, 0.0)) == 12
+    # delta of both noisy sums by quadrature is not below delta of their largest
+    sigma, epsilon = 0.9, 1.2
+    axis = np.linspace(-6.0, 8.0, 1401)
+    one, two, none = (stats.norm.pdf(axis, mean, sigma) for mean in (1.0, 2.0, 0.0))
+    first = 0.5 * (np.outer(two, none) + np.outer(none, two))
+    second = 0.5 * (np.outer(one, none) + np.outer(none, one))
+    exact = float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum()) * (axis[1] - axis[0]) ** 2
+    found = PrivacyLoss.of(largest_sum_pair(2, sigma, 2.0, 1.0), PRESENT).delta(epsilon)
+    assert 0.8 * exact < found.lower < exact
+
+
+@pytest.mark.parametrize(("records", "size", "steps"), [(7, 3, 3), (8, 2, 3), (9, 4, 2)])
 def test_executed_epochs_have_the_tails(records: int, size: int, steps: int) -> None:
     runs, sigma = 4000, 0.6
     generator, noise = torch.Generator().manual_seed(5), np.random.default_rng(5)
@@ -120,3 +142,18 @@ def test_published_lower_bound():
 def test_less_noise_bounds_as_much() -> None:
     least = PrivacyLoss.of(largest_sum_pair(3, 1e-200, 2.0, 1.0)).epsilon(1e-5).lower
     assert 280.0 < least < gaussian.epsilon(1e-5, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1.0, 2.0, 1.0), "batches must be at least 1"),
+        ((2, 0.0, 2.0, 1.0), "sigma must be a finite number above 0"),
+        ((2, 1.0, 1.0, 1.0), "present and absent must be different"),
+        ((2, 1.0, -1.0, 1.0), "present and absent must be different"),
+        ((2, 1.0, 2.0, 1.0, 0.0), "share must be above 0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        largest_sum_pair(*arguments)

@@ -6,10 +6,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from dpspec.accounting import Mixture, PrivacyLoss, TruncatedPoisson
-from dpspec.accounting.numerics import DIRECTIONS
+from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
+from dpspec.accounting.numerics import DIRECTIONS, Direction
 from dpspec.accounting.truncated_poisson import binomial_tail
 
 
@@ -22,6 +23,22 @@ def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:
             for batch in kept:
                 chances[frozenset(batch)] = chances.get(frozenset(batch), 0.0) + chance / len(kept)
     return chances
+
+
+def brute_delta(
+    with_group: list[float], group: int, rate: float, cap: int, sigma: float, epsilon: float
+) -> list[float]:
+    """delta(epsilon) of one step, present-first and absent-first, by summing over a grid; error below 1e-6."""
+    x = np.linspace(-12.0 * sigma - 6.0, 12.0 * sigma + 6.0, 6001)
+
+    def density(values: list[float]) -> np.ndarray:
+        drawn = batches(len(values), rate, cap).items()
+        return np.asarray(sum(p * norm.pdf(x, sum(values[i] for i in batch), sigma) for batch, p in drawn))
+
+    present, absent = density(with_group), density(with_group[group:])
+    step = x[1] - x[0]
+    pairs = ((present, absent), (absent, present))
+    return [float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * step) for p, q in pairs]
 
 
 @pytest.mark.parametrize(("n", "rate", "least"), [(40, 0.3, 5), (60000, 256 / 60000, 400), (10**9, 1e-3, 1005000)])
@@ -58,6 +75,43 @@ def test_how_many_members_are_kept(n: int, k: int, rate: float, cap: int) -> Non
 
 
 @pytest.mark.parametrize(
+    ("group", "fewest", "n", "sigma", "rate", "cap"),
+    [
+        *((g, 0, 3, *setting) for g in (1, 2) for setting in ((0.5, 0.4, 1), (0.8, 0.6, 2), (2.0, 0.5, 1))),
+        *((g, 0, 3, *setting) for g in (1, 2) for setting in ((1.0, 0.9, 2), (0.7, 0.3, 3))),
+        (1, 4, 4, 1.0, 0.6, 1),
+        (1, 3, 4, 1.0, 0.9, 2),
+        (2, 3, 4, 1.0, 0.8, 2),
+        (1, 4, 4, 1.0, 0.8, 3),
+        (2, 4, 4, 1.0, 0.7, 1),
+    ],
+)
+def test_no_data_leaks_more_than_the_bound(group, fewest, n, sigma, rate, cap):
+    """All batches of ``fewest`` to n others and the group, for any gradients; zeros attain the lower end.
+
+    The bound of datasets of at least ``fewest`` records is below the one of any.
+    """
+    rng = np.random.default_rng(round(1000 * sigma) + cap)
+    step, plain = TruncatedPoisson(group, rate, cap, n, sigma, fewest), TruncatedPoisson(group, rate, cap, n, sigma)
+    above = step.above()
+    assert isinstance(above, Revealed) or not fewest
+    for epsilon in (-0.2, 0.0, 0.3, 1.0):
+        most = np.exp([above.log_delta_bounds(epsilon, side)[1] for side in DIRECTIONS])
+        loose = np.exp([plain.above().log_delta_bounds(epsilon, side)[1] for side in DIRECTIONS])
+        least = np.exp([step.attained().log_delta_bounds(epsilon, side)[0] for side in DIRECTIONS])
+        assert np.all(most <= loose * (1.0 + 1e-9))
+        assert np.all(least <= most + 1e-12)
+        assert not fewest or epsilon < 0.0 or most[0] < loose[0]
+        for count in {fewest or n, n}:
+            others = [[-1.0] * count, [0.0] * count, *rng.uniform(-1.0, 1.0, (2, count)).tolist()]
+            for values in others:
+                found = brute_delta([1.0] * group + values, group, rate, cap, sigma, epsilon)
+                assert np.all(np.array(found) <= most + 1e-6), (values, epsilon)
+                if not any(values) and cap <= n == count:
+                    assert found == pytest.approx(least, abs=1e-6)
+
+
+@pytest.mark.parametrize(
     ("n", "k", "rate", "cap"), [(4, 1, 0.4, 2), (4, 2, 0.4, 2), (5, 2, 0.7, 3), (4, 2, 0.9, 1), (6, 1, 0.5, 1)]
 )
 def test_how_many_members_are_kept_in_full_batches(n: int, k: int, rate: float, cap: int) -> None:
@@ -90,10 +144,37 @@ def test_revealing_full_batches_lowers_the_bound_where_a_cap_often_binds() -> No
 
 def test_displaced_records_leak_more_than_poisson_batches_do() -> None:
     """The control: without the second case the bound would be false."""
-    x = np.linspace(-12.0, 12.0, 4001)
-    present, absent = densities(x, 3, 1, 0.97, 3, 1.0)
-    found = float(np.maximum(present - math.e * absent, 0.0).sum(axis=1).max()) * (x[1] - x[0])
+    (found, _) = brute_delta([1.0, -1.0, -1.0, -1.0], 1, 0.97, 3, 1.0, 1.0)
     assert found > math.exp(Mixture.poisson(1, 0.97, 1.0).log_delta_bounds(1.0, "present-first")[1]) + 0.1
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("epsilon", [-0.1, 0.0, 0.7, 2.5])
+def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction, epsilon: float) -> None:
+    cases = [(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))]
+
+    def excess(x: float, pair: Mixture) -> float:
+        absent = norm.pdf(x)
+        present = sum(p * norm.pdf(x, c) for c, p in zip(pair.sensitivities, pair.probabilities, strict=True))
+        first, second = (present, absent) if direction == "present-first" else (absent, present)
+        return max(first - math.exp(epsilon) * second, 0.0)
+
+    exact = sum(w * quad(excess, -12.0, 14.0, (pair,), limit=400, epsabs=1e-12)[0] for w, pair in cases)
+    step = PrivacyLoss.of(Revealed(cases), direction)
+    assert exact == pytest.approx(step.delta(epsilon).upper, abs=1e-9)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_two_steps_are_composed_case_by_case(direction: Direction) -> None:
+    cases = [(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))]
+    both = PrivacyLoss.of(Revealed(cases), direction).compose(2).delta(0.5, width=1e-3)
+    parts = [
+        (v * w, PrivacyLoss(((one, 1), (other, 1)), direction).delta(0.5, width=1e-3))
+        for (v, one), (w, other) in itertools.product(cases, cases)
+    ]
+    assert both.lower <= sum(weight * part.upper for weight, part in parts)
+    assert both.upper >= sum(weight * part.lower for weight, part in parts)
+    assert both.width <= 2e-3 * both.upper
 
 
 def test_a_cap_that_is_never_reached_changes_nothing() -> None:
@@ -114,13 +195,16 @@ def test_everybody_enters_and_a_subset_is_kept() -> None:
 #: (rate, cap, other records, sigma, steps, delta): epsilon by dp-accounting 0.6, TruncatedSubsampledGaussianDpEvent of
 #: one record more, on a grid of 1e-4. It takes replacement in full batches, and so bounds from above what we bound.
 PEER = {
+    (0.01, 1200, 100000, 1.0, 2000, 1e-6): 2.955260910708148,
     (256 / 60000, 300, 59999, 1.0, 2000, 1e-5): 2.95999992619284,
     (0.3, 350, 999, 2.0, 100, 1e-5): 7.959448465055524,
     (0.5, 450, 999, 4.0, 50, 1e-5): 17.347464853192573,
 }
 
 
-@pytest.mark.parametrize("setting", PEER)
+@pytest.mark.parametrize(
+    "setting", [pytest.param(one, marks=[pytest.mark.slow] * (i == 0)) for i, one in enumerate(PEER)]
+)
 def test_against_dp_accounting(setting: tuple[float, int, int, float, int, float]) -> None:
     rate, cap, others, sigma, steps, delta = setting
     step = TruncatedPoisson(1, rate, cap, others, sigma)
@@ -152,18 +236,17 @@ def densities(x: np.ndarray, n: int, k: int, rate: float, cap: int, sigma: float
     return found[0], found[1]
 
 
-def check_setting(seed: int, *, two_steps: bool) -> None:
-    """One random setting: no gradients leak more than the pairs above, in one step and in two; zeros attain the least.
+def check_setting(seed: int, *, two_steps: bool) -> int:
+    """One random setting: no gradients leak more than any routed pair, and the explicit pairs leak at most as much.
 
-    The bound of datasets of at least n records is below the one of any.
+    Returns the number of comparisons.
     """
     rng = np.random.default_rng(seed)
     k, cap = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     k = min(k, cap)
     n = int(rng.integers(cap, max(cap, 6 - k) + 1))
     rate, sigma = float(rng.uniform(0.05, 0.95)), float(rng.choice([0.4, 0.7, 1.0, 2.0]))
-    step, full = TruncatedPoisson(k, rate, cap, n, sigma), TruncatedPoisson(k, rate, cap, n, sigma, n)
-    zeros = int("2" * k + "1" * n, 3)  # the place of these gradients
+    step, comparisons = TruncatedPoisson(k, rate, cap, n, sigma), 0
     x = np.linspace(-cap - 9.0 * sigma, cap + 9.0 * sigma, 4001)
     width, within = float(x[1] - x[0]), 0.2 * (float(x[1] - x[0]) / sigma) ** 2
     present, absent = densities(x, n, k, rate, cap, sigma)
@@ -175,33 +258,40 @@ def check_setting(seed: int, *, two_steps: bool) -> None:
         for epsilon in (-0.3, 0.0, 0.4, 1.5, 3.0):
             leaks = np.maximum(first - math.exp(epsilon) * second, 0.0).sum(axis=1) * width
             worst = np.argsort(leaks)[-6:]
-            least = math.exp(step.attained().log_delta_bounds(epsilon, side)[0])
-            assert leaks[zeros] == pytest.approx(least, abs=within)
-            any_size, of_n = (math.exp(s.above().log_delta_bounds(epsilon, side)[1]) for s in (step, full))
-            assert of_n <= any_size * (1.0 + 1e-9)
-            for pair in (step.above(), full.above(), *routed):
+            for pair in routed:
+                assert pair is not None
                 assert leaks.max() <= math.exp(pair.log_delta_bounds(epsilon, side)[1]) + within, (seed, side, epsilon)
+                comparisons += len(leaks)
             for a in worst[-2:] if two_steps and epsilon in (0.4, 3.0) else ():
                 pairs = [values[[a, worst[-1]], ::10] for values in (first, second)]
                 both = np.outer(*pairs[0]) - math.exp(epsilon) * np.outer(*pairs[1])
                 least = float(np.maximum(both, 0.0).sum()) * 100.0 * width * width
                 for pair in routed[1:3]:
+                    assert pair is not None
                     found = PrivacyLoss.of(pair, side).compose(2).delta(epsilon, width=1e-3)
                     assert least <= found.upper + 200.0 * within, (seed, side, epsilon)
+                    comparisons += 1
+    return comparisons
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_gradients_leak_more_than_a_routed_pair(seed: int) -> None:
-    check_setting(seed, two_steps=seed % 4 == 2)
+    assert check_setting(seed, two_steps=seed == 2) > 100
+
+
+@pytest.mark.ci
+def test_no_gradients_leak_more_than_a_routed_pair_in_100_settings() -> None:
+    assert sum(check_setting(seed, two_steps=seed % 4 == 0) for seed in range(100, 200)) > 100_000
 
 
 @pytest.mark.parametrize(
     ("n", "k", "rate", "cap", "sigma", "angle"),
-    [(4, 2, 0.4, 2, 0.8, 0.3), (5, 1, 0.8, 3, 0.6, 0.5 * math.pi)],
+    [(4, 1, 0.5, 2, 1.0, 0.0), (4, 2, 0.4, 2, 0.8, 0.3), (5, 1, 0.8, 3, 0.6, 0.5 * math.pi), (3, 3, 0.3, 3, 1.5, 0.7)],
 )
 def test_what_others_reveal_about_full_batches(n, k, rate, cap, sigma, angle):
     """By quadrature over the sums of all batches: never above the exact delta, and less than 2 % below it."""
     found = TruncatedPoisson(k, rate, cap, n, sigma).revealing(angle)
+    assert found is not None
     x = np.linspace(-8.0 * sigma - cap, 8.0 * sigma + cap, 501)
     step = float(x[1] - x[0])
 
@@ -230,6 +320,7 @@ def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rat
     """Their weights without the group are binomial, and with it a member is as often in a batch as enumerated."""
     step = TruncatedPoisson(k, rate, cap, n, 1.0)
     pair = step.routed(1.0 - 1e-12)
+    assert pair is not None
     weights = [weight for weight, _ in pair.cases]
     sizes = [*binom.pmf(np.arange(cap - 1, cap - k - 1, -1), n, rate)]
     expected = [binom.cdf(cap - k - 1, n, rate), binom.sf(cap - 1, n, rate), *sizes]
@@ -237,6 +328,30 @@ def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rat
     members = [float(mixture.sensitivities @ mixture.probabilities) for _, mixture in pair.cases]
     mean = sum(weight * members for weight, members in zip(pair.present, members, strict=True))
     assert mean == pytest.approx(float(np.arange(k + 1) @ step.kept()), rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        TruncatedPoisson(1, 1.0, 5, 20, 1.0),
+        TruncatedPoisson(2, 0.9, 10, 3000, 0.8),
+        TruncatedPoisson(2, 1.0, 2, 9, 1.0),
+    ],
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_caps_that_always_bind_are_fixed_batches(step: TruncatedPoisson, direction: Direction) -> None:
+    """Both ends are the pair of fixed batches, at rate 1 and at rates at which no batch is smaller."""
+    exact = (
+        PrivacyLoss.of(Mixture.fixed(step.k, step.n, step.cap, step.sigma), direction).compose(3).delta(0.3, width=1e-3)
+    )
+    above, below = step.routed(0.5), step.revealing(0.5 * math.pi)
+    assert above is not None
+    assert below is not None
+    assert PrivacyLoss.of(above, direction).compose(3).delta(0.3, width=1e-3).upper == pytest.approx(
+        exact.upper, rel=2e-3
+    )
+    found = PrivacyLoss.of(below, direction).compose(3).delta(0.3, width=1e-3).lower
+    assert 0.99 * exact.lower <= found <= exact.upper
 
 
 @pytest.mark.parametrize(

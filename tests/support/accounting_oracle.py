@@ -46,6 +46,45 @@ def curve(atoms: Atoms, epsilon: float) -> float:
     return float(atoms.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0))) + atoms.infinity
 
 
+def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int = 30) -> mpmath.mpf:
+    """The hockey-stick divergence by quadrature of max(P - e^epsilon Q, 0) with mpmath."""
+    with mpmath.workdps(digits):
+        sigma, exp = mpmath.mpf(mixture.sigma), mpmath.exp
+        terms = [
+            (mpmath.mpf(float(c)), mpmath.mpf(float(p)))
+            for c, p in zip(mixture.sensitivities, mixture.probabilities, strict=True)
+        ]
+
+        def group(x: mpmath.mpf) -> mpmath.mpf:
+            return sum(p * mpmath.npdf(x, c, sigma) for c, p in terms)
+
+        def none(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.npdf(x, 0, sigma)
+
+        first, second = (group, none) if direction == "present-first" else (none, group)
+        sign = 1 if direction == "present-first" else -1
+        eps = mpmath.mpf(epsilon)
+
+        def excess(x: mpmath.mpf) -> mpmath.mpf:
+            """The loss minus epsilon, monotone in x."""
+            return sign * mpmath.log(sum(p * exp((c * x - c * c / 2) / sigma**2) for c, p in terms)) - eps
+
+        low, high = -14 * sigma, terms[-1][0] + 14 * sigma
+        if excess(low) < 0 and excess(high) < 0:
+            return mpmath.mpf(0)
+        edges = [low + (high - low) * i / 60 for i in range(61)]
+        if excess(low) * excess(high) < 0:
+            steps = int(digits * 3.5) + 10
+            root = mpmath.findroot(excess, (low, high), solver="bisect", maxsteps=steps, verify=False)
+            edges = sorted([*edges, root])
+        total = mpmath.mpf(0)
+        for left, right in itertools.pairwise(edges):
+            middle = (left + right) / 2
+            if excess(middle) > 0:
+                total += mpmath.quad(lambda x: first(x) - exp(eps) * second(x), [left, right])
+        return total
+
+
 def two_laplace_steps(edge: float, rate: float, epsilon: float, direction: str, digits: int = 25) -> mpmath.mpf:
     """delta of two equal Laplace steps with mpmath: one step's closed form, averaged over the other's loss.
 

@@ -1,10 +1,15 @@
 """Proxy-crafted canaries: the greedy choice against determinants, and gradients against automatic differentiation."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
+from support.specs import audited
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.contract.attacks import Asked
+from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 from dpspec.training import crafted_canaries
 from dpspec.training.crafted_canaries import proxy_crafted
 from dpspec.training.gradients.persample import FlatModel
@@ -59,3 +64,36 @@ def test_texts_and_very_many_canaries_are_refused() -> None:
     facts = Facts(records=40, features=6, classes=3, digest=None, vocabulary=9)
     assert proxy_crafted_limit(facts, FrozenMap())[0] == 0
     assert proxy_crafted_limit(asked(1).facts, FrozenMap())[0] == MOST_CRAFTED
+
+
+SPEC = """\
+dpspec: 1
+name: crafted
+mechanism: {kind: group, noise_multiplier: 0.5, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+data: {kind: synthetic, pattern: blobs, records: 60, features: 8, classes: 4}
+model: {kind: mlp, hidden: [16]}
+training: {backend: native, learning_rate: 2.0}
+threat_model: {access: final-model}
+claims:
+  - {id: private, kind: approx-dp, epsilon: 12.0, delta: 1e-5}
+audit:
+  method: one-run
+  canary: {space: input, kind: proxy-crafted, count: 120}
+  score: path
+  canary_free_run: false
+  seed: 0
+"""
+
+
+@pytest.mark.ci
+def test_no_bound_exceeds_the_epsilon_of_one_gaussian_step(tmp_path: Path) -> None:
+    """Each of six bounds at confidence 0.95; two or more above the truth have a probability below 0.04."""
+    truth = gaussian_epsilon(2.0, 1e-5)
+    bounds = []
+    for seed in range(6):
+        result = audited(tmp_path, SPEC, f"audit.seed={seed}")
+        statistical = [finding for finding in result.findings if finding.rigor == "statistical"]
+        bounds += [f.value for f in statistical if (f.quantity, f.bound) == ("epsilon", "lower")]
+    assert len(bounds) == 6
+    assert sum(bound > truth for bound in bounds) <= 1
+    assert sorted(bounds)[3] > 0.1 * truth
