@@ -58,7 +58,7 @@ mixtures = st.builds(
 discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.one_of(laplaces, discretes, mixtures),
     st.sampled_from(DIRECTIONS),
@@ -78,8 +78,27 @@ def test_discretised_curves_enclose_the_exact_one(pair, direction, share, tilt, 
     for place in places:
         epsilon = float(losses.min()) + place * reach
         found = pair.log_delta_bounds(epsilon, direction)
+        assert found is not None
         assert curve(below, epsilon + below.shift) <= math.exp(found[1]) * (1.0 + 1e-11) + 1e-15
         assert curve(above, epsilon - above.shift) >= math.exp(found[0]) * (1.0 - 1e-11) - 1e-15
+
+
+@given(laplaces, st.floats(-1.5, 1.5))
+def test_one_laplace_step_in_both_directions(pair: Laplace, place: float) -> None:
+    epsilon = place * pair.largest_loss(PRESENT)
+    there, back = pair.log_delta_bounds(epsilon, PRESENT), pair.log_delta_bounds(-epsilon, ABSENT)
+    with mpmath.workdps(60):
+        e, m, q = mpmath.mpf(epsilon), mpmath.mpf(pair.edge), mpmath.mpf(pair.rate)
+        inner = (mpmath.exp(e) - 1) / q + 1
+        if inner <= mpmath.exp(-m):
+            truth = 1 - mpmath.exp(e)
+        else:
+            truth = max(mpmath.mpf(0), q * (1 - mpmath.exp((mpmath.log(inner) - m) / 2)))
+        other = 1 - mpmath.exp(-e) + mpmath.exp(-e) * truth
+        for bounds, value in ((there, truth), (back, other)):
+            assert mpmath.exp(bounds[0]) * (1 - mpmath.mpf(1e-14)) <= value + mpmath.mpf(1e-30)
+            assert value <= mpmath.exp(bounds[1]) * (1 + mpmath.mpf(1e-14)) + mpmath.mpf(1e-30)
+    assert there[1] - there[0] < 1e-6 or float(truth) < 1e-6 * pair.rate
 
 
 def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon: float) -> float:
@@ -91,11 +110,12 @@ def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon:
     return total
 
 
-@pytest.mark.parametrize("epsilon", [-1.0, 0.7, 30.0])
+@pytest.mark.parametrize("epsilon", [-1.0, 0.7, 30.0, *(pytest.param(e, marks=pytest.mark.slow) for e in (0.0, 2.0))])
 @pytest.mark.parametrize(
     ("present", "absent"),
     [
         ([0.75, 0.25], [0.25, 0.75]),
+        ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
         ([0.6, 0.3, 0.1, 0.0], [0.1, 0.25, 0.15, 0.5]),
         ([0.6, 0.25, 0.1, 0.05], [0.2, 0.3, 0.5, 0.0]),
     ],
@@ -131,6 +151,12 @@ def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
     assert loss.epsilon(0.9 * always) == Interval(math.inf, math.inf)
     assert loss.epsilon(1.5 * always, width=0.1).upper < 1.0
     assert loss.rero(1e-9).lower >= always
+
+
+def test_equal_laws_leak_nothing() -> None:
+    loss = PrivacyLoss.of(Discrete([0.2, 0.8], [0.2, 0.8])).compose(7)
+    assert loss.epsilon(1e-9) == Interval(0.0, 0.0)
+    assert loss.rero(0.3).upper == pytest.approx(0.3, rel=1e-14)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -7,13 +7,16 @@ import pytest
 from support.accounting_oracle import two_laplace_steps
 
 from dpspec.accounting import DIRECTIONS, Bins, Direction, Interval, Laplace, PrivacyLoss
+from dpspec.accounting.grid import Atoms
 from dpspec.accounting.laplace import EPS
 from dpspec.accounting.numerics import ContradictionError, Floats
 from dpspec.accounting.profiles import Question
 from dpspec.accounting.single_steps import SingleSteps
 
 
-@pytest.mark.parametrize(("edge", "rate"), [(0.5, 1.0), (20.0, 0.01), (709.0, 1.0), (725.0, 1.0), (1e4, 0.1)])
+@pytest.mark.parametrize(
+    ("edge", "rate"), [(0.5, 1.0), (20.0, 0.01), (333.0, 0.01), (709.0, 1.0), (725.0, 1.0), (1e3, 1.0), (1e4, 0.1)]
+)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_two_steps_contain_the_exact_value(edge: float, rate: float, direction: Direction) -> None:
     loss = PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), direction).compose(2)
@@ -53,10 +56,19 @@ def _lossy_bins(self: Laplace, l: Floats, direction: Direction) -> Bins:  # noqa
         return Bins(without, -loss, -high, -low, error, error)
 
 
-@pytest.mark.parametrize(("edge", "rate"), [(710.0, 1.0), (1e4, 0.1)])
+@pytest.mark.parametrize(("edge", "rate"), [(710.0, 1.0), (725.0, 1.0), (800.0, 1.0), (1e3, 1.0), (1e4, 0.1)])
 def test_a_formula_that_loses_mass_gives_an_error_and_no_number(edge, rate, monkeypatch):
     monkeypatch.setattr(Laplace, "bins", _lossy_bins)
     with pytest.raises((ContradictionError, FloatingPointError)):
+        PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), "present-first").compose(2).epsilon(1e-6)
+
+
+@pytest.mark.parametrize(("edge", "rate"), [(800.0, 1.0), (1e3, 1.0), (1e4, 0.1)])
+def test_single_steps_contradict_a_measure_that_lost_mass(edge, rate, monkeypatch):
+    """Without the invariant of the total mass, the second opinion still excludes the false answer."""
+    monkeypatch.setattr(Laplace, "bins", _lossy_bins)
+    monkeypatch.setattr(Atoms, "closed", lambda self, rounding: self)
+    with pytest.raises(ContradictionError, match=r"contradict|exclude"):
         PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), "present-first").compose(2).epsilon(1e-6)
 
 

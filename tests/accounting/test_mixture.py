@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accounting_oracle import one_step_delta
 
 from dpspec.accounting import Mixture, PrivacyLoss, TooLongError, densities, gaussian
 from dpspec.accounting.densities import Masses, normal_mass
@@ -16,12 +17,19 @@ PRESENT, ABSENT = "present-first", "absent-first"
 #: One step, 40-digit quadrature: id, pair, epsilon, delta present-first, delta absent-first.
 REFERENCE = [
     ("A1", Mixture.poisson(1, 0.01, 1.0), 1.0, 2.7320092615461e-9, 0.0),
+    ("A2", Mixture.poisson(1, 1.0, 1.0), 1.0, 0.12693673750664, 0.12693673750664),
+    ("A3", Mixture.poisson(4, 0.01, 1.0), 1.0, 1.2322701168336e-5, 0.0),
+    ("A4", Mixture.poisson(8, 0.01, 1.0), 2.0, 1.6279932918712e-5, 0.0),
     ("A5", Mixture.poisson(16, 0.01, 2.0), 0.5, 9.8972830446623e-5, 0.0),
     ("A6", Mixture.poisson(3, 0.5, 1.5), 1.0, 0.15363808171557, 0.049834177573948),
+    ("A7", Mixture.poisson(10, 1.0, 10.0), 1.0, 0.12693673750664, 0.12693673750664),
     ("A8", Mixture.poisson(32, 0.05, 0.7), 5.0, 0.22419201427026, 0.0),
     ("A9", Mixture.poisson(2, 0.1, 1.0), 0.0, 0.075209941431744, 0.075209941431744),
+    ("A10", Mixture.poisson(2, 0.1, 1.0), -0.1, 0.11425661507266, 0.14188453122502),
     ("A11", Mixture.poisson(2, 0.1, 1.0), -0.3, 0.25918177931828, 0.27877473338043),
+    ("A12", Mixture.fixed(1, 50000, 500, 2.0), 1.0, 2.7316826106509e-9, 0.0),
     ("A13", Mixture.fixed(8, 50000, 500, 2.0), 1.0, 2.4050925961399e-4, 0.0),
+    ("A14", Mixture.fixed(5, 100, 20, 4.0), 0.5, 0.064528101813857, 0.015894672170624),
     ("A15", Mixture.fixed(6, 10, 4, 3.0), 0.25, 0.29672283600871, 0.26707183392782),
     ("A16", Mixture([0.3, 1.7], [0.6, 0.4], 1.0), 0.75, 0.15931746716171, 0.034290110139207),
 ]
@@ -91,13 +99,22 @@ def test_sampling_everything_is_the_gaussian_mechanism() -> None:
         assert float(pair.delta(2.0, direction)) == pytest.approx(float(gaussian.delta(2.0, 3.5)), rel=1e-12)
 
 
-@pytest.mark.parametrize(("rate", "k"), [(0.1, 30), (0.001, 7), (0.9, 1)])
+def test_equal_sensitivities_are_merged_and_empty_ones_dropped() -> None:
+    pair = Mixture([1.0, 0.0, 1.0, 5.0], [0.25, 0.5, 0.25, 0.0], 1.0)
+    np.testing.assert_allclose(pair.sensitivities, [0.0, 1.0])
+    np.testing.assert_allclose(pair.probabilities, [0.5, 0.5])
+
+
+@pytest.mark.parametrize(("rate", "k"), [(0.1, 7), (0.1, 30), (0.37, 1), (0.001, 7), (0.9, 1), (0.9, 30)])
 def test_the_upper_end_is_not_below_the_largest_loss_by_rounding(rate, k):
     # With so little noise epsilon at 1e-300 is -ln P[no member] less about 1e-80 of it. mpmath knows it to 80 digits.
     epsilon = PrivacyLoss.of(Mixture.poisson(k, rate, 0.1), "absent-first").epsilon(1e-300)
     with mpmath.workdps(80):
         largest = -k * mpmath.log(1 - mpmath.mpf(rate))
         assert epsilon.lower <= largest <= epsilon.upper <= largest * (1 + mpmath.mpf(10) ** -11)
+
+
+DIRECTIONS = ("present-first", "absent-first")
 
 
 def log_ratio(pair: Mixture, z: mpmath.mpf) -> mpmath.mpf:
@@ -112,8 +129,8 @@ def normal(low: float, high: float) -> mpmath.mpf:
 
 def test_normal_mass_within_its_stated_error() -> None:
     rng = np.random.default_rng(3)
-    low = rng.uniform(-35.0, 35.0, 40)
-    high = low + np.exp(rng.uniform(np.log(1e-7), np.log(5.0), 40))
+    low = rng.uniform(-35.0, 35.0, 100)
+    high = low + np.exp(rng.uniform(np.log(1e-7), np.log(5.0), 100))
     logs, errors = normal_mass(low, high)
     with mpmath.workdps(330):
         for a, b, value, error in zip(low, high, logs, errors, strict=True):
@@ -126,7 +143,8 @@ def test_normal_mass_of_unbounded_and_empty_intervals() -> None:
     assert np.all(np.isfinite(errors))
 
 
-@pytest.mark.parametrize(("spacing", "direction"), [(3e-5, PRESENT), (0.1, ABSENT)])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("spacing", [3e-5, 2e-3, 0.1])
 def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
     pair = Mixture.poisson(3, 0.05, 0.8)
     area = pair.truncate(direction, math.log(1e-20), math.log(1e-12))
@@ -165,7 +183,7 @@ def test_a_grid_over_the_limit_is_refused() -> None:
     assert caught.value.factor > 100.0
 
 
-@pytest.mark.parametrize("direction", [PRESENT, ABSENT])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_left_out_components_are_charged(direction: str) -> None:
     pair = Mixture.poisson(2000, 0.01, 5.0)
     area = pair.truncate(direction, math.log(1e-12), math.log(1e-9))
@@ -175,9 +193,20 @@ def test_left_out_components_are_charged(direction: str) -> None:
     assert area.pull < 1e-15
 
 
+def test_stated_noise_of_the_log_ratio() -> None:
+    pair = Mixture.poisson(16, 0.01, 1.0)
+    z = np.random.default_rng(1).uniform(-9.0, 25.0, 200)
+    area = pair.truncate("present-first", math.log(1e-18), math.log(1e-12))
+    upper, _ = area.cells(1e-3, [1.0], 1.0, 1 << 20)
+    values = pair.ratio(z)
+    with mpmath.workdps(40):
+        worst = max(abs(mpmath.mpf(v) - log_ratio(pair, mpmath.mpf(x))) for x, v in zip(z, values, strict=True))
+    assert worst < upper.shift
+
+
 def test_mixture_mass_within_its_stated_error() -> None:
     pair = Mixture.poisson(30, 0.05, 1.3)
-    low = np.linspace(-6.0, 25.0, 15)
+    low = np.linspace(-6.0, 25.0, 60)
     high = low + 1e-3
     masses = Masses.of(pair.ratio, low, high)
     logs, errors = masses.group, masses.group_error
@@ -192,6 +221,15 @@ def test_mixture_mass_within_its_stated_error() -> None:
             assert abs(mpmath.log(truth) - mpmath.mpf(value)) <= error + moved
 
 
+@pytest.mark.parametrize(
+    ("pair", "epsilon", "direction"),
+    [(Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT), (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT)],
+)
+def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: float, direction: str) -> None:
+    exact = one_step_delta(pair, epsilon, direction)  # 30 digits
+    assert float(pair.delta(epsilon, direction)) == pytest.approx(float(exact), rel=1e-12)
+
+
 @given(mixtures, st.floats(-3.0, 3.0))
 def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
@@ -200,11 +238,12 @@ def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
 
 @pytest.mark.parametrize(
     ("k", "rate", "sigma", "tilt"),
-    [(1, 0.3, 0.15, 3.0), (1, 1e-4, 20.0, 2000.0), (5, 0.2, 0.8, 60.0)],
-    ids=["steep", "rare", "group"],
+    [(1, 0.01, 1.0, 10.0), (1, 0.3, 0.15, 3.0), (1, 1e-4, 20.0, 2000.0), (5, 0.2, 0.8, 60.0), (2, 0.9, 3.0, 0.02)],
+    ids=["usual", "steep", "rare", "group", "frequent"],
 )
 def test_moments_are_bounds_by_quadrature(k: int, rate: float, sigma: float, tilt: float) -> None:
     bounds = Mixture.poisson(k, rate, sigma).log_moments(np.array([tilt]), ABSENT)
+    assert bounds is not None
     with mpmath.workdps(25):
         q, s = mpmath.mpf(rate), mpmath.mpf(sigma)
         weights = [mpmath.binomial(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
