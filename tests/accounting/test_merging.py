@@ -21,6 +21,7 @@ def schedule(count: int, members: int = 1) -> tuple[tuple[Pair, int], ...]:
 def test_merged_phases_enclose_the_profile_of_each_phase(members: int) -> None:
     phases = schedule(300, members)
     merged = MergedPhases.of(phases)
+    assert merged is not None
     assert len(merged.above) == len(merged.below) == len(merged.similar) <= 75
     steps = sum(count for _, count in phases)
     for part in (merged.above, merged.below, merged.similar):

@@ -29,6 +29,9 @@ def test_holds_its_ends_and_what_lies_between() -> None:
         Interval(0.0, math.nan)
 
 
+# --- Printed numbers never claim more than the result.
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 17))
 @example(2.955, 4)  # its nearest double is another number than its decimal
 @example(0.1 + 0.2, 17)
@@ -43,12 +46,25 @@ def test_few_digits_on_the_true_side(value: float, digits: int) -> None:
     assert round_up(-value, digits) == -down
 
 
+@given(st.integers(1, 9999), st.integers(-6, 6))
+def test_what_has_so_few_digits_stays(mantissa: int, exponent: int) -> None:
+    value = float(Decimal(mantissa).scaleb(exponent))
+    assert round_up(value, 4) == round_down(value, 4) == value
+    assert (round_up(math.inf, 4), round_down(math.inf, 4)) == (math.inf, math.inf)  # no bound stays none
+
+
+# --- Zeros of monotone functions, compared with bisection.
+
+
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
 RISING = {
     "line": lambda x: x - 0.3,
+    "cube": lambda x: (x - 1.7) ** 3,
     "fifth root": lambda x: math.copysign(abs(x - 0.1) ** 0.2, x - 0.1),
     "step": lambda x: -1.0 if x < 0.7 else 1e-9,
+    "exponential": lambda x: math.exp(40.0 * x) - 5.0,
     "flat": lambda x: math.tanh(500.0 * (x - 2.2)),
+    "infinite below": lambda x: -math.inf if x < 1.1 else x,
     "infinite on both sides": lambda x: -math.inf if x < 0.0 else math.inf if x > 0.5 else x - 0.25,
 }
 
@@ -178,6 +194,13 @@ def test_guesses_save_values_and_change_nothing_else(limits, share, increasing, 
         assert abs(second.value - second.fails_at) <= 1e-3 * max(second.value, second.fails_at)
 
 
+@pytest.mark.parametrize("relative", [1e-2, 1e-3, 1e-5])
+def test_values_can_be_written_down(relative):
+    found = find_boundary(Threshold(math.pi, increasing=True), 0.0, 1e6, increasing=True, relative=relative, start=1.0)
+    digits = 2 + round(-math.log10(relative))
+    assert float(f"{found.value:.{digits}g}") == found.value >= math.pi > found.fails_at
+
+
 @pytest.mark.parametrize(
     ("holds", "low", "high", "options", "value", "fails_at"),
     [
@@ -217,9 +240,11 @@ def test_a_condition_that_turns_again_is_noticed():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"low": -1.0}, "low and high must be a range"),
         ({"low": 3.0}, "low and high must be a range"),
         ({"high": math.inf}, "high must be a finite number"),
         ({"low": math.nan}, "low must be a finite number"),
+        ({"relative": 0.0}, "relative must be above 0"),
         ({"relative": 1.0}, "relative must be above 0 and below 1"),
         ({"start": 3.0}, "start must be a value of the range"),
         ({"start": 1.5, "integer": True}, "start must be a whole number"),
@@ -232,6 +257,9 @@ def test_arguments_that_make_no_sense(changed, message):
         find_boundary(lambda x: True, **arguments)
 
 
+# bisection inside a bracket
+
+
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans())
 def test_bisection_ends_at_neighbouring_doubles(at: float, reach: float, falling: bool) -> None:
     low, high = at - reach, at + reach
@@ -240,3 +268,15 @@ def test_bisection_ends_at_neighbouring_doubles(at: float, reach: float, falling
     assert math.nextafter(below, math.inf) == above
     assert below <= at <= above
     assert (true == below) is falling
+
+
+def test_bisection_halves_so_often_or_until_it_is_enough() -> None:
+    asked: list[float] = []
+
+    def small(x: float) -> bool:
+        asked.append(x)
+        return x < 0.3
+
+    assert bisect(small, 0.0, 1.0, halvings=3) == (0.25, 0.375)
+    assert asked == [0.5, 0.25, 0.375]
+    assert bisect(small, 0.0, 1.0, within=0.25) == (0.25, 0.5)

@@ -25,6 +25,8 @@ from dpspec.accounting.privacy_loss import solve
 from dpspec.accounting.profiles import Question
 from dpspec.accounting.single_steps import SingleSteps
 
+# --- Outcomes between the nodes of a finer grid: if they match a coarser grid, its interval is used too.
+
 
 @pytest.mark.parametrize(
     ("present", "absent", "steps", "epsilon"),
@@ -67,6 +69,9 @@ def _counts(total: int, kinds: int) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield math.comb(total, here) * ways, (here, *rest)
 
 
+# --- Outcomes whose losses are closer than any grid's nodes are put between these, and the rest keeps its precision.
+
+
 DELTA = 1e-6
 
 
@@ -75,7 +80,7 @@ def test_outcomes_of_one_loss_but_for_rounding_are_like_one_outcome() -> None:
     absent = [0.2, 0.2, 0.25, 0.35]
     pairs = ([first, 0.3, 0.25, 0.15] for first in (0.3, 0.1 + 0.2))
     same, nearly = (PrivacyLoss.of(Discrete(pair, absent), "present-first").compose(20) for pair in pairs)
-    for width in (1e-2, 1e-4):
+    for width in (1e-2, 1e-3, 1e-4):
         found, exact = nearly.epsilon(DELTA, width=width), same.epsilon(DELTA, width=1e-6)
         assert found.relative_width <= width
         assert found.lower - 1e-12 <= exact.upper
@@ -92,17 +97,56 @@ def test_a_step_that_hardly_leaks_spoils_no_others() -> None:
     assert true.lower <= found.upper
 
 
+# --- One step of a known profile: large groups, against the whole sum over the group's members in the batch.
+
+
+def largest_delta(members: int, rate: float, sigma: float, epsilon: float, direction: Direction) -> float:
+    """delta(epsilon) by scipy's binomial masses with all components, the threshold by a fine search."""
+    counts = np.arange(members + 1)
+    logs = binom.logpmf(counts, members, rate)
+
+    def excess(x: float) -> float:
+        if direction == "present-first":
+            with_group = np.exp(np.logaddexp.reduce(logs + log_ndtr((counts - x) / sigma)))
+            return float(with_group - math.exp(epsilon + log_ndtr(-x / sigma)))
+        with_group = np.logaddexp.reduce(logs + log_ndtr((x - counts) / sigma))
+        return float(math.exp(log_ndtr(x / sigma)) - np.exp(epsilon + with_group))
+
+    low, high = -20.0 * sigma, members * rate + 40.0 * sigma + epsilon * sigma
+    for _ in range(12):
+        points = np.linspace(low, high, 41)
+        best = int(np.argmax([excess(float(x)) for x in points]))
+        low, high = points[max(best - 1, 0)], points[min(best + 1, 40)]
+    return excess(0.5 * (low + high))
+
+
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+@pytest.mark.parametrize(
+    ("members", "rate", "sigma", "delta"), [(3000, 0.01, 20.0, 1e-5), (3000, 0.2, 100.0, 1e-3), (2000, 1e-4, 1.0, 1e-6)]
+)
+def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(members, rate, sigma, delta, direction):
+    found = PrivacyLoss.of(Mixture.poisson(members, rate, sigma), direction).epsilon(delta)
+    assert found.relative_width <= 1e-8
+    at_lower, at_upper = (largest_delta(members, rate, sigma, end, direction) for end in (found.lower, found.upper))
+    assert at_upper == pytest.approx(delta, rel=1e-6)
+    assert at_lower == pytest.approx(delta, rel=1e-6)
+
+
+# --- Only the larger of two directions is narrowed to the required width.
+
+
 @pytest.mark.parametrize("question", ["epsilon", "delta"])
-@pytest.mark.parametrize("width", [1e-2, 1e-4])
+@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
 @pytest.mark.parametrize(
     "pair",
     [
+        Mixture.poisson(1, 0.02, 0.9),
         Mixture.poisson(4, 0.02, 1.5),
         Laplace(2.0, 1.0, 0.3),
         Discrete([0.05, 0.9, 0.05], [0.1, 0.85, 0.05]),
         Discrete([0.1, 0.85, 0.05], [0.05, 0.9, 0.05]),
     ],
-    ids=["group", "laplace", "absent-first is worse", "present-first is worse"],
+    ids=["record", "group", "laplace", "absent-first is worse", "present-first is worse"],
 )
 def test_of_both_directions_the_worse_counts(pair: Pair, width: float, question: str) -> None:
     """The smaller one is not narrowed to the end: that moves neither end of the larger one beyond its width."""
@@ -116,6 +160,9 @@ def test_of_both_directions_the_worse_counts(pair: Pair, width: float, question:
     assert found.relative_width <= width
     assert found.lower <= worse.upper
     assert worse.lower <= found.upper
+
+
+# --- Far below the place for which a composition is tilted nothing is said that its error does not allow.
 
 
 _SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")

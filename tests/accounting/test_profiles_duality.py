@@ -11,7 +11,7 @@ from support.accounting_oracle import holds
 from dpspec.accounting import DIRECTIONS, Direction, GaussianTradeOff, Laplace, Mixture, Pair, PrivacyLoss
 from dpspec.accounting.profiles import bound_power
 
-ABSENT = "absent-first"
+PRESENT, ABSENT = "present-first", "absent-first"
 
 
 def composed(noise: str, effect: float, rate: float, steps: int) -> PrivacyLoss:
@@ -56,6 +56,7 @@ def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float)
     low, high = 1e300, 1e300
     for epsilon in np.linspace(-12.0, 40.0, 521):
         bounds = pair.log_delta_bounds(float(epsilon), direction)
+        assert bounds is not None
         low, high = (min(x, math.exp(b) + math.exp(epsilon) * level) for x, b in zip((low, high), bounds, strict=True))
     assert found.lower <= high * (1.0 + 1e-12)
     assert found.upper >= level
@@ -83,6 +84,18 @@ def test_profiles_at_several_epsilons_together_agree_with_those_of_each(pair, di
         assert low <= upper
         assert lower <= high
         assert low <= high
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
+def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:
+    present, absent = (PrivacyLoss.of(pair, direction).compose(count) for direction in DIRECTIONS)
+    beta = present.tradeoff(alpha)
+    if not 1e-6 < beta.lower <= beta.upper < 1.0:
+        return
+    back = [absent.tradeoff(end) for end in (beta.lower, beta.upper)]
+    assert back[1].lower <= alpha * (1.0 + 1e-9)
+    assert alpha * (1.0 - 1e-9) <= back[0].upper
 
 
 def test_full_batches_have_closed_forms() -> None:
@@ -122,6 +135,22 @@ def test_reconstruction_does_not_depend_on_the_losses_direction() -> None:
     assert holds(by_direction[0], 0.19529790173965, 1e-11)
     other = loss.rero(0.1, direction=ABSENT)
     assert other.upper < by_direction[0].lower
+
+
+def test_advantage_is_delta_at_zero_in_either_direction() -> None:
+    loss = composed("laplace", 1.0, 0.1, 30)
+    both = [PrivacyLoss(loss.phases, direction).advantage() for direction in DIRECTIONS]
+    assert max(x.lower for x in both) <= min(x.upper for x in both)
+    for alpha in (0.1, 0.3, 0.5):
+        assert 1.0 - loss.tradeoff(alpha).upper - alpha <= both[0].upper
+
+
+def test_small_type_two_errors_keep_their_digits() -> None:
+    loss = PrivacyLoss.of(Mixture.poisson(1, 0.1, 1.0), PRESENT).compose(100)
+    errors = [loss.tradeoff(alpha) for alpha in (0.9, 0.99, 0.999, 0.99999)]
+    for interval in errors:
+        assert interval.relative_width <= 1e-4
+    assert errors[-1].upper < 1e-5
 
 
 def test_the_level_undoes_the_power() -> None:

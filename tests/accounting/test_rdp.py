@@ -16,6 +16,7 @@ from dpspec.accounting import (
     best_epsilon,
     composed_rdp,
     epsilon_at_orders,
+    gaussian,
     gaussian_rdp,
     laplace_rdp,
     log_delta_at_orders,
@@ -40,15 +41,25 @@ def excess(order: float, components: list[tuple[float, float]], direction: str) 
     return mpmath.quad(gap, [low + (high - low) * i / panels for i in range(panels + 1)])
 
 
+def divergence(order: float, components: list[tuple[float, float]], direction: str) -> float:
+    with mpmath.workdps(30):
+        return float(mpmath.log1p(excess(order, components, direction)) / (mpmath.mpf(order) - 1))
+
+
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(
     ("order", "rate", "sigma"),
     [
         (1.0001, 0.01, 1.0),
         (1.2, 0.9999999, 1 / 3),
+        (1.5, 0.1, 1.25),
         (2.5, 0.1, 1.25),
         (3.3, 1e-8, 1e4),
+        (4.0, 1e-3, 200.0),
+        pytest.param(8.0, 128 / 60000, 0.469, marks=pytest.mark.slow),
         (16.3, 1e-8, 1.0),
+        (33.7, 0.3, 5.0),
+        pytest.param(64.0, 1e-5, 3.0, marks=pytest.mark.slow),
     ],
 )
 def test_sampled_gaussian_against_mpmath(order: float, rate: float, sigma: float, direction: str) -> None:
@@ -83,7 +94,7 @@ def test_closed_form_against_mpmath(order: int, rate: float, sigma: float) -> No
         assert abs(float(sampled_gaussian_rdp(order, rate, sigma)) / truth - 1) < 1e-12
 
 
-@pytest.mark.parametrize("sigma", [0.1, 30.0])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 30.0])
 def test_orders_up_to_a_hundred_thousand(sigma: float) -> None:
     assert sampled_gaussian_rdp(1e5, 0.01, sigma) == pytest.approx(
         float(sampled_gaussian_integer_rdp(1e5, 0.01, sigma)), rel=1e-11
@@ -100,7 +111,7 @@ def test_full_sampling_is_the_gaussian_mechanism() -> None:
     assert np.allclose(composed_rdp([(Mixture.full(3, 6.0), 1)], orders), orders / 8.0, rtol=1e-14)
 
 
-@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize(
     "mixture",
     [Mixture.poisson(3, 0.2, 1.3), Mixture.fixed(3, 20, 5, 2.0), Mixture([0.3, 1.7], [0.6, 0.4], 1.0)],
@@ -117,6 +128,16 @@ def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) ->
     assert ours == pytest.approx(math.log(total) / (order - 1), rel=1e-11)
 
 
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+@pytest.mark.parametrize("order", [1.3, 4.5])
+def test_groups_against_mpmath(order: float, direction: str) -> None:
+    mixture = Mixture.poisson(3, 0.05, 1.5)
+    components = list(zip(mixture.sensitivities / mixture.sigma, mixture.probabilities, strict=True))
+    assert composed_rdp([(mixture, 1)], order, direction) == pytest.approx(
+        divergence(order, components, direction), rel=1e-11
+    )
+
+
 def test_composition_adds_phases_and_takes_the_worse_direction_last() -> None:
     first, second = Mixture.poisson(2, 0.05, 1.0), Mixture.fixed(2, 100, 10, 3.0)
     orders = np.array([1.5, 4.0, 9.0])
@@ -131,8 +152,8 @@ def test_composition_adds_phases_and_takes_the_worse_direction_last() -> None:
     assert np.allclose(composed_rdp(phases, orders), np.maximum(*sums.values()), rtol=1e-13)
 
 
-@pytest.mark.parametrize("order", [1.001, 11.0, 300.5])
-@pytest.mark.parametrize("effect", [1e-9, 0.0813780919, 800.0])
+@pytest.mark.parametrize("order", [1.001, 2.0, 11.0, 300.5])
+@pytest.mark.parametrize("effect", [1e-9, 0.01, 0.0813780919, 0.9, 5.0, 800.0])
 def test_laplace_against_mpmath_and_below_randomised_response(order: float, effect: float) -> None:
     with mpmath.workdps(60):
         a, s = mpmath.mpf(order), mpmath.mpf(effect)
@@ -143,12 +164,16 @@ def test_laplace_against_mpmath_and_below_randomised_response(order: float, effe
         assert laplace_rdp(order, effect) <= float(mpmath.log(bracket) / (a - 1)) * (1.0 + 1e-12)
 
 
+def test_no_effect_has_no_divergence() -> None:
+    assert laplace_rdp(3.0, 0.0) == gaussian_rdp(3.0, 0.0) == 0.0
+
+
 ORDERS = st.floats(1.01, 500.0)
 DIVERGENCES = st.floats(1e-9, 100.0)
 DELTAS = st.floats(1e-30, 0.5)
 #: Orders from just above 1 to 10^5.
-EVERY_ORDER = 1.0 + np.geomspace(1e-4, 1e5, 1001)
-few = settings(max_examples=40, deadline=None)
+EVERY_ORDER = 1.0 + np.geomspace(1e-4, 1e5, 2001)
+few = settings(max_examples=100, deadline=None)
 
 
 @few
@@ -180,8 +205,22 @@ def test_a_divergence_bounds_the_total_variation(rdp: float, order: float, delta
     assert float(log_delta_at_orders(order, rdp, 0.0)) <= math.log(variation) + 1e-9
 
 
+@few
+@given(effect=st.floats(0.01, 10.0), delta=DELTAS)
+def test_never_below_the_exact_gaussian(effect: float, delta: float) -> None:
+    exact = float(gaussian.epsilon(delta, effect))
+    for conversion in ("improved", "mironov"):
+        found = best_epsilon(EVERY_ORDER, gaussian_rdp(EVERY_ORDER, effect), delta, conversion)
+        assert found.epsilon >= exact
+        most = effect**2 / 2 + effect * math.sqrt(-2 * math.log(delta))
+        assert found.epsilon <= most * (1.0 + 1e-4) or found.at_edge
+    epsilon = exact + 0.1
+    log_delta = log_delta_at_orders(EVERY_ORDER, gaussian_rdp(EVERY_ORDER, effect), epsilon).min()
+    assert log_delta >= float(gaussian.log_delta(epsilon, effect)) - 1e-12
+
+
 @pytest.mark.parametrize(
-    ("orders", "at_edge"), [([2.0, 4.0, 7.0], True), ([6.0, 7.2, 30.0], False), ([20.0, 40.0], True)]
+    ("orders", "at_edge"), [([2.0, 4.0, 7.0], True), ([6.0, 7.2, 30.0], False), ([20.0, 40.0], True), ([7.2], True)]
 )
 def test_an_optimum_at_the_edge_of_the_orders_is_flagged(orders: list[float], at_edge: bool) -> None:
     shuffled = orders[::-1]
@@ -204,7 +243,7 @@ PRESENT, ABSENT = "present-first", "absent-first"
 
 
 def by_quadrature(order: float, rate: float, effect: float, direction: str) -> float:
-    with mpmath.workdps(20):
+    with mpmath.workdps(25):
         a, q, m = mpmath.mpf(order), mpmath.mpf(rate), mpmath.mpf(effect)
         s = a if direction == PRESENT else 1 - a
 
@@ -225,7 +264,10 @@ def by_quadrature(order: float, rate: float, effect: float, direction: str) -> f
     ("order", "rate", "effect"),
     [
         (1.01, 0.1, 1.0),
+        pytest.param(1.5, 0.001, 2.0, marks=pytest.mark.slow),
         (2.0, 1e-6, 0.01),
+        pytest.param(8.5, 0.3, 0.5, marks=pytest.mark.slow),
+        (64.0, 0.9, 3.0),
         (1000.0, 0.01, 1.0),
         (3.0, 0.5, 20.0),
     ],
@@ -248,7 +290,7 @@ def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
     phases = [(Laplace(1.0, 1.0, 0.1), 100), (Mixture.full(1, 4.0), 3)]
     total = composed_rdp(phases, [4.0])
     assert total == pytest.approx(100 * sampled_laplace_rdp(4.0, 0.1, 1.0) + 3 * gaussian_rdp(4.0, 0.25), rel=1e-14)
-    orders = 1.0 + np.geomspace(1e-2, 1e3, 100)
+    orders = 1.0 + np.geomspace(1e-2, 1e3, 400)
     best = best_epsilon(orders, composed_rdp(phases, orders), 1e-5)
     exact = PrivacyLoss(tuple(phases)).epsilon(1e-5)
     assert not best.at_edge

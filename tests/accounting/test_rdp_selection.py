@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.accounting import gaussian_rdp
+from dpspec.accounting import best_epsilon, gaussian_rdp
 from dpspec.accounting.rdp import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
 
 #: Omitted tail of the sum over numbers of tries.
@@ -54,6 +54,10 @@ def both_ways(order: float, first: np.ndarray, second: np.ndarray) -> float:
     return max(divergence(order, first, second), divergence(order, second, first), 0.0)
 
 
+def profile(epsilon: float, first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.sum(np.maximum(first - math.exp(epsilon) * second, 0.0)))
+
+
 LAWS = st.one_of(
     st.builds(Tries, st.sampled_from(["geometric", "logarithmic"]), st.floats(1.01, 8.0)),
     st.builds(
@@ -79,6 +83,31 @@ def test_what_is_published_diverges_no_more_than_the_bound(weights, tries, order
     assert truth <= bound * (1.0 + 1e-9) + 1e-9
 
 
+@pytest.mark.parametrize(
+    "tries",
+    [
+        Tries("geometric", 5.0),
+        Tries("logarithmic", 5.0),
+        Tries("truncated-negative-binomial", 5.0, -0.5),
+        Tries("poisson", 5.0),
+    ],
+    ids=lambda tries: tries.law,
+)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_randomised_response_with_a_score(tries: Tries, epsilon: float) -> None:
+    """One bit kept with chance e^eps / (1 + e^eps), the better answer 1: choosing costs, and no more than is said."""
+    kept = 1.0 / (1.0 + math.exp(-epsilon))
+    first, second = np.array([kept, 1.0 - kept]), np.array([1.0 - kept, kept])
+    orders = np.array(SELECTION_ORDERS)
+    one = np.array([both_ways(a, first, second) for a in orders])
+    rdp = selection_rdp(orders, one, tries)
+    left, right = published(first, tries), published(second, tries)
+    for delta in (1e-1, 1e-3, 1e-6):
+        bound = best_epsilon(orders, rdp, delta).epsilon
+        assert max(profile(bound, left, right), profile(bound, right, left)) <= delta
+    assert max(profile(epsilon, left, right), profile(epsilon, right, left)) > 1e-3  # one try is epsilon-DP
+
+
 @pytest.mark.parametrize(("law", "eta"), [("geometric", 1.0), ("logarithmic", 0.0)])
 def test_of_pure_privacy_it_costs_the_factor_of_the_corollary(law: str, eta: float) -> None:
     """Papernot and Steinke 2022, Corollary 3: eps-DP tries give (2 + eta) eps-DP; large orders come near it."""
@@ -88,8 +117,8 @@ def test_of_pure_privacy_it_costs_the_factor_of_the_corollary(law: str, eta: flo
     assert rdp[-1] >= 0.5
 
 
-@pytest.mark.parametrize("mean", [1.0 + 1e-9, 1e4])
-@pytest.mark.parametrize("eta", [-0.5, 0.0, 1e-12, 7.0])
+@pytest.mark.parametrize("mean", [1.0 + 1e-9, 1.5, 10.0, 1e4])
+@pytest.mark.parametrize("eta", [-0.5, 0.0, 1e-12, 0.5, 1.0, 7.0])
 def test_gamma_belongs_to_the_mean(mean: float, eta: float) -> None:
     """Against the closed form of the mean in 60 digits; ln(1 / gamma) is never below the true one."""
     import mpmath

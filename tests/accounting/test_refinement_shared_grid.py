@@ -30,7 +30,27 @@ def is_within(found: Interval, width: float) -> bool:
     return found.width <= width * max(found.upper, 1e-7)
 
 
-@settings(max_examples=6)
+@pytest.mark.parametrize(
+    ("step", "steps", "direction"),
+    [
+        (Mixture.poisson(1, 0.01, 1.2), 2000, "present-first"),
+        (Mixture.poisson(2, 0.01, 1.2), 2000, "absent-first"),
+        (Mixture.poisson(3, 0.1, 2.0), 30, "present-first"),
+        (Mixture.poisson(8, 0.118, 4.19), 1258, "absent-first"),
+        (Mixture.poisson(2, 0.1323, 0.9046), 145, "present-first"),
+    ],
+)
+def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: int, direction: Direction) -> None:
+    """Oracle: each delta asked alone, from other grids and other tilts."""
+    loss = PrivacyLoss.of(step, direction).compose(steps)
+    for delta, found in zip(DELTAS, loss.epsilons(DELTAS), strict=True):
+        alone = loss.epsilon(delta)
+        assert found.lower <= alone.upper
+        assert alone.lower <= found.upper
+        assert found.relative_width <= 1e-4
+
+
+@settings(max_examples=12)
 @given(steps_of, st.sampled_from([1, 30, 1000]), st.sampled_from(DIRECTIONS), st.integers(0, len(DELTAS) - 1))
 def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction, fine: int) -> None:
     loss = PrivacyLoss.of(step, direction).compose(steps)
@@ -46,7 +66,7 @@ def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction,
         assert finest[i].upper >= mixed[i].lower
 
 
-@settings(max_examples=6)
+@settings(max_examples=12)
 @given(steps_of, st.sampled_from([30, 1000]), st.sampled_from(DIRECTIONS), st.sampled_from([1e-3, 1e-4]))
 def test_beside_the_other_direction_the_worse_is_as_narrow(step, steps, direction, width):
     loss = PrivacyLoss.of(step, direction).compose(steps)

@@ -20,9 +20,11 @@ from dpspec.accounting import (
     gaussian,
     tradeoff_bounds,
 )
+from dpspec.accounting.tradeoff import delta_divergence
 
 ALPHAS = np.concatenate(([0.0], np.geomspace(1e-12, 0.1, 60), np.linspace(0.1, 1.0, 91)[1:-1], [1.0 - 1e-9, 1.0]))
 POINTS = [(1.0, 1e-5), (2.0, 1e-6), (0.5, 0.1)]
+few = settings(max_examples=60, deadline=None)
 
 
 def tangents(curve: TradeOff, epsilons: np.ndarray) -> Polygon:
@@ -109,8 +111,11 @@ def test_small_powers_keep_their_digits() -> None:
 
 
 def test_epsilon_and_advantage() -> None:
-    assert GaussianTradeOff(5.0).epsilon(1e-12) == pytest.approx(float(gaussian.epsilon(1e-12, 5.0)), rel=1e-12)
-    assert GaussianTradeOff(5.0).advantage() == pytest.approx(2.0 * ndtr(2.5) - 1.0, rel=1e-12)
+    for mu in (0.1, 1.0, 5.0):
+        for delta in (1e-12, 1e-5, 0.01):
+            assert GaussianTradeOff(mu).epsilon(delta) == pytest.approx(float(gaussian.epsilon(delta, mu)), rel=1e-12)
+            assert GaussianTradeOff(mu).delta(GaussianTradeOff(mu).epsilon(delta)) <= delta
+        assert GaussianTradeOff(mu).advantage() == pytest.approx(2.0 * ndtr(mu / 2.0) - 1.0, rel=1e-12)
     assert GaussianTradeOff(1.0).epsilon(0.9) == 0.0
     assert LaplaceTradeOff(1.0).epsilon(1e-9) == pytest.approx(1.0, rel=1e-8)
     points = Polygon.from_epsilon_delta(POINTS)
@@ -125,7 +130,7 @@ def test_epsilon_and_advantage() -> None:
     assert pure.advantage() == pytest.approx(math.tanh(0.75))
 
 
-@settings(max_examples=40, deadline=None)
+@few
 @given(
     pairs=st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 1.0)), max_size=6),
     one_sided=st.booleans(),
@@ -145,6 +150,18 @@ def test_epsilons_beyond_float64_say_nothing() -> None:
     curve = Polygon.from_epsilon_delta([(800.0, 1e-3), (1.0, 0.1)])
     assert np.allclose(curve(ALPHAS), Polygon.from_epsilon_delta([(1.0, 0.1)])(ALPHAS))
     check_invariants(curve)
+
+
+@pytest.mark.parametrize("curve", [GaussianTradeOff(1.0), LaplaceTradeOff(2.0), GaussianTradeOff(0.05)])
+def test_tangents_lie_below_and_touch(curve: TradeOff) -> None:
+    epsilons = np.linspace(-12.0, 12.0, 2401)
+    lower = tangents(curve, epsilons)
+    assert np.all(lower(ALPHAS) <= curve(ALPHAS) + 1e-15)
+    assert np.allclose(lower.delta(epsilons), curve.delta(epsilons), atol=1e-14)
+    assert np.max(curve(ALPHAS) - lower(ALPHAS)) < 2e-4
+
+
+# the GDP parameter and its regret
 
 
 def regret_by_brute_force(strong: TradeOff, weak: TradeOff) -> float:
@@ -172,6 +189,29 @@ def test_gdp_of_every_curve(name: str) -> None:
         )
         assert np.any(GaussianTradeOff(mu * (1.0 - 1e-6))(alphas) > curve(alphas))
     assert regret == pytest.approx(regret_by_brute_force(curve, weak), abs=3e-5)
+
+
+def test_gdp_closed_forms() -> None:
+    assert fit_gdp(GaussianTradeOff(2.0)) == (2.0, 0.0, 0.0)
+    for epsilon in (0.1, 1.0, 5.0):
+        response = fit_gdp(Polygon.from_epsilon_delta([(epsilon, 0.0)]))  # randomised response
+        assert response.mu == pytest.approx(-2.0 * float(ndtri(1.0 / (1.0 + math.exp(epsilon)))), rel=1e-12)
+        assert fit_gdp(LaplaceTradeOff(epsilon)).mu < response.mu
+        near = fit_gdp(tangents(LaplaceTradeOff(epsilon), np.linspace(-6.0, 6.0, 2401)))
+        assert near.mu == pytest.approx(fit_gdp(LaplaceTradeOff(epsilon)).mu, rel=1e-4)
+    near = fit_gdp(tangents(GaussianTradeOff(1.0), np.linspace(-9.0, 9.0, 3601)))
+    assert 1.0 <= near.mu < 1.002
+    assert near.regret < 3e-4
+
+
+def test_regret_is_a_distance_only_one_way() -> None:
+    assert delta_divergence(GaussianTradeOff(1.0), GaussianTradeOff(1.0)) <= 1e-6
+    assert delta_divergence(GaussianTradeOff(2.0), GaussianTradeOff(1.0)) <= 1e-6
+    shift = delta_divergence(GaussianTradeOff(1.0), GaussianTradeOff(2.0))
+    assert shift == pytest.approx(float(ndtr(-0.5) - ndtr(-1.0)), abs=1e-6)  # on the symmetric diagonal
+
+
+# certified curves of a privacy loss
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +253,25 @@ def test_both_directions_are_the_symmetrised_curve(sampled: dict[str, TradeOffBo
         assert np.all(both.lower(ALPHAS) <= one.upper(ALPHAS) + 1e-12)
     inverse = both.inverse()
     assert np.allclose(inverse.lower(ALPHAS), both.lower(ALPHAS), atol=1e-6)
+
+
+def test_the_advantage_is_delta_at_zero(sampled: dict[str, TradeOffBounds]) -> None:
+    truth = 0.1 * GaussianTradeOff(1.0).advantage()
+    for bounds in sampled.values():
+        interval = bounds.advantage()
+        assert interval.lower <= truth <= interval.upper
+        assert interval.width < 1e-5
+        assert bounds.upper.advantage() <= truth <= bounds.lower.advantage()
+
+
+def test_full_batches_give_the_gaussian_curve() -> None:
+    loss = PrivacyLoss.of(Mixture.full(2, 40.0)).compose(100)
+    bounds = tradeoff_bounds(loss, nodes=64)
+    truth = GaussianTradeOff(0.5)(ALPHAS)
+    assert np.all(bounds.lower(ALPHAS) <= truth + 1e-15)
+    assert np.all(truth <= bounds.upper(ALPHAS) + 1e-15)
+    assert fit_gdp(bounds.lower).mu == pytest.approx(0.5, rel=2e-2)
+    assert fit_gdp(bounds.lower).mu >= 0.5
 
 
 def test_a_loss_of_nothing() -> None:

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
@@ -125,6 +126,18 @@ def test_without_a_fault_nothing_is(faulty, seed, sampling):
     found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed, sampling=sampling)
     assert min(check.p_value for check in found) > 1e-4
     assert {c.assumption for c in found} >= {a for pairs in REJECTED.values() for a, _ in pairs} | {"steps"}
+
+
+@pytest.mark.slow
+def test_every_check_keeps_its_level(faulty):
+    """Over eighty right runs, no test rejects at 5% more often than chance allows (1e-4 for each)."""
+    counts = {}
+    for seed in range(80):
+        for check in audited(faulty.backend.FaultyTrainer("none"), seed=100 + 2 * seed):
+            name = (check.assumption, check.observed, check.note.partition(", least in")[0])
+            counts[name] = counts.get(name, 0) + (check.p_value <= 0.05)
+    assert len(counts) > 25
+    assert max(counts.values()) <= binom.ppf(1 - 1e-4, 80, 0.05), counts
 
 
 def test_without_a_fault_it_is_the_native_loop(faulty):

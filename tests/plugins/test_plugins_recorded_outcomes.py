@@ -22,16 +22,21 @@ OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
 EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
     "group": [
         (("outcomes",), []),
+        (("outcomes",), "01"),
+        (("outcomes", 0), [1, "01" * 500]),
         (("outcomes", 0), [2, "0110001001000101"]),
         (("outcomes", 0, 1), "2" * 16),
         (("outcomes", 1), [1, "0000000111111111"]),
         (("records",), -5),
+        (("records",), "200"),
+        (("records",), 10**30),
         (("records",), 10**5),  # more than batches were drawn from
         (("internal", "accuracy", "train"), {"right": 4000, "records": 40}),
         (("internal", "accuracy", "train"), {"right": 0, "records": 0}),
     ],
     "modelmix": [
         (("outcome",), ""),
+        (("outcome",), "01" * 500),
         (("outcome",), "0" * 31 + "2"),
         (("internal", "gap"), {"least": 0.5, "below": 0}),
         (("internal", "gap"), {"least": 1.5, "below": 7}),
@@ -54,6 +59,7 @@ EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
         (("rank",), 16),
         (("records",), 0),
         (("noise", "degrees"), 1),  # the other trials have all
+        (("noise", "degrees"), -680),
         (("noise", "statistic"), -1e5),
         (("noise",), None),
         (("included",), [-5]),
@@ -121,8 +127,11 @@ ATTACKED: dict[str, Any] = {
     ("path", "value"),
     [
         (("sizes",), [0, 0]),
+        (("sizes",), [-60, 0]),
+        (("sizes",), [60]),
         (("sizes",), ["60", 0]),
         (("outcomes",), []),
+        (("outcomes",), ATTACKED["outcomes"][:1]),
         (("outcomes",), ATTACKED["outcomes"][::-1]),
         (("outcomes", 0, 0), "record 4"),
         (("outcomes", 0, 1), []),
@@ -130,6 +139,7 @@ ATTACKED: dict[str, Any] = {
         (("outcomes", 0, 1, 0), [2, 5]),
         (("outcomes", 0, 1, 0), [1, 2050]),
         (("outcomes", 0, 1, 0), [1, -1]),
+        (("outcomes", 0, 1, 0), [1]),
         (("outcomes", 0, 1, 0), [True, 3]),
     ],
 )

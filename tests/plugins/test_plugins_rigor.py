@@ -81,6 +81,32 @@ def test_a_library_that_is_off_proves_nothing_anywhere(monkeypatch: pytest.Monke
             assert [a.status for a in finding.assumptions if a.name == "library-accuracy"] == ["false"]
 
 
+#: Three kinds of computation by mechanism, with distinct names.
+WAYS = {
+    "full batches": ({"sampling": {"scheme": "full"}}, "closed form"),
+    "one sampled step": ({"steps": 1}, "exact profile of one step"),
+    "many sampled steps": ({}, "pld/connect-the-dots"),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+@pytest.mark.parametrize("way", WAYS)
+def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
+    changes, method = WAYS[way]
+    solved_once.SOLVED.clear()
+    modelmix_bounds._plain.cache_clear()
+    group_theory._epsilons.cache_clear()
+    refined = []
+    begin = refinement.GridRefinement.begin
+    monkeypatch.setattr(refinement.GridRefinement, "begin", lambda self: refined.append(self) or begin(self))
+    found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
+    names = {m for _, m in WAYS.values()}
+    said = {name for f in found for name in names if name in f.method}
+    assert said == {method}
+    assert bool(refined) == (method == "pld/connect-the-dots")
+    assert all(any(name in f.method for name in names) for f in found)
+
+
 def verdict(kind: str, claim: Claim, **changes: Any) -> Verdict:
     make, mechanism = SAME[kind]
     training = changes.pop("training", None)
@@ -138,6 +164,42 @@ def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> 
         assert verdict(kind, dataclasses.replace(claim, **narrowed), training=training).verdict == expected
 
 
+def test_a_smaller_group_and_a_larger_delta_refute_a_claim() -> None:
+    four = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
+    (bound,) = [f for f in accountant(stated("group", four)) if f.scope.direction == "both" and f.at["group_size"] == 4]
+    below = claiming(four, epsilon=0.999 * bound.value)
+    assert verdict("group", below).verdict == "refuted"
+    (lower,) = [f for f in accountant(stated("group", four), "lower") if f.at["group_size"] == 4]
+    spec = oracle.spec_of("group", DPSGD, [])
+    for changes, expected in (
+        ({"group_size": 8}, "refuted"),
+        ({"group_size": 3}, "open"),
+        ({"options": FrozenMap({**below.options, "delta": 1e-9})}, "refuted"),
+        ({"options": FrozenMap({**below.options, "delta": 1e-3})}, "open"),
+        ({"direction": "add"}, "open"),
+    ):
+        asked = dataclasses.replace(spec, claims=(dataclasses.replace(below, **changes),))
+        (judged,) = judge([Concluded(spec=asked, findings=(lower,))])
+        assert judged.verdicts[0].verdict == expected, changes
+
+
+def test_fixed_size_batches_speak_of_data_sets_large_enough() -> None:
+    """Theorem 3.3 applies to datasets with at least the records outside the group, and is attained there."""
+    fixed = {"sampling": {"scheme": "fixed", "batch_size": 10}}
+    asked = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
+    uppers = accountant([f for f in stated("group", asked, **fixed) if f.at.get("group_size") == 4])
+    both = [f for f in uppers if f.scope.direction == "both"]
+    assert {(f.scope.data, f.scope.min_records) for f in both} == {("all", 96), ("this", 0)}
+    within = claiming(asked, epsilon=both[0].value)
+    assert verdict("group", within, **fixed).verdict == "supported"
+    assert verdict("group", dataclasses.replace(within, over="this"), **fixed).verdict == "proved"
+    for least, expected in ((95, "supported"), (96, "proved"), (100, "proved")):
+        assert verdict("group", dataclasses.replace(within, min_records=least), **fixed).verdict == expected
+    below = claiming(asked, epsilon=0.999 * both[0].value)
+    for least, expected in ((0, "refuted"), (96, "refuted"), (97, "open")):
+        assert verdict("group", dataclasses.replace(below, min_records=least), **fixed).verdict == expected
+
+
 def test_poisson_and_fixed_batches_in_turn_attain_nothing() -> None:
     """Both would need other directions of the records outside the group."""
     turns = [{"sampling": {"scheme": "fixed", "batch_size": 10}, "steps": 2}, {"steps": 2}]
@@ -161,29 +223,3 @@ def test_reconstruction_is_bounded_and_not_attained() -> None:
     assert verdict("rero", claim).verdict == "open"
     member = oracle.claim_of("membership", tpr=0.11, fpr=0.1)
     assert verdict("rero", member).verdict == "refuted"
-
-
-#: Three kinds of computation by mechanism, with distinct names.
-WAYS = {
-    "full batches": ({"sampling": {"scheme": "full"}}, "closed form"),
-    "one sampled step": ({"steps": 1}, "exact profile of one step"),
-    "many sampled steps": ({}, "pld/connect-the-dots"),
-}
-
-
-@pytest.mark.parametrize("kind", SAME)
-@pytest.mark.parametrize("way", WAYS)
-def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
-    changes, method = WAYS[way]
-    solved_once.SOLVED.clear()
-    modelmix_bounds._plain.cache_clear()
-    group_theory._epsilons.cache_clear()
-    refined = []
-    begin = refinement.GridRefinement.begin
-    monkeypatch.setattr(refinement.GridRefinement, "begin", lambda self: refined.append(self) or begin(self))
-    found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
-    names = {m for _, m in WAYS.values()}
-    said = {name for f in found for name in names if name in f.method}
-    assert said == {method}
-    assert bool(refined) == (method == "pld/connect-the-dots")
-    assert all(any(name in f.method for name in names) for f in found)

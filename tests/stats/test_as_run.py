@@ -70,6 +70,21 @@ def evidence(
     return FrozenMap(found)
 
 
+def holds(found: as_run.Ran, noise: float, clip: float, rate: float) -> bool:
+    within = [(found.noise, noise), (found.contribution, clip), (found.rates[0], rate)]
+    return all(low <= truth <= high for (low, high), truth in within)
+
+
+@pytest.mark.parametrize(("noise", "clip", "rate"), [(1.0, 1.0, RATE), (0.9, 1.0, RATE), (1.0, 1.5, 0.2)])
+def test_all_intervals_hold_together_as_often_as_they_say(noise: float, clip: float, rate: float) -> None:
+    """By chance one of these tests fails once in a thousand times, had the intervals no room."""
+    rng = np.random.default_rng(3)
+    pairs = [as_run.ran([PHASE], [evidence(rng, noise, clip, rate)], 0.8) for _ in range(400)]
+    for reading in (0, 1):
+        missed = sum(not holds(pair[reading], noise, clip, rate) for pair in pairs)
+        assert missed <= stats.binom.ppf(0.999, 400, 0.2)
+
+
 def test_each_interval_misses_with_its_share() -> None:
     rng = np.random.default_rng(4)
     kept = evidence(rng)
@@ -103,6 +118,13 @@ def test_what_was_not_measured_is_named() -> None:
                 assert one.least([PHASE]) is one.most([PHASE]) is None
 
 
+def test_without_a_noise_log_there_is_no_upper_end() -> None:
+    measured, _ = as_run.ran([PHASE], [evidence(np.random.default_rng(7), without="noise_log")], 0.95)
+    assert measured.noise[0] == 0.0
+    assert measured.most([PHASE]) is None
+    assert measured.least([PHASE]) is not None
+
+
 def test_a_log_of_too_much_noise_is_not_used() -> None:
     """The models contain 10% less noise than the log: the upper end from the log is dropped."""
     rng = np.random.default_rng(8)
@@ -124,6 +146,13 @@ def test_batches_that_are_no_poisson_samples_have_no_rate() -> None:
         assert any("fixed batches are not Poisson samples" in text for text in found.missing)
 
 
+def test_full_batches_are_of_all_records() -> None:
+    full = PHASE.replace(sampling={"scheme": "full"})
+    _, reported = as_run.ran([full], [evidence(np.random.default_rng(10), rate=1.0)], 0.95)
+    assert reported.rates == ((1.0, 1.0),)
+    assert reported.least([full])[0].sampling.scheme == "full"
+
+
 @given(
     noise=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),
     contribution=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),
@@ -138,6 +167,8 @@ def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], ra
         rates=((rate[0], rate[1]),),
     )
     least, most = found.least([PHASE]), found.most([PHASE])
+    assert least is not None
+    assert most is not None
     assert most[0].noise_multiplier == pytest.approx(SIGMA * noise[0] / contribution[1])
     assert least[0].noise_multiplier == pytest.approx(SIGMA * noise[1] / contribution[0])
     assert most[0].noise_multiplier <= least[0].noise_multiplier

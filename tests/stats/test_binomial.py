@@ -1,21 +1,26 @@
 """Binomial tails and bounds, tests of coins, Chernoff's bound and truncated batches, by enumeration."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce
 from math import comb
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import stats
 from scipy.stats import binom
+from support.phases import phase_of
 
 from dpspec.stats import binomial
 from dpspec.stats.binomial import TruncatedSize
-from dpspec.stats.conformance import sampling
+from dpspec.stats.conformance import sampling, table
+from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
+from dpspec.stats.conformance.evidence import RunEvidence
 
 
-@pytest.mark.parametrize("trials", [1, 40])
+@pytest.mark.parametrize("trials", [1, 2, 7, 40])
 @pytest.mark.parametrize("probability", [0.0, 1e-9, 0.03, 0.5, 0.97, 1.0])
 def test_tails_are_sums_of_the_mass_function(trials: int, probability: float) -> None:
     mass = [math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in range(trials + 1)]
@@ -53,7 +58,7 @@ def tail(least: int, number: int) -> Fraction:
     return Fraction(sum(comb(number, k) for k in range(least, number + 1)), 2**number)
 
 
-@pytest.mark.parametrize("number", [1, 2, 101])
+@pytest.mark.parametrize("number", [1, 2, 7, 40, 101])
 def test_balance_is_exact(number: int) -> None:
     for ones in range(number + 1):
         both = 2 * min(tail(ones, number), tail(number - ones, number))
@@ -106,7 +111,40 @@ def test_closed_forms() -> None:
     assert found == pytest.approx(-100 * (0.3 * math.log(3.0) + 0.7 * math.log(0.7 / 0.9)), rel=1e-10)
 
 
+def test_what_is_not_surprising_is_not_bounded() -> None:
+    logs = np.log(np.array([0.5, 0.5]))
+    for value in (-1.0, 0.0):
+        law = binomial.cumulant_of(logs, np.array([value, 1.0]))
+        assert binomial.chernoff_log_tail(law, 10, 1e-6, 1e6) == 0.0
+
+
+def test_a_sum_beyond_all_values_has_no_chance() -> None:
+    law = binomial.cumulant_of(np.log(np.array([0.5, 0.5])), np.array([-2.0, -1.0]))
+    assert binomial.chernoff_log_tail(law, 3, 1e-6, 1e3) == pytest.approx(-3e3, rel=1e-2)
+
+
 RECORDS, RATE, CAP, STEPS = 400, 0.1, 44, 300
+
+PHASE = phase_of("truncated-poisson", STEPS, rate=RATE, max_batch=CAP)
+
+Sizes = npt.NDArray[np.int64]
+
+
+def least(sizes: Sizes) -> float:
+    sums = BatchSums(
+        steps=len(sizes),
+        total=int(sizes.sum()),
+        squares=int((sizes**2).sum()),
+        sizes=sampling.summary(sizes.astype(float)),
+    )
+    run = RunEvidence(sampling_log=SamplingSums(records=RECORDS, batches=(sums,)))
+    checks = [c for c in table.of_runs([PHASE], [run]) if c.assumption == "sampling"]
+    assert len(checks) >= 5
+    return min(check.p_value for check in checks)
+
+
+def drawn(rng: np.random.Generator, steps: int = STEPS, rate: float = RATE) -> Sizes:
+    return rng.binomial(RECORDS, rate, steps)
 
 
 def test_moments_and_tails_are_those_of_the_law() -> None:
@@ -127,16 +165,53 @@ def test_moments_and_tails_are_those_of_the_law() -> None:
         assert law.above(total, 3) >= three[total:].sum() * (1 - 1e-9)
 
 
+@pytest.mark.ci
+def test_runs_as_declared_are_hardly_ever_surprising() -> None:
+    rng = np.random.default_rng(1)
+    found = np.array([least(np.minimum(drawn(rng), CAP)) for _ in range(20)])
+    assert np.sum(found <= 0.01) <= 6  # of 20 runs, with seven tests each: more has a chance below 1e-3
+    assert found.min() > 1e-6
+
+
+FAULTS: dict[str, Callable[[np.random.Generator], Sizes]] = {
+    "the cap is left out": drawn,
+    "another cap": lambda rng: np.minimum(drawn(rng), CAP - 4),
+    "another rate": lambda rng: np.minimum(drawn(rng, rate=0.12), CAP),
+    "batches of one size": lambda rng: np.full(STEPS, 39),
+    "one batch over the cap": lambda rng: np.append(np.minimum(drawn(rng, STEPS - 1), CAP), CAP + 1),
+    "one batch of nobody": lambda rng: np.append(np.minimum(drawn(rng, STEPS - 1), CAP), 0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_not_as_declared_is_seen(fault: str) -> None:
+    rng = np.random.default_rng(2)
+    assert max(least(FAULTS[fault](rng)) for _ in range(2)) < 1e-6
+
+
 def test_what_is_said_to_be_detectable_is_detected() -> None:
     law = TruncatedSize(RECORDS, RATE, CAP)
     rng = np.random.default_rng(3)
-    total = int(np.minimum(rng.binomial(RECORDS, RATE, STEPS), CAP).sum())
+    total = int(np.minimum(drawn(rng), CAP).sum())
     promised = sampling.mean_size(STEPS, total, law).detectable
+    assert promised is not None
     assert 0.0 < promised < 0.2
     lower = 0.1 * (1.0 - 1.5 * promised)
     rejected = 0
     for _ in range(50):
-        sizes = np.minimum(rng.binomial(RECORDS, lower, STEPS), CAP)
+        sizes = np.minimum(drawn(rng, rate=lower), CAP)
         assert sizes.mean() < law.mean
         rejected += sampling.mean_size(STEPS, int(sizes.sum()), law).p_value <= 1e-6
     assert rejected >= 48
+
+
+def test_always_full_batches_say_nothing_of_higher_rates() -> None:
+    law = TruncatedSize(400, 0.5, 20)
+    assert law.detectable(0.0, 1e-6, 100) is None
+    assert sampling.mean_size(100, 2000, law).p_value == 1.0
+
+
+def test_too_many_in_common_are_surprising_and_too_few_are_not() -> None:
+    assert sampling.overlap(1, 300, 1000, 0.1, fewer=False).p_value < 1e-6
+    assert sampling.overlap(1, 0, 1000, 0.1, fewer=False).p_value == 1.0
+    assert sampling.overlap(1, 0, 1000, 0.1).p_value < 1e-6

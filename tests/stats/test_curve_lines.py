@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -32,8 +32,8 @@ def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
         assert delta >= area * (1 - 1e-8)
 
 
-@pytest.mark.parametrize("mu", [0.2, 4.0])
-@pytest.mark.parametrize("alpha", [1.5, 64.0])
+@pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0, 64.0])
 def test_renyi_points_are_above_a_mechanism_with_that_divergence(mu: float, alpha: float) -> None:
     for epsilon, delta in curve_lines.renyi(alpha, alpha * mu * mu / 2):
         true = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
@@ -106,13 +106,25 @@ def test_ends_of_the_curves() -> None:
         curve_lines.renyi(1.0, 0.5)
     assert curve_lines.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
     assert curve_lines.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
-    assert curve_lines.gaussian_epsilon(0.1, 0.5) == 0.0
-    assert curve_lines.gaussian_epsilon(math.inf, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize("mu", [0.0, 2.5])
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.floats(1e-3, 0.9), st.floats(0.0, 1.0)), min_size=1, max_size=5))
+def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple[float, float]]) -> None:
+    points = [(f, f + (1 - f) * share) for f, share in raw]
+    pairs = curve_lines.tradeoff(points)
+    if (0.0, 0.0) in pairs or not pairs:
+        return
+    for rate in np.linspace(0, 1, 101):
+        bound = min([1.0, *(t * max(1.0, rate / f) for f, t in points)])
+        for epsilon, delta in pairs:
+            rising, flat = delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - rate - delta)
+            assert max(rising, flat) >= bound - 1e-9
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.5])
 def test_the_estimate_is_centered_on_mu(mu: float) -> None:
-    found = [curve_lines.estimate_mu([ranked_coins(mu, 250, seed)]) for seed in range(150)]
+    found = [curve_lines.estimate_mu([ranked_coins(mu, 250, seed)]) for seed in range(400)]
     assert np.median(found) == pytest.approx(mu, abs=0.12)
 
 
@@ -127,3 +139,11 @@ def test_pairs_are_compared_within_trials() -> None:
 @pytest.mark.parametrize(("coins", "mu"), [(60 * "1" + 60 * "0", 0.0), (45 * "01" + 55 * "10", 0.0), ("0011", 11.0)])
 def test_noise_is_no_evidence_and_perfect_scores_are_finite(coins: str, mu: float) -> None:
     assert curve_lines.estimate_mu([coins]) == mu
+
+
+def test_epsilon_at_the_ends() -> None:
+    assert curve_lines.gaussian_epsilon(0.0, 1e-5) == 0.0
+    assert curve_lines.gaussian_epsilon(0.1, 0.5) == 0.0
+    assert curve_lines.gaussian_epsilon(math.inf, 1e-5) == math.inf
+    with pytest.raises(ValueError, match="delta"):
+        curve_lines.gaussian_epsilon(1.0, 0.0)

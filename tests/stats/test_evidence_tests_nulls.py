@@ -1,5 +1,7 @@
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,16 @@ def test_a_whole_curve_is_one_test_of_each_kind() -> None:
         assert evidence_tests.curve_p_value(e, ()) == 1.0
 
 
+@pytest.mark.parametrize("e", [ONE, LADDER, MANY, RANKED], ids=lambda e: e.kind)
+def test_every_kind_is_monotone_in_epsilon_and_inverts(e: Evidence) -> None:
+    p = [evidence_tests.p_value(e, epsilon, 1e-4) for epsilon in np.linspace(0, 6, 15)]
+    assert all(b >= a for a, b in pairwise(p))
+    low = evidence_tests.epsilon_lower(e, 1e-4, 0.95)
+    assert 0.0 < low < evidence_tests.largest(e, 1e-4, 0.95)
+    assert evidence_tests.p_value(e, low, 1e-4) <= 0.05 * (1 + 1e-6)
+    assert evidence_tests.p_value(e, 1.02 * low + 0.01, 1e-4) > 0.05
+
+
 def test_a_perfect_attack_has_the_same_design_and_no_errors() -> None:
     assert dict(evidence_tests.perfect(ONE).statistics) == {"canaries": 100, "guesses": 60, "correct": 60}
     best = evidence_tests.perfect(MANY)
@@ -80,8 +92,8 @@ def test_a_metric_is_tested_on_the_side_that_it_claims() -> None:
     ("call", "message"),
     [
         (lambda: evidence_tests.p_value(evidence("oracle"), 1.0, 0.0), "kind 'oracle' tests no privacy curve"),
+        (lambda: evidence_tests.p_value(ACCURACY, 1.0, 0.0), "tests no privacy curve"),
         (lambda: evidence_tests.metric_p_value(ONE, "at-least", 0.5), "tests no metric"),
-        (lambda: evidence_tests.holm([0.5, float("nan")]), "p-values"),
     ],
 )
 def test_what_no_test_reads_is_refused(call: Any, message: str) -> None:
@@ -99,15 +111,16 @@ IMPOSSIBLE = "more than there can be"
         ("one-run", {"canaries": 3, "guesses": True, "correct": 1}, "counts guesses"),
         ("one-run-ladder", {"canaries": 3, "guesses": [1, 2.5], "correct": [1, 2]}, "counts guesses"),
         ("many-run-ranked", {"outcomes": [0, 1]}, "lacks the counts outcomes"),
-        ("average", {"successes": 3, "records": 4}, "lacks the counts"),
-        ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
-        ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
         ("many-run-ranked", {"outcomes": "012"}, "text of 0 and 1"),
         ("many-run-sequential", {"coins": "01", "scores": [1]}, IMPOSSIBLE),
+        ("average", {"successes": 3, "records": 4}, "lacks the counts"),
         ("average", {"successes": [1001], "records": 1000}, IMPOSSIBLE),
+        ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
         ("binomial", {"successes": 3, "trials": 2}, IMPOSSIBLE),
+        ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
         ("binomial", {"successes": 1, "trials": 10**12}, "counts below 0 or above 1000000000"),
         ("one-run", {"canaries": 3, "guesses": 2, "correct": 3}, IMPOSSIBLE),
+        ("one-run-ladder", {"canaries": 3, "guesses": [2, 2], "correct": [1, 1]}, IMPOSSIBLE),
         ("one-run-ladder", {"canaries": 3, "guesses": [1, 2], "correct": [1]}, IMPOSSIBLE),
         ("many-run", {"present": 1, "absent": 1, "true_positives": 1, "false_positives": 2}, IMPOSSIBLE),
     ],
@@ -132,3 +145,9 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(values: list[float], 
     assert {i for i, p in enumerate(evidence_tests.holm(values)) if p <= level} == (
         rejected if level < 1 else set(range(len(values)))
     )
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
+def test_what_is_no_p_value_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="p-values"):
+        evidence_tests.holm([0.5, bad])

@@ -1,6 +1,7 @@
 """Null distributions of the noise tests, compared with exact probabilities and simulations."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,6 +23,15 @@ def test_the_intervals_have_all_of_the_probability():
     assert np.allclose(beyond, 2.0 * stats.norm.sf(tested.EDGES[tested.EDGES > 0.0]))
 
 
+def test_events_are_counted_as_their_probabilities_are_defined():
+    values = RANDOM.standard_normal(5000)
+    counts = np.bincount(np.searchsorted(tested.EDGES, values), minlength=tested.INTERVALS)
+    events = tested._events(counts.astype(float))
+    below = [(values <= edge).sum() for edge in tested.EDGES]
+    beyond = [(np.abs(values) > edge).sum() for edge in tested.EDGES if edge > 0.0]
+    assert events.tolist() == [*counts, *below, *beyond]
+
+
 @pytest.mark.parametrize(("total", "moved"), [(200, 30), (5000, 150), (100_000, 700)])
 def test_the_bound_on_shares_is_above_the_exact_binomial_tail(total, moved):
     probabilities, _ = tested._probabilities(0.0)
@@ -41,7 +51,7 @@ def test_room_for_rounding_excuses_what_rounding_can_do():
     assert tested.log_shares(counts, 0.02)[0] == 0.0
 
 
-@pytest.mark.parametrize(("size", "kept", "gap"), [(50, 50, 0.01), (20_000, 1000, 1e-5)])
+@pytest.mark.parametrize(("size", "kept", "gap"), [(50, 50, 0.01), (2000, 100, 1e-3), (20_000, 1000, 1e-5)])
 def test_the_expected_number_of_small_gaps_bounds_the_simulated_one(size, kept, gap):
     found, bound = 0, 0.0
     for _ in range(300):
@@ -59,9 +69,9 @@ def test_the_bound_on_repeats_is_above_the_poisson_tail(expected):
     assert tested.log_repeats(200, expected) < -90.0
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (6, 40), (12, 12)])
+@pytest.mark.parametrize("shape", [(2, 3), (6, 40), (40, 6), (12, 12)])
 def test_components_of_independent_vectors_are_chi_square(shape):
-    found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(1000)]
+    found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]
     short = min(shape)
     assert {degrees for _, degrees in found} == {short * (short - 1) // 2}
     assert stats.kstest([value for value, _ in found], stats.chi2(found[0][1]).cdf).pvalue > 1e-4
@@ -123,14 +133,36 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
 
 
-def test_dependent_noise_of_the_right_size_is_rejected() -> None:
+@pytest.mark.parametrize(("steps", "width"), [(2, 1), (3, 128), (30, 20)])
+def test_p_values_of_independent_noise_are_at_most_uniform(steps: int, width: int) -> None:
+    repeats = 1000
+    found = np.array([[one.p_value for one in everything(noise(steps, width, seed))] for seed in range(repeats)])
+    for level in (0.2, 0.05, 0.01):
+        allowed = stats.binom.isf(1e-5, repeats, level)
+        assert ((found <= level).sum(axis=0) <= allowed).all()
+
+
+def repeated_once(n: np.ndarray) -> np.ndarray:
+    n = n.copy()
+    n[151] = -n[37]
+    return n
+
+
+def seventh_before(n: np.ndarray) -> np.ndarray:
+    n = n.copy()
+    for k in range(7, len(n)):
+        n[k] = 0.1 * n[k - 7] + math.sqrt(0.99) * n[k]
+    return n
+
+
+CHANGES = [repeated_once, seventh_before]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_dependent_noise_of_the_right_size_is_rejected(change: Callable[[np.ndarray], np.ndarray]) -> None:
     n = noise(200, 96, 5)
     assert smallest(n) > 1e-4
-    once, seventh_before = n.copy(), n.copy()
-    once[151] = -n[37]
-    for k in range(7, len(n)):
-        seventh_before[k] = 0.1 * seventh_before[k - 7] + math.sqrt(0.99) * n[k]
-    assert max(smallest(once), smallest(seventh_before)) < 1e-9
+    assert smallest(change(n)) < 1e-9
 
 
 def test_steps_without_noise_reject_nothing() -> None:

@@ -1,6 +1,7 @@
 """The lower bound on mu from ranked independent runs: its distribution, by integrals, simulation and brute force."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,7 +25,15 @@ def test_the_law_of_one_guess_on_either_side_is_an_integral(mu: float) -> None:
     assert ranked_runs.p_value(Guesses(m, 1, 1), 2, mu) == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.parametrize(("run", "mu"), [(Guesses(40, 10, 7), 1.2), (Guesses(12, 3, 3), 2.5)])
+def test_without_a_signal_guesses_are_fair_coins() -> None:
+    for run in (Guesses(40, 10, 7), Guesses(1000, 320, 320), Guesses(9, 1, 3)):
+        number = run.low + run.high
+        for correct in (0, number // 2, number * 5 // 8, number):
+            exact = float(stats.binom.sf(correct - 1, number, 0.5))
+            assert ranked_runs.p_value(run, correct, 0.0) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(("run", "mu"), [(Guesses(40, 10, 7), 1.2), (Guesses(30, 9, 9), 0.4), (Guesses(12, 3, 3), 2.5)])
 def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
     """40,000 runs, seed 0: each share within five standard deviations."""
     runs, source = 40_000, np.random.default_rng(0)
@@ -35,6 +44,32 @@ def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
     for correct in range(run.low + run.high + 1):
         share, exact = float((found >= correct).mean()), ranked_runs.p_value(run, correct, mu)
         assert abs(share - exact) <= 5.0 * math.sqrt(exact * (1.0 - exact) / runs) + 1e-5
+
+
+def least_mu(absent: np.ndarray, present: np.ndarray) -> float:
+    """Return the smallest mu for which two discrete distributions are mu-GDP, from the power at each corner."""
+    order = np.argsort(present / absent)[::-1]
+    fpr, tpr = np.cumsum(absent[order])[:-1], np.cumsum(present[order])[:-1]
+    return float(np.max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr)))
+
+
+@pytest.mark.parametrize("absent", [[0.7, 0.3], [0.5, 0.35, 0.15]], ids=["response", "three-values"])
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (1, 2)])
+def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low: int, high: int) -> None:
+    """All releases of five runs by brute force: the best guesses from each stay below the theorem's bound."""
+    law = np.array([absent, absent[::-1]])
+    mu, m = least_mu(*law), 5
+    tails = np.zeros(low + high + 1)
+    for release in product(range(law.shape[1]), repeat=m):
+        both = law[:, list(release)]
+        chance = float(np.prod(0.5 * both.sum(axis=0)))
+        present = np.sort(both[1] / both.sum(axis=0))
+        masses = np.ones(1)
+        for right in [*(1.0 - present[:low]), *present[m - high :]]:
+            masses = np.convolve(masses, [1.0 - right, right])
+        tails += chance * masses[::-1].cumsum()[::-1]
+    for correct in range(low + high + 1):
+        assert tails[correct] <= ranked_runs.p_value(Guesses(m, low, high), correct, mu * (1 + 1e-9)) + 1e-9
 
 
 @pytest.mark.ci
@@ -50,3 +85,12 @@ def test_p_values_rise_with_mu_and_fall_with_right_guesses(runs: int, share: flo
     low = ranked_runs.mu_lower(run, correct, 0.95)
     assert low == 0.0 or ranked_runs.p_value(run, correct, low) <= 0.05
     assert ranked_runs.p_value(run, correct, 1.001 * low + 1e-3) > 0.05
+
+
+@pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])
+def test_the_ends_of_the_rule_are_quantiles_of_the_beta_law(a: int, b: int) -> None:
+    """Compare with :mod:`scipy.stats`, which the module does not import."""
+    points, weights = ranked_runs._beta_points(a, b)
+    ends = stats.beta.ppf(stats.norm.cdf(-7.5), a, b), stats.beta.isf(stats.norm.cdf(-7.5), a, b)
+    assert (points[0], 1.0 - points[-1]) == pytest.approx((ends[0], 1.0 - ends[1]), rel=1e-9, abs=1e-14)
+    assert points @ weights == pytest.approx(a / (a + b), rel=1e-6)

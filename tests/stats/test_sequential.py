@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from dpspec.stats.attacks import sequential
+from dpspec.stats.attacks import curve_lines, sequential
 
 POINTS = [(0.0, 0.0), (0.0, 0.3), (0.7, 0.0), (0.7, 1e-5), (2.0, 0.1), (5.0, 1e-3)]
 
@@ -52,14 +53,42 @@ def capital(coins: str, scores: list[int], epsilon: float, delta: float) -> list
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), POINTS)
+@pytest.mark.parametrize("stake", [0.2, 0.5, 0.9])
+def test_no_bet_is_better_than_fair(epsilon: float, delta: float, stake: float) -> None:
+    """The mean factor over a fair coin, for all rates that (epsilon, delta)-DP allows, and for smaller epsilon too."""
+    rates = np.linspace(0.0, 1.0, 201)
+    high, low = (grid.ravel() for grid in np.meshgrid(rates, rates))
+    gain = stake * (2 - delta) / (2 * math.exp(epsilon) + delta)
+    idle = -stake * delta / (2 + delta)
+    for smaller in (0.0, 0.5 * epsilon, epsilon):
+        allowed = high <= math.exp(smaller) * low + delta
+        mean = 0.5 * (high * gain + (1 - high) * idle) + 0.5 * (-low * stake + (1 - low) * idle)
+        assert mean[allowed].max() <= 1e-12
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), POINTS)
 def test_it_is_what_the_bettors_have(epsilon: float, delta: float) -> None:
-    for runs in (1, 40):
+    for runs in (1, 7, 60):
         coins, scores = gaussian(2.0, runs, 0)
         expected = min(1.0, 1.0 / max(1.0, *capital(coins, scores, epsilon, delta), 1.0))
         assert sequential.p_value(coins, scores, [(epsilon, delta)]) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_the_lower_bound_covers_a_gaussian_mechanism_whenever_one_stops(mu: float) -> None:
+    """Seeds 0 to 11, stopped where the bound is largest of three inspections."""
+    true = curve_lines.gaussian_epsilon(mu, 1e-3)
+    wrong, shown = 0, []
+    for seed in range(12):
+        coins, scores = gaussian(mu, 240, seed)
+        best = max(sequential.epsilon_lower(coins[:n], scores[:n], 1e-3, 0.95) for n in range(80, 241, 80))
+        wrong += best > true
+        shown.append(best)
+    assert wrong <= stats.binom.ppf(0.999, 12, 0.05)
+    assert np.median(shown) > 0.15 * true or mu < 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_the_lower_bound_is_what_the_test_refutes(seed: int) -> None:
     coins, scores = gaussian(3.0, 200, seed)
     bound = sequential.epsilon_lower(coins, scores, 1e-4, 0.95)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats.attacks import thresholds
+from dpspec.stats import binomial
+from dpspec.stats.attacks import curve_lines, thresholds
 from dpspec.stats.attacks.thresholds import fixed_curve_p_value, fixed_epsilon_lower, fixed_largest
 
 
@@ -25,6 +26,15 @@ def test_it_is_valid_where_scores_say_nothing():
     for level in (0.01, 0.05, 0.2, 0.5):
         assert np.mean(p <= level) <= level
     assert p.min() < 1.0
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.5])
+def test_the_lower_bound_covers_a_gaussian_mechanism(mu):
+    # Seeds 0 to 199, 95%: at most the 99.9% quantile of Bin(200, 0.05) above the truth.
+    true = curve_lines.gaussian_epsilon(mu, 1e-3)
+    found = [thresholds.epsilon_lower(ranked(mu, 150, 150, seed), 1e-3, 0.95) for seed in range(200)]
+    assert sum(value > true for value in found) <= stats.binom.ppf(0.999, 200, 0.05)
+    assert np.median(found) > 0.1 * true or mu < 1.0
 
 
 def test_ties_are_ordered_against_the_attack() -> None:
@@ -76,7 +86,9 @@ def test_what_makes_no_sense_is_refused(call: object, message: str) -> None:
         call()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("present", "absent", "epsilon", "delta"), [(20, 20, 0.0, 0.05), (12, 30, 0.7, 0.0)])
+@pytest.mark.parametrize(("present", "absent"), [(20, 20), (12, 30)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("delta", [0.0, 0.05])
 def test_p_value_is_valid_at_every_pair_of_rates_on_the_edge(present, absent, epsilon, delta):
     p = np.array(
         [
@@ -93,8 +105,8 @@ def test_p_value_is_valid_at_every_pair_of_rates_on_the_edge(present, absent, ep
             assert mass[p <= level].sum() <= level
 
 
-@pytest.mark.parametrize("counts", [(50, 50, 45, 3), (100, 80, 100, 0), (200, 200, 199, 150)])
-@pytest.mark.parametrize("delta", [0.0, 0.01])
+@pytest.mark.parametrize("counts", [(50, 50, 45, 3), (100, 80, 100, 0), (30, 30, 12, 0), (200, 200, 199, 150)])
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.01])
 def test_lower_bound_inverts_the_p_value(counts: tuple[int, int, int, int], delta: float) -> None:
     low = fixed_epsilon_lower(*counts, delta, 0.95)
     assert low > 0
@@ -116,3 +128,16 @@ def test_extreme_counts_give_finite_answers() -> None:
     assert fixed_epsilon_lower(0, 0, 0, 0, 0.0, 0.95) == 0.0
     assert fixed_curve_p_value(10, 10, 10, 0, [(1e4, 0.0)]) == 1.0
     assert 0.0 <= fixed_curve_p_value(10**6, 10**6, 10**6, 0, [(1.0, 1e-6)]) < 1e-300
+
+
+def test_p_value_is_the_smallest_level_whose_bounds_exclude_the_null() -> None:
+    counts, epsilon, delta = (60, 60, 50, 4), 1.0, 1e-3
+
+    def excluded(level: float) -> bool:
+        tpr = binomial.lower(counts[2], counts[0], 1 - level / 2)
+        fpr = binomial.upper(counts[3], counts[1], 1 - level / 2)
+        return tpr > math.exp(epsilon) * fpr + delta or 1 - fpr > math.exp(epsilon) * (1 - tpr) + delta
+
+    p = fixed_curve_p_value(*counts, [(epsilon, delta)])
+    assert excluded(p * (1 + 1e-6))
+    assert not excluded(p * (1 - 1e-6))

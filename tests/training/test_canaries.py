@@ -1,5 +1,6 @@
 """Gradient canaries, input canaries, and initial weights that an adversary chose."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from dpspec.models.architectures import Linear
 from dpspec.registry.loader import resolve
 from dpspec.training.canaries import TARGET_LOSS, CanaryGroups, PretrainedFactory, Records, SignBlocks, fit, plant
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import SamplingLog
+from dpspec.training.measure.scores import ProjectionObserver
 from dpspec.training.providers import CANARIES
 
 #: The kinds of records.
@@ -44,6 +48,14 @@ def test_orthonormal_and_projected(parameters, count):
     assert torch.equal(blocks.directions(torch.tensor([count - 1, 0])), dense[[count - 1, 0]])
 
 
+def test_the_seed_decides_and_the_global_generator_does_not():
+    torch.manual_seed(0)
+    first = SignBlocks(50, 5, seed=3).directions(torch.arange(5))
+    torch.manual_seed(1)
+    assert torch.equal(first, SignBlocks(50, 5, seed=3).directions(torch.arange(5)))
+    assert not torch.equal(first, SignBlocks(50, 5, seed=4).directions(torch.arange(5)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -57,6 +69,27 @@ def test_groups_that_make_no_sense(make, message):
         make(SignBlocks(30, 5, seed=0))
 
 
+@pytest.mark.rounding
+@pytest.mark.parametrize("chunk", [1, 1024])
+def test_canaries_are_clipped_with_the_rest(make_model, rows, chunk):
+    x, y = rows("mlp", 10)
+    model = FlatModel(make_model("mlp"))
+    blocks = SignBlocks(63, 7, seed=0)
+    canaries = CanaryGroups(blocks, torch.tensor([4, 4, 1]), 10.0)
+    part = RecordsAndCanaries(model, x, y, canaries)
+    part._chunk = chunk
+    state = model.initial()
+    both = part(state, torch.tensor([0, 3, 9, 10, 11, 12]), 0.5)
+    real = part(state, torch.tensor([0, 3, 9]), 0.5)
+    added = both.sum - real.sum
+    assert torch.allclose(blocks.project(added), torch.tensor([0, 0.5, 0, 0, 1.0, 0, 0]), atol=1e-6)
+    assert float(added.norm()) == pytest.approx((0.5**2 + 1.0**2) ** 0.5, rel=1e-5)
+    assert torch.equal(both.norms[:3], real.norms)
+    assert torch.allclose(both.norms[3:], torch.tensor(0.5, dtype=torch.float64), rtol=1e-6)
+    last = part(state, torch.tensor([12]), 0.5)
+    assert torch.allclose(last.sum, 0.5 * blocks.directions(torch.tensor([1]))[0], atol=1e-6)
+
+
 def test_gradients_of_the_wrong_shape_are_refused(make_job):
     class Short:
         count = 4
@@ -66,6 +99,22 @@ def test_gradients_of_the_wrong_shape_are_refused(make_job):
 
     with pytest.raises(ValueError, match=r"shape \(4, 63\), got \(4, 62\)"):
         NativeTrainer().train(make_job(canaries=Short(), sampling={"scheme": "full"}))
+
+
+@pytest.mark.rounding
+@pytest.mark.parametrize("clip_norm", [0.2, 3.0])
+def test_groups_show_in_the_released_models(make_job, clip_norm):
+    """Without noise and with everything drawn, a group of k adds exactly k clip norms to its own projection."""
+    blocks = SignBlocks(63, 9, seed=1)
+    present = torch.tensor([True, False, True, True, False, False, True, False, True])
+    groups = CanaryGroups.planted(blocks, present, 4, 10 * clip_norm)
+    job = make_job(canaries=groups, noise_multiplier=0.0, clip_norm=clip_norm, sampling={"scheme": "full"}, steps=6)
+    seen = ProjectionObserver(job, blocks)
+    log = SamplingLog(job.phases, 60)
+    NativeTrainer().train(replace(job, observers=(seen, log)))
+    assert log.sizes == [60] * 6
+    assert torch.allclose(seen.projections, (4.0 * present).expand(6, 9), atol=2e-4)
+    assert torch.allclose(seen.squares, torch.tensor(16.0 * 5, dtype=torch.float64), rtol=1e-3)
 
 
 RNG = np.random.default_rng(5)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, product
 from math import expm1
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from support.layers import one_by_one
 from support.phases import phase_of
+from support.seen_run import SeenRun
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpspec.contract import FrozenMap, TrainingJob
+from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
+from dpspec.contract.attacks import Records
 from dpspec.sampling.fixed import FixedSize
 from dpspec.sampling.poisson import Poisson, TruncatedPoisson
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients import memory
+from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
 from dpspec.training.loop.contributions import (
@@ -34,10 +37,13 @@ from dpspec.training.loop.contributions import (
     Sample,
     SparseCanaries,
     clipped_sparse_sum,
+    estimated,
     population,
 )
 from dpspec.training.loop.native import NativeTrainer, parts_of
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import replayed_step
+from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
 
 
@@ -82,7 +88,8 @@ def test_nothing_and_what_is_not_finite_add_nothing(make_model):
     assert both.norms.tolist() == pytest.approx([1.0, 0.0])
 
 
-@pytest.mark.parametrize(("parameters", "spread"), [(60, 0.1), (65, 1.2)])
+@pytest.mark.parametrize("parameters", [60, 65])
+@pytest.mark.parametrize("spread", [0.1, 1.2])
 def test_members_are_turned_by_the_angle_each_its_own_way_within_their_support(parameters, spread):
     """Blocks of 12 and of 13: an odd block leaves one coordinate unturned."""
     blocks = SignBlocks(parameters, 5, seed=0)
@@ -153,7 +160,7 @@ def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, cli
     torch.testing.assert_close(found.norms, torch.stack(wanted).norm(dim=1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "most"), [(4, 1), (5, 3)])
+@pytest.mark.parametrize(("count", "most"), [(4, 1), (4, 2), (5, 3), (3, 2)])
 def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, most: int) -> None:
     """chi-square at 1e-4 of 6000 pairs of users, of each one's choices and of both together."""
     there = torch.arange(5).expand(6000, 2, 5) < count
@@ -214,7 +221,7 @@ def _plain_job() -> TrainingJob:
 
 
 @pytest.mark.rounding
-@pytest.mark.parametrize("most", [2, 4])
+@pytest.mark.parametrize("most", [1, 2, 4])
 def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) -> None:
     job = of_users(clip_norm=0.2)
     model = FlatModel(job.model)
@@ -232,6 +239,18 @@ def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) ->
     if most == 4:
         assert known.spread(sampler) == pytest.approx(exact, rel=1e-5)
     torch.testing.assert_close(known.mean(sampler), q * known.sum)
+
+
+def test_a_stopped_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
+    whole, resumed = of_users(steps=12), of_users(steps=12)
+    NativeTrainer().train(whole)
+    where, seen = Resumable(folder=tmp_path / "state", steps=1), list[int]()
+    watched = replace(resumed, resumable=where, progress=lambda step, total: seen.append(step))
+    with pytest.raises(Cancelled):
+        NativeTrainer().train(replace(watched, cancelled=lambda: len(seen) == 5))
+    NativeTrainer().train(watched)
+    assert seen == list(range(1, 13))
+    assert torch.equal(flat_model.flatten(resumed.model), flat_model.flatten(whole.model))
 
 
 def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:
@@ -321,7 +340,8 @@ def differences(q: float, size: int) -> Iterator[tuple[float, Tensor]]:
         yield from ((chance, drawn - estimate) for estimate in estimates)
 
 
-@pytest.mark.parametrize(("size", "q"), [(2, 0.1), (3, 0.4), (5, 0.4)])
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("q", [0.1, 0.4])
 def test_sum_and_spread_are_without_bias(q: float, size: int) -> None:
     """Over all samples there are, and all batches: the exact mean, and the exact squared distance."""
     samples = [of(places) for places in combinations(range(5), size)]
@@ -331,7 +351,7 @@ def test_sum_and_spread_are_without_bias(q: float, size: int) -> None:
     assert float(np.mean(found)) == pytest.approx(exact, rel=1e-12)
 
 
-@pytest.mark.parametrize(("q", "size"), [(0.1, 2), (0.4, 3), (0.9, 5)])
+@pytest.mark.parametrize(("q", "size"), [(0.1, 2), (0.4, 2), (0.4, 3), (0.8, 4), (0.9, 5)])
 def test_charged_variance_bounds_every_exponential_moment(q: float, size: int) -> None:
     """E exp(l X) <= exp(V (e^l - 1 - l)) with the charged V, as Freedman's inequality asks, along many directions."""
     assert size >= q * 5
@@ -356,6 +376,10 @@ def test_samples_are_drawn_anew_and_without_replacement() -> None:
     assert (len(first), int(first[0]) >= 0, int(first[-1]) < 100) == (40, True, True)
     assert not torch.equal(first, Sample(40, seed=8).at(1, 100))
     assert not torch.equal(first, sample.at(1, 100, 1))
+    counts = torch.stack([torch.bincount(sample.at(step, 100), minlength=100) for step in range(1000)]).sum(0)
+    # Each of the hundred is drawn Binomial(1000, 0.4) times: six deviations either way.
+    assert int(counts.min()) > 400 - 6 * 15.5
+    assert int(counts.max()) < 400 + 6 * 15.5
 
 
 def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals:
@@ -366,8 +390,19 @@ def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals
     return watcher
 
 
+@pytest.mark.rounding
+def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> None:
+    """Along the update itself, without an error probability."""
+    asked, sampled = (watched(make_job, sample, 12) for sample in (None, Sample(40, 3)))
+    assert asked.log is not None
+    assert sampled.log is not None
+    assert sampled.log.along == asked.log.along
+    assert sampled.log.variances == asked.log.variances
+
+
 def drift(watcher: Residuals) -> float:
     """The mean of residuals along the expected updates, in deviations of it."""
+    assert watcher.log is not None
     along = np.array(watcher.log.along)[:, 0]
     return float(along.mean() / (along.std(ddof=1) / np.sqrt(len(along))))
 
@@ -384,6 +419,56 @@ def test_estimates_show_no_drift_along_another_one(make_job, monkeypatch: pytest
     add = ResidualLog.add
     monkeypatch.setattr(ResidualLog, "add", lambda log, step, *given: add(log, step, *given[:-1]))
     assert mean_drift() < -3.0
+
+
+def test_a_resumed_run_sees_the_same(make_job) -> None:
+    job, kept = make_job(steps=12), SeenRun()
+    NativeTrainer().train(replace(job, observers=(kept,)))
+    whole, half, other = (Residuals(job, sample=Sample(16, 3)) for _ in range(3))
+    for watcher in (whole, half, other):
+        watcher.keep_log(job)
+    for step, state in enumerate(kept.states):
+        whole.released(step, state)
+        if step == 7:
+            other.restore(half.state())
+        (half if step < 7 else other).released(step, state)
+    mine, theirs = whole.state(), other.state()
+    assert mine.keys() == theirs.keys()
+    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_model, rows) -> None:
+    q, (x, y) = 0.5, rows("mlp", 4)
+    job = make_job(x=x.numpy(), y=y.numpy())
+    canaries = rows("mlp", 2, seed=5)
+    watcher = RecordScores(job, Records(canaries[0].numpy(), canaries[1].numpy()), np.array([1, 1]), 1)
+    model, clip = watcher.model, next(iter(watcher.schedule)).clip
+    state = model.initial()
+    phase = replace(next(iter(watcher.schedule)), sampler=Poisson(4, q))
+    planted = torch.cat(list(watcher._clipped(state, *canaries, phase)))
+    real = torch.cat(list(watcher._clipped(state, x, y, phase)))
+    samples = [torch.tensor(places) for places in combinations(range(4), 3)]
+    found = [
+        watcher._sampling(state, planted, phase, estimated(model, state, x, y, places, clip, phase.clip_norm))
+        for places in samples
+    ]
+    products = (planted @ real.T).double()
+    whole = products @ products.T
+    # The batch's q (1 - q), and at most q^2 (n / s - 1) for the omitted records of the sample.
+    assert torch.allclose(torch.stack(found).mean(0), (q * (1 - q) + q * q / 3.0) * whole, rtol=1e-5)
+    assert torch.allclose(watcher._sampling(state, planted, phase), q * (1 - q) * whole, rtol=1e-5)
+
+
+def test_expected_update_is_rate_times_the_clipped_sum(make_model, rows):
+    x, y = rows("mlp", 30)
+    model, other = make_model("mlp"), FlatModel(make_model("mlp", seed=3))
+    gradients = per_example_gradients(model, x, y)
+    by_hand = 0.3 * (gradients * (0.5 / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
+    flat, sampler = FlatModel(model), Poisson(30, 0.3)
+    assert torch.allclose(population(flat, flat.initial(), x, y, 0.5).mean(sampler), by_hand, atol=1e-5)
+    moved = population(flat, other.initial(), x, y, 0.5).mean(sampler)
+    assert torch.allclose(moved, population(other, other.initial(), x, y, 0.5).mean(sampler), atol=1e-6)
+    assert not torch.allclose(moved, by_hand, atol=1e-2)
 
 
 @pytest.mark.parametrize("records", [4, 6])
@@ -405,3 +490,12 @@ def test_mean_and_spread_are_exact(records):
         assert torch.allclose(known.mean(sampler), weights.double() @ sums)
         distance = (sums - weights.double() @ sums).square().sum(1)
         assert known.spread(sampler) == pytest.approx(float(weights.double() @ distance), rel=1e-6)
+
+
+@pytest.mark.rounding
+def test_one_step_on_users_adds_up(of_users: Any) -> None:
+    found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
+    assert found is not None
+    assert found.records == 10
+    assert found.random <= found.rounding
+    assert found.apart < 1e-4

@@ -12,6 +12,7 @@ from dpspec import json_records
 from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.canary_contributions import PlantedSums
+from dpspec.stats.conformance.measurement import Abstention
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.contributions import Sample
 from dpspec.training.loop.native import NativeTrainer
@@ -57,6 +58,47 @@ def test_planted_records_are_expected_in_the_observed_steps(make_job):
     assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)
 
 
+LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
+
+
+@pytest.mark.rounding
+@pytest.mark.parametrize("options", [LOST, MOMENTUM])
+def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):
+    """At a learning rate of 1e-9 no update changes a float32 parameter, and the check reports that."""
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.5}
+    job = replace(make_job(steps=150, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
+    seen = ProjectionObserver(job, directions)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+
+    def planted():
+        return canary_sums(seen, job, np.ones(60, dtype=np.int64), coins)
+
+    found = canary_contributions.test([planted()])
+    assert isinstance(found, Abstention) == (options is LOST)
+    assert isinstance(found, Abstention) or (found.p_value > 1e-3 and found.detectable is not None)
+    monkeypatch.setattr("dpspec.training.measure.residuals.MAX_ROUNDING", float("inf"))
+    careless = canary_contributions.test([replace(planted(), rounding=0.0)])
+    assert (careless.p_value <= 1e-6) == (options is LOST)
+
+
+def test_sums_along_directions_have_the_stated_variance(make_job):
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.25}
+    job = make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries)
+    seen = ProjectionObserver(job, directions, looks=100)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    written = json_records.write(canary_sums(seen, job, np.ones(60, dtype=np.int64), coins))
+    assert written["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
+    assert written["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
+    sums = seen.projections.double().sum(0).numpy()
+    for coin, variance in ((0, written["outside"]), (1, written["outside"] + written["inclusion"])):
+        # Within 4.4 standard errors of a variance estimated from 30 sums.
+        assert 1 / 2.2 < sums[coins == coin].var(ddof=1) / variance < 2.2
+
+
 PARAMETERS, GROUPS, RECORDS = 300, 150, 200
 
 
@@ -94,6 +136,7 @@ def trained(
     watcher = ProjectionObserver(job, directions, drawn=logged, sample=sample)
     NativeTrainer().train(replace(job, observers=(watcher,)))
     found = canary_sums(watcher, job, sizes, coins)
+    assert found is not None
     return watcher, sizes, coins, found
 
 
@@ -109,6 +152,7 @@ def test_honest_runs_of_such_a_model_conform() -> None:
 @pytest.mark.parametrize("estimated", [None, 40])
 def test_products_are_those_of_the_totals(estimated: int | None) -> None:
     watcher, sizes, coins, found = trained(3, steps=6, estimated=estimated)
+    assert found.by_step is not None
     totals = [
         watcher.projections[:, (sizes == size) & (coins == coin)].double().sum(1).numpy()
         for size in (1, 2)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import chi2
+from support.phases import phase_of
 
 from dpspec.contract import FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
@@ -28,6 +29,7 @@ def excess(seen, sigma):
 @pytest.mark.parametrize(
     "options",
     [
+        {"optimizer": {"kind": "sgd", "weight_decay": 0.05}},
         {"optimizer": {"kind": "momentum"}, "schedule": {"kind": "linear", "warmup": 7, "final": 0.1}},
         {"optimizer": {"kind": "momentum", "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
     ],
@@ -44,11 +46,11 @@ def test_the_noise_is_measured_by_the_update_rule(make_job, options):
     assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
 
 
-def test_noise_scale_from_outside(make_job):
+@pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
+def test_noise_scale_from_outside(make_job, sampling):
     """With sampling and canaries the noise is still measured in free directions, with a known sampling variance."""
     directions = SignBlocks(63, 20, seed=0)
     groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
-    sampling = {"scheme": "fixed", "batch_size": 12}
     seen, *_ = audited(make_job(canaries=groups, steps=100, noise_multiplier=1.5, sampling=sampling), directions)
     scale = seen.noise_scale()
     assert scale.degrees == 43 * 100
@@ -58,15 +60,24 @@ def test_noise_scale_from_outside(make_job):
     ratio = ((scale.statistic - added) / scale.degrees) ** 0.5
     assert ratio == pytest.approx(1.0, abs=5 / (2 * scale.degrees) ** 0.5 + 0.1 * added / scale.degrees)
     # Canary directions contain the groups: their mean is members * inclusion, in clip norms.
-    inclusion = 12 / 70
+    inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
     planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
     deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (100 * 10) ** 0.5
     assert float(planted) == pytest.approx(3 * inclusion, abs=5 * deviation)
     assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
 
 
+def test_phases_are_measured_each_in_its_own_units(make_job):
+    quiet, loud = phase_of("full", 40, 0.0), phase_of("full", 40, 4.0, 0.1)
+    seen, *_ = audited(make_job(phases=(quiet, loud)), SignBlocks(63, 3, seed=0))
+    scale = seen.noise_scale()
+    assert scale.degrees == 60 * 40
+    assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
+    assert float(seen.squares[:40].max()) < 1e-4
+
+
 @pytest.mark.rounding
-@pytest.mark.parametrize("learning_rate", [1e-9, 1e-7, 1e-5, 1e5])
+@pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
     """A float32 model rounds small updates away, although the noise was added."""
     options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})
@@ -76,6 +87,15 @@ def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
     assert scale.hidden == (20 if learning_rate < 1e-6 else 0)
     assert scale.degrees == 58 * (20 - scale.hidden)
     assert scale.hidden == 20 or scale.statistic > chi2.ppf(1e-6, scale.degrees)
+
+
+def test_no_noise_at_all_measures_as_none(make_job):
+    """At full batches the residual is rounding alone, which must not make a sum of squares negative."""
+    job = make_job(noise_multiplier=1e-12, sampling={"scheme": "full"}, steps=20)
+    declared = make_job(noise_multiplier=1.0, sampling={"scheme": "full"}, steps=20)
+    seen = ProjectionObserver(declared, SignBlocks(63, 62, seed=0))
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    assert 0.0 <= seen.noise_scale().statistic < 1e-6 * seen.noise_scale().degrees
 
 
 def test_how_many_canaries_are_planted_can_be_kept_from_the_observer(make_job):

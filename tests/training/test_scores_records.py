@@ -83,6 +83,37 @@ def test_scores_are_the_slow_likelihood_ratios(make_job, sampling):
     assert np.allclose(seen.scores.numpy(), slow(untrained, canaries, copies, seen.saw), atol=1e-3)
 
 
+@pytest.mark.parametrize("scheme", [{"scheme": "full"}, {"scheme": "fixed", "batch_size": 30}])
+def test_planted_records_score_higher(make_job, scheme):
+    coins = np.array([1, 0, 1, 0, 1, 1, 0, 0])
+    seen, _, _ = audited(make_job, RecordScores, coins, np.full(8, 2), noise_multiplier=0.05, sampling=scheme, steps=20)
+    scores = seen.scores.numpy()
+    assert scores[coins == 1].min() > scores[coins == 0].max()
+    assert seen.steps == 20
+
+
+def test_likelihood_ratios_are_calibrated(make_job):
+    """Calibration: the number of ones among 240 coins is the sum of sigmoid(score), within 5 standard errors."""
+    believed, coins = [], []
+    for seed in range(12):
+        tossed = np.random.default_rng(seed).integers(0, 2, size=20)
+        seen, _, _ = audited(make_job, RecordScores, tossed, np.ones(20, dtype=int), seed=seed, steps=8)
+        believed.append(torch.sigmoid(seen.scores).numpy())
+        coins.append(tossed)
+    p, c = np.concatenate(believed), np.concatenate(coins)
+    assert abs((c - p).sum()) < 5 * np.sqrt((p * (1 - p)).sum())
+    high = p > 0.6
+    assert high.sum() > 15
+    assert abs((c - p)[high].sum()) < 5 * np.sqrt((p * (1 - p))[high].sum())
+
+
+def test_no_noise_and_no_gradient_leave_finite_scores(make_job):
+    seen, _, _ = audited(
+        make_job, RecordScores, np.array([1, 0, 1]), np.array([1, 1, 2]), noise_multiplier=0.0, steps=3
+    )
+    assert bool(seen.scores.isfinite().all())
+
+
 def test_margins_are_log_odds(make_job):
     job = make_job()
     model = FlatModel(job.model)
@@ -162,6 +193,22 @@ def test_how_far_one_unit_in_each_step_moves_the_model(make_job, momentum: float
     assert scorer._scale(steps) == pytest.approx(rate * float(np.mean(weights)))
 
 
+def test_scores_separate_planted_records_from_others(make_job) -> None:
+    """20 canaries in 20 steps at rate .3, five runs: mean rank of inserted canaries; random ranks give .5 +- .06."""
+    ranks = []
+    for seed in range(5):
+        job = make_job(steps=20, noise_multiplier=0.5, sampling={"scheme": "poisson", "rate": 0.3})
+        job = replace(job, seed=seed)
+        canaries, copies = some(20), np.ones(20, dtype=np.int64)
+        coins = np.random.default_rng(seed).permutation(np.arange(20) % 2)
+        scorer, first = PathScores(job, canaries, copies, 10), flat_model.flatten(job.model)
+        rows = plant(job.x, job.y, canaries, copies, coins)
+        NativeTrainer().train(replace(job, x=rows.x, y=rows.y))
+        scores = scorer(first, flat_model.flatten(job.model)).numpy()
+        ranks.append(np.mean(scores[coins == 1][:, None] > scores[coins == 0][None, :]))
+    assert np.mean(ranks) > 0.7
+
+
 def test_a_model_that_diverged_says_nothing(make_job) -> None:
     job = make_job(steps=3)
     scorer, first = PathScores(job, some(4), np.ones(4, dtype=np.int64), 2), flat_model.flatten(job.model)
@@ -176,7 +223,7 @@ def identity():
     return model
 
 
-@pytest.mark.parametrize("chunk", [2, 1024])
+@pytest.mark.parametrize("chunk", [1, 2, 1024])
 def test_right_answers_of_each_split(identity, monkeypatch, chunk):
     monkeypatch.setattr(final_scores, "_CHUNK", chunk)
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
@@ -245,3 +292,11 @@ def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.Mon
         replace(seen, job=replace(seen.job, model=other)),
     ):
         assert np.array_equal(final_scores.shadow(changed), scores)
+
+
+def test_models_that_diverge_leave_finite_scores(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(final_scores, "SHADOWS", 2)
+    job = make_job(steps=3)
+    job = replace(job, options=FrozenMap({**job.options, "learning_rate": 1e38}))
+    seen = observed(job, some(4), np.ones(4, dtype=np.int64), flat_model.flatten(job.model))
+    assert np.isfinite(final_scores.shadow(seen)).all()

@@ -45,6 +45,7 @@ def test_the_pair_that_is_kept_is_the_one_that_shares() -> None:
     rows = steps(1, 200)
     rows[:, 50:62] = -rows[:, 10:22]
     kept = added(rows, planned=200).worst()
+    assert kept is not None
     assert (list(kept.squares), kept.count, kept.planned, kept.pairs) == (["c", "d"], 2400, 2400, 6)
     assert kept.problem() is None
     assert kept.p_value() < 1e-12
@@ -55,5 +56,6 @@ def test_a_diverged_model_gives_no_evidence() -> None:
     rows[:, 50:62] = rows[:, 10:22]
     rows[4] = np.inf
     kept = added(rows).worst()
+    assert kept is not None
     assert kept.problem() is None
     assert kept.p_value() == 1.0

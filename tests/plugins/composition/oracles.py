@@ -1,7 +1,7 @@
 """Composed releases by enumeration, quadrature and closed forms in mpmath, without code of dpspec."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import mpmath
 import numpy as np
@@ -113,6 +113,27 @@ def concentrated_delta(rho: float, epsilon: float) -> float:
             else:
                 low = first
         return float(mpmath.exp(log_delta(mpmath.exp(low))))
+
+
+def choices(release: Release, rng: np.random.Generator) -> Iterator[Outcomes]:
+    """Exponential mechanisms over random scores of sensitivity 1, on two neighbors, one per run."""
+    for _ in range(release.times):
+        count = int(rng.integers(2, 6))
+        scores, changes = rng.normal(0.0, 3.0, count), rng.uniform(-1.0, 1.0, count)
+        if rng.random() < 0.5:
+            changes = np.sign(changes)
+        pair = []
+        for values in (scores + changes, scores):
+            weights = np.exp(0.5 * release.epsilon * (values - values.max()))
+            pair.append(weights / weights.sum())
+        yield pair[0], pair[1]
+
+
+def product_delta(pairs: list[Outcomes], epsilon: float) -> float:
+    present, absent = np.ones(1), np.ones(1)
+    for first, second in pairs:
+        present, absent = np.outer(present, first).ravel(), np.outer(absent, second).ravel()
+    return math.fsum(np.maximum(present - math.exp(epsilon) * absent, 0.0))
 
 
 def bounded_range_delta(epsilon: float, at: float, count: int = 4001) -> float:

@@ -61,31 +61,45 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
     assert {found[name] for name in found if name.endswith("-low")} == {"open"}
 
 
-CAPPED = "{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 9}"
-FIXED = "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}"
-MIXTURE = "{kind: gaussian-mixture, sigma: 1, shifts: [1], probabilities: %s}"
-PAIR, ZERO_OUT = "threat_model: {group_size: [2]}", "threat_model: {adjacency: zero-out}"
-
-
 @pytest.mark.parametrize(
     ("release", "more", "message"),
     [
         ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "a sample is covered"),
         ("{kind: gaussian, sigma: 1, batch_size: 2}", "", "records"),
         ("{kind: gaussian, sigma: 1, records: 9}", "", "batch_size"),
-        (FIXED.replace("2", "9"), "", "at most records less the group"),
-        (FIXED.replace("9", "9, rate: 0.1"), "", "belongs to Poisson samples"),
-        (FIXED, ZERO_OUT, "null records"),
+        ("{kind: gaussian, sigma: 1, batch_size: 9, records: 9}", "", "at most records less the group"),
+        ("{kind: gaussian, sigma: 1, batch_size: 2, records: 9, rate: 0.1}", "", "belongs to Poisson samples"),
+        (
+            "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}",
+            "threat_model: {adjacency: zero-out}",
+            "null records",
+        ),
         ("{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2}", "", "has rate, records and max_batch"),
-        (CAPPED, ZERO_OUT, "a sample with a cap is covered for added and removed"),
-        (CAPPED.replace("9", "3"), "threat_model: {group_size: [4]}", "at least the group of 4"),
-        (CAPPED, "claims: [{id: a, kind: zcdp, rho: 1}]", "no rho is known for a sample with a cap"),
-        (MIXTURE % "[0.5, 0.5]", "", "shifts has 1 numbers"),
-        (MIXTURE % "[0.5]", "", "must sum to 1, got 0.5"),
-        (MIXTURE % "[1]", PAIR, "not a group of 2"),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 9}",
+            "threat_model: {adjacency: zero-out}",
+            "a sample with a cap is covered for added and removed",
+        ),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 3}",
+            "threat_model: {group_size: [4]}",
+            "at least the group of 4",
+        ),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 9}",
+            "claims: [{id: a, kind: zcdp, rho: 1}]",
+            "no rho is known for a sample with a cap",
+        ),
+        ("{kind: gaussian-mixture, sigma: 1, shifts: [1], probabilities: [0.5, 0.5]}", "", "shifts has 1 numbers"),
+        ("{kind: gaussian-mixture, sigma: 1, shifts: [1], probabilities: [0.5]}", "", "must sum to 1, got 0.5"),
+        (
+            "{kind: gaussian-mixture, sigma: 1, shifts: [1], probabilities: [1]}",
+            "threat_model: {group_size: [2]}",
+            "not a group of 2",
+        ),
         ("{kind: laplace, scale: 1, batch_size: 2, records: 9}", "", "batch_size"),
         ("{kind: randomized-response, epsilon: 1}", "", "whether a person answers"),
-        ("{kind: laplace, scale: 1, rate: 0.1}", PAIR, "groups of 2"),
+        ("{kind: laplace, scale: 1, rate: 0.1}", "threat_model: {group_size: [2]}", "groups of 2"),
         ("{kind: discrete-gaussian, sigma: 1, sensitivity: 1.5}", "", "must be an integer"),
         ("{kind: discrete-gaussian, sigma: 1, sensitivity: 0.0001}", "", "at least 1"),
         ("{kind: gaussian, scale: 1}", "", "sigma"),

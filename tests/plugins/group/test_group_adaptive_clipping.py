@@ -24,8 +24,12 @@ TEXT = """\
 dpspec: 1
 name: adaptive
 mechanism:
-  {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 9,
-  clipping: {scheme: adaptive, count_std: 1.2}}
+  kind: group
+  noise_multiplier: 2.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 9
+  clipping: {scheme: adaptive, count_std: 1.2}
 data: {kind: declared, records: 100, features: 4, classes: 2}
 claims:
   - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}
@@ -78,11 +82,13 @@ def test_lower_ends_need_data_that_attain_them(overrides: tuple[str, ...], refut
         (("mechanism.clipping.count_std=0",), "count_std"),
         (("mechanism.clipping.count_std=1e-7",), "count_std must be at least 1e-6"),
         (("threat_model.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
+        ((FULL, "threat_model.adjacency=zero-out"), "covers add-remove adjacency only, not zero-out"),
         (("claims.0.adjacency=zero-out",), "covers add-remove adjacency only, not zero-out"),
         ((FLAT, "threat_model.adjacency=zero-out"), None),
         (("mechanism.clipping.scheme=automatic",), "automatic"),
         (("mechanism.clipping.min_clipbound=1.5",), "min_clipbound must be at most clip_norm, 1, got 1.5"),
         (("mechanism.clipping.max_clipbound=0.5",), "max_clipbound must be at least clip_norm, 1, got 0.5"),
+        (("mechanism.clipping.target_unclipped_quantile=1.1",), "target_unclipped_quantile"),
         (("mechanism.clipping.clipbound_learning_rate=-0.1",), "clipbound_learning_rate"),
         (("mechanism.clipping.learning_rate=0.1",), "learning_rate"),
         (("mechanism.clipping={scheme: flat, max_clipbound: 2}",), "max_clipbound applies to scheme: adaptive only"),
@@ -102,7 +108,6 @@ TRAINED = (
 )
 MANY = (*TRAINED, "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 5}")
 COUNTED = (*MANY, "audit.score_counts=true")
-UNCOUNTED = "score_counts needs adaptive clipping with centered counts"
 
 
 @pytest.mark.parametrize(
@@ -116,12 +121,29 @@ UNCOUNTED = "score_counts needs adaptive clipping with centered counts"
         (*TRAINED, "audit.canary={space: input, kind: mislabelled, count: 18}"),
         (*TRAINED, "audit.canary={space: input, kind: mislabelled, count: 18}", "threat_model.access=final-model"),
         (*TRAINED, "audit.expected_from=20"),
+        COUNTED,
         (*COUNTED, "threat_model.access=transcript"),
         (*MANY, "audit.canary={space: input, kind: mislabelled}"),
         (*TRAINED, "mechanism.clipping={scheme: adaptive, count_std: 1e9}"),
+        (*TRAINED, "mechanism.clipping={scheme: adaptive, count_std: 1.2, clipbound_learning_rate: 0}"),
         (*TRAINED, "mechanism.clipping={scheme: adaptive, count_std: 1.2, max_clipbound: 1, min_clipbound: 1}"),
     ],
-    ids=lambda overrides: overrides[-1],
+    ids=[
+        "poisson",
+        "fixed",
+        "allocated",
+        "transcript",
+        "plain",
+        "input",
+        "final-input",
+        "estimated",
+        "counted",
+        "counted-transcript",
+        "many-input",
+        "large-std",
+        "constant",
+        "limits",
+    ],
 )
 def test_attacked_runs_conform(overrides: tuple[str, ...], tmp_path: Path) -> None:
     """Every promised check is made; the bound is the one without a run."""
@@ -162,17 +184,17 @@ def test_the_sum_of_counts_and_projections_is_the_likelihood_ratio() -> None:
 
 def test_counts_add_to_the_power_of_a_group_alone(tmp_path: Path) -> None:
     """Full batches: with the counts the attack attains the bound's noise multiplier, without them the gradients'."""
-    overrides = (FULL, "mechanism.steps=1", "audit.runs=200", "mechanism.clipping.count_std=0.9")
+    overrides = (FULL, "mechanism.steps=1", "audit.runs=400", "mechanism.clipping.count_std=0.9")
     laws = []
     for counted in ("true", "false"):
         spec = attacked(tmp_path, *MANY, *overrides, f"audit.score_counts={counted}", text=TEXT)
         law = scores.declared_distribution(spec, 60, 1)
         assert law is not None
         laws.append(law.mu())
-        trials = trials_of(spec, *range(100))
+        trials = trials_of(spec, *range(200))
         coins, values = (np.array([trial.arrays[name][0] for trial in trials]) for name in ("coins", "scores"))
         apart = values[coins == 1].mean() - values[coins == 0].mean()
-        assert apart == pytest.approx(law.mu() ** 2, abs=5.0 * 2.0 * law.mu() / math.sqrt(100))
+        assert apart == pytest.approx(law.mu() ** 2, abs=5.0 * 2.0 * law.mu() / math.sqrt(200))
     assert laws[0] == pytest.approx(1.0 / joint_noise_multiplier(2.0, 0.9), rel=1e-3)
     assert laws[1] == pytest.approx(0.5, rel=1e-3)
 
@@ -224,12 +246,12 @@ def test_faulty_counts_deviate(faulty, words, tmp_path, monkeypatch):
     [
         ((*TRAINED, "training.backend=opacus"), "backend 'opacus' does not train with adaptive clipping"),
         ((*TRAINED, "threat_model.access=final-model"), "scored under the final model by the declared clip norm"),
-        ((*TRAINED, "audit.score_counts=true"), UNCOUNTED),
-        ((*COUNTED, PLAIN), UNCOUNTED),
-        ((*COUNTED, FIXED), UNCOUNTED),
-        ((*COUNTED, FLAT), UNCOUNTED),
-        ((*COUNTED, "threat_model.group_size=[1, 2]"), UNCOUNTED),
-        ((*COUNTED, "audit.canary={space: input, kind: mislabelled}"), UNCOUNTED),
+        ((*TRAINED, "audit.score_counts=true"), "score_counts needs adaptive clipping with centered counts"),
+        ((*COUNTED, PLAIN), "score_counts needs adaptive clipping with centered counts"),
+        ((*COUNTED, FIXED), "score_counts needs adaptive clipping with centered counts"),
+        ((*COUNTED, FLAT), "score_counts needs adaptive clipping with centered counts"),
+        ((*COUNTED, "threat_model.group_size=[1, 2]"), "score_counts needs adaptive clipping with centered counts"),
+        ((*COUNTED, "audit.canary={space: input, kind: mislabelled}"), "score_counts needs adaptive clipping"),
     ],
     ids=["opacus", "final-gradient", "one-run", "plain", "fixed", "flat", "two-sizes", "input"],
 )

@@ -1,17 +1,22 @@
 """Tables of the plugin, as in the paper's figures; mu, rates and the advantage of groups."""
 
 import functools
+import itertools
 import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from support import scope_oracle as oracle
 from support.attacks import spec_at
+from support.group_cases import gradients_within, mechanisms
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
 from dpspec.contract import Claim, Finding, Series
@@ -92,6 +97,19 @@ def rows(series: Series) -> list[tuple[int, float, float, float]]:
     return list(zip(*(series.columns[name] for name in names), strict=True))
 
 
+def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> None:
+    found = rows(profile(tmp_path))
+    by_size = {size: list(group) for size, group in itertools.groupby(found, key=lambda row: row[0])}
+    assert list(by_size) == [1, 2, 4, 8]
+    for group in by_size.values():
+        assert len({delta for *_, delta in group}) == len(group) >= 24
+        epsilons = [epsilon for _, epsilon, _, _ in sorted(group, key=lambda row: row[3])]
+        assert epsilons == sorted(epsilons, reverse=True)
+        assert all(0.0 <= lower <= epsilon for _, epsilon, lower, _ in group)
+    for small, large in itertools.pairwise(by_size.values()):
+        assert all(a[1] <= b[1] for a, b in zip(small, large, strict=True))
+
+
 @pytest.mark.parametrize(
     ("claims", "fine"),
     [([("approx-dp", {"epsilon": 9.0, "delta": 1e-6})], {1e-6}), ([("gdp", {"mu": 9.0})], set(bounds.PROFILE_DELTAS))],
@@ -151,6 +169,7 @@ class TestGroup(MechanismSuite):
 
 
 ONE = {"noise_multiplier": 1.3, "clip_norm": 2.0, "sampling": {"scheme": "poisson", "rate": 0.2}, "steps": 1}
+FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
 def found(phases: list[dict[str, Any]], claims: list[Claim], records: int = 100) -> list[Finding]:
@@ -179,7 +198,14 @@ def test_mu_is_that_of_the_largest_shifts(scheme: str, shift: float) -> None:
 
 
 def test_no_smaller_mu_holds_for_all_deltas_of_a_sampled_step() -> None:
-    mu = 1 / 1.3
+    """At level Phi(-z) the best test of one step has the power (1 - q) Phi(-z) + q Phi(mu - z)."""
+    q, mu = 0.2, 1 / 1.3
+    z = np.array([1.0, 3.0, 10.0, 100.0, 1000.0])
+    power = np.logaddexp(math.log1p(-q) + log_ndtr(-z), math.log(q) + log_ndtr(mu - z))
+    needed = ndtri_exp(power) + z
+    assert np.all(np.diff(needed) > 0.0)
+    assert needed[0] < 0.5 * mu
+    assert 0.99 * mu < needed[-1] <= mu * (1 + 1e-9)
     findings = found([ONE], [oracle.claim_of("gdp", mu=1.0)])
     assert of("mu", "upper", findings) == pytest.approx(mu, rel=1e-8)
     assert 0.3 * mu < of("mu", "lower", findings) < mu  # deltas stop at 1e-4
@@ -221,3 +247,34 @@ def test_the_advantage_is_the_total_variation_of_one_step() -> None:
 def test_nothing_is_bounded_without_noise_or_without_a_claim() -> None:
     assert found([{**ONE, "noise_multiplier": 0.0}], [oracle.claim_of("gdp", mu=1.0)]) == []
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
+
+
+@settings(max_examples=20, **FEW)
+@given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
+def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:
+    claims = [
+        oracle.claim_of("gdp", direction, case["size"], mu=1.0),
+        oracle.claim_of("membership", direction, case["size"], advantage=0.5),
+        oracle.claim_of("membership", direction, case["size"], tpr=0.5, fpr=0.05),
+    ]
+    uppers = [f for f in found(case["phases"], claims, case["records"]) if f.bound == "upper"]
+    assert {f.quantity for f in uppers} == {"mu", "advantage", "tpr"}
+    scope = data.draw(st.sampled_from(sorted({repr(f.scope) for f in uppers})))
+    uppers = [f for f in uppers if repr(f.scope) == scope]
+    planted, group = gradients_within(uppers[0], case, data.draw)
+    absent, present = (
+        oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
+    )
+    p, q = oracle.composed(list(zip(present, absent, strict=True)))
+    pairs = [pair for way, pair in (("remove", (p, q)), ("add", (q, p))) if direction in (way, "both")]
+    room = 1.0 + oracle.ROOM
+    for finding in uppers:
+        for one, other in pairs:
+            if finding.quantity == "tpr":
+                assert oracle.power(one, other, 0.05) <= finding.value * room
+            elif finding.quantity == "advantage":
+                assert oracle.delta(one, other, 0.0) <= finding.value * room
+            else:
+                for epsilon in (0.0, 0.3, 1.0, 3.0, 10.0):
+                    allowed = float(gaussian.delta(epsilon, finding.value * room))
+                    assert oracle.delta(one, other, epsilon) <= allowed * room + 1e-12

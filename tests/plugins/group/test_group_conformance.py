@@ -9,13 +9,13 @@ import pytest
 from support.attacks import attacked, outcomes_of, trials_of
 from support.attacks import audited as audited_at
 
-from dpspec.contract import Check
+from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
 from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import words
-from dpspec_group import theory
+from dpspec_group import GroupAudit, theory
 
 #: Assumption, observer and note.
 Name: TypeAlias = tuple[str, str, str]
@@ -84,6 +84,10 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, AuditResult]
     return attacked(folder, text=SPEC), audited_at(folder, text=SPEC)
 
 
+def trials(audit: AuditResult) -> list[Trial]:
+    return [Trial(index=record.index, evidence=record.evidence) for record in audit.trials]
+
+
 def worst(spec: Any, size: int, noise: float) -> float:
     phases = [phase.replace(noise_multiplier=noise * phase.noise_multiplier) for phase in spec.phases]
     return max(theory.group_epsilons(phases, size, 200, [1e-5], way)[0].upper for way in ("remove", "add"))
@@ -100,6 +104,24 @@ def test_the_truth_lies_between_the_ends(audited: tuple[Any, AuditResult]) -> No
         assert one.lower >= (0.75 if outside else 0.95) * truth
         assert (one.bound, one.rigor, one.confidence) == ("estimate", "approximate", 0.95)
         assert [held.name for held in one.assumptions] == ["sampled-gaussian-steps"]
+
+
+def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any, AuditResult]) -> None:
+    """All recorded sums of squared noise shrink by 0.81; the estimate is the accountant's value at that noise."""
+    spec, audit = audited
+    less = []
+    for trial in trials(audit):
+        kept: Any = thaw(trial.evidence)
+        for sums in (kept["noise_log"], kept["internal"]["noise"]):
+            sums["statistic"] *= 0.81
+        less.append(replace(trial, evidence=FrozenMap(kept)))
+    before = [one for one in audit.findings if one.quantity == AS_RUN]
+    after = [one for one in GroupAudit().conclude(spec, less) if isinstance(one, Finding) and one.quantity == AS_RUN]
+    assert len(before) == len(after)
+    for one, other in zip(before, after, strict=True):
+        assert other.lower > 1.05 * one.lower
+        assert other.value > 1.05 * one.value
+        assert other.lower <= worst(spec, one.at["group_size"], 0.9) <= other.value
 
 
 def test_reports_show_it_and_name_unmeasured_quantities(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:

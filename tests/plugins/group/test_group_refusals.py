@@ -13,6 +13,7 @@ INPUT = "audit.canary={space: input, kind: noise, count: 40}"
 MANY = "audit={method: many-run, canary: {space: gradient}, runs: 20}"
 CALIBRATED = "audit.score=likelihood-ratio"
 FINAL, SHADOW = "threat_model.access=final-model", "audit.score=shadow"
+SHUFFLED = "mechanism.sampling={scheme: shuffled, batch_size: 10}"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,18 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
 @pytest.mark.parametrize(
     ("overrides", "code", "path", "words"),
     [
-        (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency", "removes canaries, and repl"),
-        (["claims.0.adjacency=replace-one", "audit=null"], "unsupported", "claims.0.adjacency", "not replace-one"),
+        (
+            ["threat_model.adjacency=replace-one"],
+            "unsupported",
+            "threat_model.adjacency",
+            "the attack removes canaries, and replaces none",
+        ),
+        (
+            ["claims.0.adjacency=replace-one", "audit=null"],
+            "unsupported",
+            "claims.0.adjacency",
+            "covers add-remove and zero-out adjacency only, not replace-one",
+        ),
         (["claims.0.delta=0.02", "audit=null"], "large-delta", "claims.0.delta", "is not below 1 / "),
         (["mechanism.sampling={scheme: fixed, batch_size: 57}"], "bad-value", "mechanism.sampling.batch_size", "57"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "infinite"),

@@ -10,14 +10,14 @@ import torch
 import yaml
 from support.attacks import audited, errors
 
-from dpspec.accounting import DoubleMixture, PrivacyLoss, gaussian
-from dpspec.contract import Phase
+from dpspec.accounting import gaussian
+from dpspec.contract import FrozenMap
+from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
 from dpspec.sampling import scheme_named
 from dpspec.sampling.fixed import FixedSize
 from dpspec.sampling.poisson import Poisson
 from dpspec.sampling.random_allocation import RandomAllocation
-from dpspec_group import theory
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
@@ -179,6 +179,21 @@ def test_no_other_mechanism_takes_what_it_does_not_cover(kind: str, tmp_path: Pa
         assert any(str(options["scheme"]) in message for message in found)
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [{"scheme": "random-allocation", "epoch_steps": 2}, {"scheme": "truncated-poisson", "rate": 0.5, "max_batch": 5}],
+    ids=lambda sampling: sampling["scheme"],
+)
+def test_opacus_does_not_draw_them(sampling: dict[str, Any]) -> None:
+    pytest.importorskip("opacus")
+    from dpspec.testing.backend import small_job
+    from dpspec.training.opacus_backend import OpacusTrainer
+
+    options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})
+    with pytest.raises(UsageError, match=str(sampling["scheme"])):
+        OpacusTrainer().train(small_job(options=options, sampling=sampling, steps=2))
+
+
 # --- runs
 
 
@@ -248,11 +263,12 @@ LONG = "mechanism.steps=200"
     [
         (ALLOCATED, "random-allocation", poisson),
         (SEVERAL, "random-allocation", once),
-        ((*TRUNCATED, LONG), "truncated-poisson", favoring(two_rates)),
+        (TRUNCATED, "truncated-poisson", poisson),
         ((*FIXED, LONG), "fixed", favoring(two_rates)),
+        pytest.param((*TRUNCATED, LONG), "truncated-poisson", favoring(two_rates), marks=pytest.mark.ci),
         ((LONG,), "poisson", favoring(always_one)),
     ],
-    ids=["poisson", "one-batch", "truncated-two-rates", "fixed-two-rates", "always-one-record"],
+    ids=["poisson", "one-batch", "uncapped", "fixed-two-rates", "truncated-two-rates", "always-one-record"],
 )
 def test_a_loop_that_draws_otherwise_deviates(scheme, name, fault, tmp_path, monkeypatch):
     monkeypatch.setattr(scheme_named(name), "draw", fault)
@@ -301,99 +317,3 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
     left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
     assert {check.assumption for check in left_out} == {"update", "independent-noise"}
-
-
-# --- replaced records: verdicts, scopes and refusals of each scheme, by closed forms and single pairs
-
-
-REPLACED = """\
-dpspec: 1
-name: replaced
-mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 9}
-data: {kind: declared, records: 100, features: 4, classes: 2}
-threat_model: {adjacency: replace-one, group_size: [1, 2], min_records: 100}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}
-  - {id: two, kind: approx-dp, epsilon: 90.0, delta: 1e-5, group_size: 2}
-  - {id: low, kind: approx-dp, epsilon: 0.3, delta: 1e-5, expect: refuted}
-  - {id: removed, kind: approx-dp, epsilon: 40.0, delta: 1e-5, direction: remove}
-"""
-ALL_RECORDS, TENS = "mechanism.sampling={scheme: full}", "mechanism.sampling={scheme: fixed, batch_size: 10}"
-THIRTIES = "mechanism.sampling={scheme: shuffled, batch_size: 30}"
-BATCHES = "sampling: {scheme: shuffled, batch_size: 10}"
-
-
-@pytest.mark.parametrize(
-    ("sampling", "least"), [("mechanism.steps=9", 0), (ALL_RECORDS, 0), (TENS, 100), (THIRTIES, 100)]
-)
-def test_each_scheme_is_proved_and_refuted_in_its_scope(sampling: str, least: int, tmp_path: Path) -> None:
-    audit = audited(tmp_path, sampling, text=REPLACED)
-    assert [v.verdict for v in audit.verdicts] == ["proved", "proved", "refuted", "proved"]
-    assert {f.scope.adjacency for f in audit.findings} == {"replace-one"}
-    assert {f.scope.min_records for f in audit.findings if f.bound == "upper" and f.scope.data == "all"} == {least}
-    one, two, _, removed = audit.verdicts
-    assert one.upper == removed.upper  # replacing back is replacing
-    assert one.upper is not None
-    assert two.upper is not None
-    assert one.upper < two.upper
-    exact = {
-        "mechanism.steps=9": PrivacyLoss.of(DoubleMixture.poisson(1, 1, 0.1, 2.0)).compose(9).epsilon(1e-5).upper,
-        ALL_RECORDS: float(gaussian.epsilon(1e-5, 3.0)),
-        THIRTIES: float(gaussian.epsilon(1e-5, math.sqrt(3.0))),  # three epochs of four batches
-    }
-    if sampling in exact:
-        assert one.upper == pytest.approx(exact[sampling], rel=1e-6)
-
-
-@pytest.mark.parametrize("scheme", ["poisson", "full"])
-def test_a_phase_that_reveals_nothing_leaves_the_attained_lower_end_of_fixed_batches(scheme: str) -> None:
-    """No data is known to attain the pair that dominates fixed batches, alone or with another phase."""
-    fixed = {"scheme": "fixed", "batch_size": 20}
-    other = {"scheme": scheme, **({"rate": 0.2} if scheme == "poisson" else {})}
-    first, quiet = (
-        Phase({"steps": 20, "noise_multiplier": noise, "clip_norm": 1.0, "sampling": block, "replaced": True})
-        for noise, block in ((1.5, fixed), (1e5, other))
-    )
-    (alone,) = theory.group_epsilons([first], 2, 100, [1e-5], "remove")
-    (mixed,) = theory.group_epsilons([first, quiet], 2, 100, [1e-5], "remove")
-    assert mixed.lower <= 1.001 * alone.lower < 0.99 * alone.upper
-    assert mixed.upper == pytest.approx(alone.upper, rel=1e-3)
-
-
-def test_mu_rho_and_renyi_divergence_are_those_of_two_clip_norms() -> None:
-    block = {"scheme": "poisson", "rate": 0.1}
-    phases = [Phase({"steps": 9, "noise_multiplier": 2.0, "clip_norm": 1.0, "sampling": block, "replaced": True})]
-    assert theory.mu_of_all_steps(phases, 1, 100) == pytest.approx(3.0)
-    rho = theory.rho_interval(phases, 1, 100, "add")
-    assert rho.lower <= 4.5 <= rho.upper
-    assert theory.rdp_interval(phases, 1, 100, 2.0, "both").upper == pytest.approx(9.0)
-    tpr = theory.tpr_interval(phases, 1, 100, 0.01, "both")
-    assert 0.01 < tpr.lower <= tpr.upper < 0.2
-
-
-@pytest.mark.parametrize("noise", [0.05, 0.2, 1e-150])
-def test_little_noise_keeps_its_lower_end(noise: float) -> None:
-    block = {"scheme": "poisson", "rate": 0.1}
-    phase = Phase({"steps": 9, "noise_multiplier": noise, "clip_norm": 1.0, "sampling": block, "replaced": True})
-    (found,) = theory.group_epsilons([phase], 1, 100, [1e-5], "remove")
-    assert found.lower > 30.0
-    assert found.upper == math.inf or found.relative_width < 0.02
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ((), None),
-        ((TENS,), None),
-        (("claims.one.adjacency=add-remove",), "a spec of replaced records covers replace-one adjacency only"),
-        (("mechanism.sampling={scheme: truncated-poisson, rate: 0.1, max_batch: 20}",), "truncated-poisson batches"),
-        (("mechanism.sampling={scheme: random-allocation, epoch_steps: 3}",), "in random-allocation batches"),
-        (("mechanism.baselines=[vadhan-sharp]",), "replaced records have a pair of two mixtures"),
-        ((f"mechanism.phases=[{{steps: 4}}, {{steps: 4, {BATCHES}}}]", "mechanism.steps=null"), "in all phases"),
-    ],
-)
-def test_replaced_records_that_are_not_covered_are_refused(
-    overrides: tuple[str, ...], words: str | None, tmp_path: Path
-) -> None:
-    found = errors(tmp_path, *overrides, text=REPLACED)
-    assert any(words in message for message in found) if words else found == []

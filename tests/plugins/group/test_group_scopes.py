@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
-from support.group_cases import gradients_within, mechanisms
+from support.group_cases import gradients_within, mechanisms, sizes_within
 
 from dpspec.contract import Finding
 from dpspec_group import GroupAudit
@@ -43,6 +43,23 @@ def check_given_gradients(chosen: tuple[dict[str, Any], float, Finding], data: s
     )
     found = oracle.worst_delta(finding, absent, present)
     assert found <= finding.at["delta"] * (1.0 + oracle.ROOM) + 1e-12, (finding, planted, group)
+
+
+def check_real_records(data: st.DataObject) -> None:
+    """One step on records whose gradients the model decides, huge and missing features among them."""
+    case = data.draw(mechanisms())
+    case["phases"] = [{**case["phases"][0], "steps": 1}]
+    finding = data.draw(st.sampled_from([f for f in findings_of(case, 1e-3) if f.bound == "upper"]))
+    others, members = sizes_within(finding, case, data.draw)
+    features = st.sampled_from((0.0, 1e-6, 0.5, -1.0, 40.0, -1e4, 1e30, float("nan")))
+    x = data.draw(st.lists(features, min_size=others + members, max_size=others + members))
+    y = data.draw(st.lists(st.integers(0, 1), min_size=others + members, max_size=others + members))
+    start = data.draw(st.sampled_from((0.0, 0.3, -2.0)))
+    absent, present = (
+        oracle.laws_of(oracle.run_of(case["phases"], x[:size], y[:size], start=start))
+        for size in (others, others + members)
+    )
+    assert oracle.worst_delta(finding, absent, present) <= 1e-3 * (1.0 + oracle.ROOM)
 
 
 def check_attained(data: st.DataObject) -> None:
@@ -95,6 +112,7 @@ def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: flo
 test_no_data_sets_in_scope_leak_more = settings(max_examples=40, **FEW)(
     given(a_bound(), st.data())(check_given_gradients)
 )
+test_nor_do_real_records = settings(max_examples=20, **FEW)(given(st.data())(check_real_records))
 test_lower_bounds_are_attained = settings(max_examples=10, **FEW)(given(st.data())(check_attained))
 
 
@@ -113,3 +131,10 @@ def test_lower_bounds_of_rare_losses_are_attained(case: dict[str, Any], delta: f
         {"noise_multiplier": 0.4, "clip_norm": 1e-3, "sampling": sampling, "steps": count} for count in case["steps"]
     ]
     attained({"phases": phases, "records": case["records"], "size": case["size"]}, delta, direction)
+
+
+MANY = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+
+test_ten_thousand_pairs = pytest.mark.slow(MANY(given(a_bound(), st.data())(check_given_gradients)))
+test_ten_thousand_pairs_of_real_records = pytest.mark.slow(MANY(given(st.data())(check_real_records)))
+test_ten_thousand_attained_bounds = pytest.mark.slow(MANY(given(st.data())(check_attained)))

@@ -1,11 +1,18 @@
-"""Users: bounds of groups of at most k records and of sampled users, whose contributions are clipped as one."""
+"""Users: bounds of groups of at most k records and of sampled users, compared with tables that differ in a user.
+
+The oracle writes two tables, one without a user, reads both by the data kind, and runs the native backend's step on
+each, over all batches and, for users, all choices of their records (``support.scope_oracle``).
+"""
 
 import itertools
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -15,13 +22,12 @@ from support.attacks import audited, diagnosed, spec_at, written
 from support.specs import DECLARED
 
 import dpspec
-from dpspec.contract import Dataset, Facts, FrozenMap, Section, Series, Spec, TrainingJob
+from dpspec.contract import Dataset, Facts, Finding, FrozenMap, Section, Series, Spec, TrainingJob
 from dpspec.contract.results import AuditResult
 from dpspec.data.table_files import Csv
 from dpspec.kit.users import bounded, by_user, in_records
 from dpspec.sampling.poisson import Poisson
 from dpspec.training.loop import contributions, native
-from dpspec.training.loop.contributions import clipped_user_sum
 from dpspec.training.loop.native import parts_of
 from dpspec_group import GroupAudit, RecordsAudit
 
@@ -53,13 +59,23 @@ def users_spec(phase: dict[str, Any], unit: str, sizes: tuple[int, ...], delta: 
     return replace(made, threat_model=threat, data=section, document=document)
 
 
+def proofs(spec: Spec, records: int = 50) -> list[Finding]:
+    return oracle.proofs(oracle.remembered_findings_of(GroupAudit(), spec, records))
+
+
 Table = list[tuple[str, float, int]]
 
 
-def read(folder: Path, table: Table) -> Dataset:
+def read(folder: Path, table: Table, **options: Any) -> Dataset:
     lines = [f"{who},{x},{y}" for who, x, y in table]
     (folder / "t.csv").write_text("\n".join(["who,x,y", *lines]) + "\n", encoding="utf-8")
-    return Csv(FrozenMap({"path": "t.csv", "label": "y", "classes": 2, "user": "who"}), folder).load()
+    return Csv(FrozenMap({"path": "t.csv", "label": "y", "classes": 2, "user": "who", **options}), folder).load()
+
+
+def executed(folder: Path, table: Table, most: int) -> list[oracle.Law]:
+    """Return the distribution of a step on a table that the data kind reads and truncates."""
+    data = read(folder, table, max_records_per_user=most)
+    return oracle.laws_of(oracle.run_of([POISSON], data.train_x[:, 0].tolist(), data.train_y.tolist()))
 
 
 TABLES = st.lists(
@@ -67,6 +83,40 @@ TABLES = st.lists(
     min_size=3,
     max_size=8,
 ).filter(lambda rows: len({who for who, _, _ in rows}) > 1)
+
+
+def leak_no_more(
+    table: Table, data: st.DataObject, laws: Callable[[Table], list[oracle.Law]], spec: Callable[[float], Spec]
+) -> None:
+    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
+    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
+    present, absent = laws(table), laws([row for row in table if row[0] != gone])
+    uppers = [finding for finding in proofs(spec(delta)) if finding.bound == "upper"]
+    assert uppers
+    for finding in uppers:
+        found = oracle.worst_delta(finding, absent, present)
+        assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TABLES, st.integers(1, 3), st.data())
+def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(tmp_path, table, most, data):
+    leak_no_more(
+        table, data, lambda rows: executed(tmp_path, rows, most), lambda delta: spec_of(POISSON, most, 1, delta=delta)
+    )
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_user_with_all_records_alike_attains_the_lower_end(tmp_path: Path, most: int) -> None:
+    """A smaller claim is false for some tables of users with ``at most`` this number of records."""
+    mine: Table = [("a", 9.0, 0)] * most
+    other: Table = [("b", 0.0, 0)]
+    present, absent = executed(tmp_path, mine + other, most), executed(tmp_path, other, most)
+    (lower,) = [f for f in proofs(spec_of(POISSON, most, 1)) if f.bound == "lower"]
+    assert oracle.worst_delta(lower, absent, present, more=-0.02 * lower.value) > 0.03
+    if most > 1:  # a user with fewer does not
+        fewer = executed(tmp_path, mine[1:] + other, most)
+        assert oracle.worst_delta(lower, absent, fewer, more=-0.02 * lower.value) < 0.03
 
 
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
@@ -89,9 +139,13 @@ def test_what_is_said_of_users_is_said_of_groups_of_their_records(scheme: str) -
 
 
 def test_who_sees_to_the_bound_is_said() -> None:
-    assert bounded(spec_of(POISSON, 4, 1)).status == "declared"
-    assert "4: data with more is rejected" in bounded(spec_of(POISSON, 4, 1, user="who")).text
-    dropping = bounded(spec_of(POISSON, 1, 1, user="who", max_records_per_user=1))
+    phase = POISSON
+    assert bounded(spec_of(phase, 4, 1)).status == "declared"
+    assert bounded(spec_of(phase, 4, 1, user="who")).text == (
+        "no user has more than the declared number of records, 4: data with more is rejected; two spellings of a user "
+        "count as two users"
+    )
+    dropping = bounded(spec_of(phase, 1, 1, user="who", max_records_per_user=1))
     assert (dropping.status, "records, 1: others are dropped" in dropping.text) == ("by-construction", True)
 
 
@@ -206,25 +260,59 @@ def drawn_spec(size: int = 1, delta: float = 0.03, **phase: Any) -> Spec:
     return users_spec(FrozenMap({**DRAWN_PHASE, **phase}), "user", (size,), delta, {})
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(TABLES, st.integers(1, 3))
-def test_a_user_adds_one_clipped_contribution_of_some_of_the_records(tmp_path, table, most):
-    """For every batch of users: the sum of a clipped contribution each, by one of the choices of their records."""
-    x, y = by_user(read(tmp_path, table))
+def drawn_law(folder: Path, table: Table, most: int, *, whole: bool = False) -> oracle.Law:
+    """Return the distribution of a step on a table: a mixture over batches of users and choices of their records.
+
+    whole: treat each of a user's records as a separate contribution.
+    """
+    x, y = by_user(read(folder, table))
     phase = FrozenMap({**DRAWN_PHASE, "sampling": FrozenMap({**USERS, "records_per_user": most})})
-    parts = parts_of(replace(oracle.run_of([phase], [0.0], [0]), x=x, y=y))
+    job = replace(oracle.run_of([phase], [0.0], [0]), x=x, y=y)
+    parts = parts_of(job)
+    (scheduled,) = parts.schedule.phases
     model, rows, labels = parts.contributions._model, torch.tensor(x), torch.tensor(y)  # type: ignore[attr-defined]
-    possible = []
+    every = []
     for user in range(len(x)):
         weights = contributions.all_choice_weights(int((labels[user] >= 0).sum()), most)
-        own = rows[user : user + 1, : weights.shape[1]], labels[user : user + 1, : weights.shape[1]]
-        sums = [clipped_user_sum(model, parts.initial, *own, one[None, None], 1.0).sum for one in weights]
-        possible.append([float(added) for added in sums])
-        assert max(map(abs, possible[-1])) <= 1.0 + 1e-6
-    for count in range(len(x) + 1):
-        for batch in itertools.combinations(range(len(x)), count):
-            found = float(parts.contributions(parts.initial, torch.tensor(batch, dtype=torch.int64), 1.0).sum)
-            assert min(abs(found - sum(one)) for one in itertools.product(*(possible[user] for user in batch))) < 1e-5
+        count = weights.shape[1]
+        here = rows[user : user + 1, :count], labels[user : user + 1, :count]
+        if whole:
+            every.append([sum(each(model, parts, *here, one) for one in torch.eye(count)[:most])])
+        else:
+            every.append([each(model, parts, *here, one) for one in weights])
+    chances, means, everyone = [], [], []
+    for chance, batch in oracle.batches(scheduled.sampler):
+        for chosen in itertools.product(*(every[user] for user in batch)):
+            chances.append(chance / math.prod(len(every[user]) for user in batch))
+            means.append(sum(chosen))
+            everyone.append(len(batch) == len(x))
+    if not whole:  # the run's own contributions are among them
+        own = float(parts.contributions(parts.initial, torch.arange(len(x)), 1.0).sum)
+        assert min(abs(own - mean) for mean, all_drawn in zip(means, everyone, strict=True) if all_drawn) < 1e-5
+    return oracle.Law(np.array(chances), np.array(means, dtype=float), scheduled.deviation)
+
+
+def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> float:
+    return float(contributions.clipped_user_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TABLES, st.integers(1, 3), st.data())
+def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
+    leak_no_more(table, data, lambda rows: [drawn_law(tmp_path, rows, most)], lambda delta: drawn_spec(delta=delta))
+
+
+def test_the_lower_end_is_attained_and_records_at_full_weight_break_the_bound(tmp_path: Path) -> None:
+    """One contribution of a user with equal records is within the bound; two contributions exceed it."""
+    table = [("a", 9.0, 0), ("a", 9.0, 0), ("b", 0.0, 0)]
+    found = oracle.proofs(oracle.findings_of(GroupAudit(), drawn_spec(), 50))
+    (lower,) = [finding for finding in found if finding.bound == "lower"]
+    present, absent = drawn_law(tmp_path, table, 2), drawn_law(tmp_path, table[2:], 2)
+    assert oracle.worst_delta(lower, [absent], [present], more=-0.02 * lower.value) > 0.03
+    (upper, *_) = [finding for finding in found if finding.bound == "upper"]
+    assert oracle.worst_delta(upper, [absent], [present]) <= 0.03 * (1 + oracle.ROOM)
+    twice = drawn_law(tmp_path, table, 2, whole=True)
+    assert oracle.worst_delta(upper, [absent], [twice]) > 2 * 0.03
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -296,12 +384,23 @@ class _ByRecord:
         return (coins < chance).nonzero().squeeze(1)
 
 
-def _by_record(job: TrainingJob) -> Any:
+class _Weightier:
+    def __init__(self, right: Any) -> None:
+        self._right = right
+
+    def __call__(self, state: torch.Tensor, indices: torch.Tensor, clip: Any) -> Any:
+        found = self._right(state, indices, clip)
+        return replace(found, sum=2.0 * found.sum)
+
+
+def _broken(fault: str, job: TrainingJob) -> Any:
     parts = RIGHT(job)
-    counts = (torch.tensor(job.y) >= 0).sum(1)
-    counts = torch.cat([counts, torch.full((parts.schedule.phases[0].sampler.records - len(counts),), 4)])
-    phases = tuple(replace(phase, sampler=_ByRecord(phase.sampler, counts)) for phase in parts.schedule.phases)
-    return replace(parts, schedule=replace(parts.schedule, phases=phases))
+    if fault == "by-record":
+        counts = (torch.tensor(job.y) >= 0).sum(1)
+        counts = torch.cat([counts, torch.full((parts.schedule.phases[0].sampler.records - len(counts),), 4)])
+        phases = tuple(replace(phase, sampler=_ByRecord(phase.sampler, counts)) for phase in parts.schedule.phases)
+        return replace(parts, schedule=replace(parts.schedule, phases=phases))
+    return replace(parts, contributions=_Weightier(parts.contributions))
 
 
 RIGHT = native.parts_of
@@ -312,25 +411,28 @@ def visits(folder: Path, *overrides: str) -> AuditResult:
     return audit
 
 
-def test_users_that_are_drawn_as_their_records_would_be_deviate(tmp_path, monkeypatch):
-    monkeypatch.setattr(native, "parts_of", _by_record)
-    audit = visits(tmp_path, DRAWN, CLAIM)
-    assert "sampling" in {checked.assumption for checked in audit.checks if checked.p_value < 1e-6}
-    assert audit.conformance.status == "deviates"
-
-
-def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "deviating"), [("none", set()), ("by-record", {"sampling"}), ("twice", {"sensitivity"})]
+)
+def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path, monkeypatch, fault, deviating):
+    if fault != "none":
+        monkeypatch.setattr(native, "parts_of", lambda job: _broken(fault, job))
     low = "{id: low, kind: approx-dp, epsilon: 0.1, delta: 1e-5, refuted_by: attack}"
     audit = visits(tmp_path, DRAWN, f"{CLAIM.removesuffix(']')}, {low}]")
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
+    rejected = {checked.assumption for checked in audit.checks if checked.p_value < 1e-6}
+    assert deviating <= rejected
     assert audit.facts.users == 96
-    assert audit.conformance.status == "no-deviation-found"
-    assert verdicts["patient"].verdict == "proved"
-    assert verdicts["low"].verdict == "refuted"
-    (evidence,) = [one for one in audit.evidence if one.id == "one-run/k=1"]
-    assert evidence.scope.unit == "user (at most 4 records)"
-    assert any(finding.method.endswith("a group is one user") for finding in audit.findings)
-    assert any("users of phase 1" in checked.note for checked in audit.checks)
+    if fault == "none":
+        assert (audit.conformance.status, rejected) == ("no-deviation-found", set())
+        assert verdicts["patient"].verdict == "proved"
+        assert verdicts["low"].verdict == "refuted"
+        (evidence,) = [one for one in audit.evidence if one.id == "one-run/k=1"]
+        assert evidence.scope.unit == "user (at most 4 records)"
+        assert any(finding.method.endswith("a group is one user") for finding in audit.findings)
+        assert any("users of phase 1" in checked.note for checked in audit.checks)
+    else:
+        assert audit.conformance.status == "deviates"
 
 
 def test_many_runs_alternate_with_and_without_a_user(tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 """Variants of the one-run attack: transcripts, estimated mean updates, and audits without a canary-free run."""
 
+from itertools import product
+from math import comb
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from scipy.stats import norm
 from support.attacks import attacked, audited, diagnosed, errors, written
 
 import dpspec
+from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
@@ -26,6 +31,7 @@ claims:
 audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 600}, seed: 3}
 """
 ITERATES = "threat_model.access=all-iterates"
+RECORDS = "audit.canary={space: input, kind: mislabelled, count: 60}"
 MANY = ("audit.method=many-run", "audit.canary={space: gradient}")
 ESTIMATED = (ITERATES, "audit.expected_from=30")
 ALONE = "audit.canary_free_run=false"
@@ -68,6 +74,40 @@ def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updat
     assert sharp[0] < sharp[1] / 2
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (RECORDS,),
+        (*MANY, "audit.runs=24"),
+        (RECORDS, "training={learning_rate: 0.5, backend: opacus, sampler: declared-rate, divisor: declared}"),
+    ],
+)
+def test_transcripts_of_records_many_runs_and_opacus(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    audit = audited(tmp_path, *overrides, text=TEXT)
+    assert audit.verdicts[0].verdict == "proved"
+    assert audit.conformance.status == "no-deviation-found"
+    assert {e.scope.access for e in audit.evidence} == {"transcript"}
+
+
+def delta_of_revealed(rate: float, sigma: float, epsilon: float) -> float:
+    """Of one step on two others and a record, sums 1 each: all draws of the others, each with its densities."""
+    at = np.linspace(-8.0, 12.0, 200_001)
+    found = 0.0
+    for coins in product((0, 1), repeat=2):
+        chance = float(np.prod([rate if coin else 1 - rate for coin in coins]))
+        without = norm.pdf(at, sum(coins), sigma)
+        inside = (1 - rate) * without + rate * norm.pdf(at, sum(coins) + 1, sigma)
+        found += chance * float(np.trapezoid(np.maximum(inside - np.exp(epsilon) * without, 0.0), at))
+    return found
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
+def test_a_step_of_poisson_batches_loses_no_more_if_other_draws_are_revealed(epsilon: float) -> None:
+    bound = PrivacyLoss(((Mixture.poisson(1, 0.3, 0.8), 1),), "present-first").delta(epsilon)
+    assert delta_of_revealed(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("sampling", "covered"),
     [
@@ -105,6 +145,13 @@ def test_an_audit_with_estimates_refutes_conforms_and_says_how_it_estimated(tmp_
     assert all(check.p_value > 1e-3 for check in audit.checks)
     # The bound applies to the mechanism, and the attack's access does not change.
     assert {evidence.scope.access for evidence in audit.evidence} == {"all-iterates"}
+
+
+def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
+    audit = audited(tmp_path, *ESTIMATED, "audit.canary={space: input, count: 24}", text=TEXT)
+    assert audit.conformance.status == "no-deviation-found"
+    (update,) = [c for c in audit.checks if c.assumption == "update" and "at each step" not in c.test]
+    assert update.p_value > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -165,3 +212,10 @@ def test_claims_about_the_accuracy_need_it(tmp_path: Path) -> None:
     (found,) = diagnosed(written(tmp_path, TEXT), ALONE, stated, "data.split={test: 20}")
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
     assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message
+
+
+def test_batches_of_a_fixed_size_reveal_the_record_by_the_others() -> None:
+    """Three others and a record, batches of two: only with the record can one other be drawn, at any epsilon."""
+    with_the_record = comb(3, 1) / comb(4, 2)
+    bound = PrivacyLoss(((Mixture.fixed(1, 3, 2, 0.8), 1),)).delta(5.0)
+    assert with_the_record == 0.5 > 2 * bound.upper

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +96,12 @@ def test_weights_follow_from_the_records_alone() -> None:
     assert any(not torch.equal(first[name], tensor) for name, tensor in fewer.items())
 
 
+def test_they_are_part_of_what_a_trial_is() -> None:
+    chosen, drawn = (prepare(one, CATALOG) for one in (spec(), spec(model={"kind": "linear"})))
+    assert chosen.audit.trial_inputs(chosen.spec) != drawn.audit.trial_inputs(drawn.spec)
+    assert chosen.facts.initial_weights is None
+
+
 @pytest.mark.parametrize(
     ("blocks", "path", "words"),
     [
@@ -118,3 +125,16 @@ def test_mu_of_many_runs_says_what_it_is() -> None:
     assert "for a Gaussian mechanism" not in nothing.method
     assert list(mu_of_runs(spec(), 40, 1, "011")) == []
     assert dataclasses.asdict(finding)["confidence"] == 0.95
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.0])
+def test_mu_of_many_runs_is_below_the_truth(mu: float) -> None:
+    """400 sets of 100 runs: at most 5% exceed the truth; more than 7.9% has probability 1/100 (binomial)."""
+    rng, one, above = np.random.default_rng(int(10 * mu)), spec(), 0
+    for _ in range(400):
+        coins = rng.integers(0, 2, 100)
+        ordered = coins[np.argsort(rng.normal(size=100) + mu * coins)]
+        (finding,) = mu_of_runs(one, 40, 1, "".join(map(str, ordered)))
+        above += finding.value > mu
+    assert above <= 0.079 * 400

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise, product
 
+import mpmath
 import numpy as np
 
 Matrix = list[list[Fraction]]
@@ -64,6 +65,12 @@ def largest_change(matrix: Matrix, sets: Iterator[tuple[int, ...]]) -> Fraction:
     return max(
         squared_change(matrix, chosen, signs) for chosen in sets for signs in product([1, -1], repeat=len(chosen))
     )
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    with mpmath.workdps(50):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
 
 
 def grid_delta(dimension: int, sigma: float, choices: Sequence[tuple[float, object]], epsilon: float) -> float:

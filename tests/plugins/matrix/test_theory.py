@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from plugins.composition.oracles import gaussian_delta
 from plugins.matrix import oracles
 from plugins.matrix.test_encoders import options
 
@@ -76,8 +75,8 @@ def test_epsilon_of_fixed_participation_is_that_of_the_gaussian_profile(delta: f
     case = schedule(options("square-root", bands=4), 12, 2.0, scheme="cyclic", separation=3)
     (interval,) = epsilons(case, size, [delta])
     mu = size * math.sqrt(oracles.squared_change(exact_matrix(case.encoder, 12), range(0, 12, 3))) / 2.0
-    assert gaussian_delta(mu, interval.upper) <= delta
-    assert interval.lower == 0.0 or gaussian_delta(mu, interval.lower) >= delta
+    assert oracles.gaussian_delta(mu, interval.upper) <= delta
+    assert interval.lower == 0.0 or oracles.gaussian_delta(mu, interval.lower) >= delta
     assert interval.width <= 1e-6 * interval.upper
     assert mu_interval(case, size).lower <= mu <= mu_interval(case, size).upper
 
@@ -125,6 +124,19 @@ def test_cyclic_poisson_contains_the_divergence_of_explicit_pairs(seed: int) -> 
         assert interval.relative_width <= 1e-3
 
 
+def test_adaptive_gradients_stay_below_the_bound_of_overlapping_columns() -> None:
+    """The second gradient depends on the first output: equal to the first one, or opposite."""
+    case = schedule(options("square-root", bands=2), 2, 1.0, scheme="cyclic-poisson", separation=1, rate=0.4)
+    (interval,) = epsilons(case, 1, [0.01])
+
+    def mean(first: int, second: int, low: float, high: float) -> object:
+        return lambda outputs: [first, 0.5 * first + second * np.where(outputs[0] > 0.5, high, low)]
+
+    for low, high in product([-1.0, 0.0, 1.0], repeat=2):
+        choices = [(0.4 ** (a + b) * 0.6 ** (2 - a - b), mean(a, b, low, high)) for a, b in product([0, 1], repeat=2)]
+        assert oracles.grid_delta(2, 1.0, choices, interval.upper) <= 0.01
+
+
 @pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
 @pytest.mark.parametrize(("steps", "bins", "bands"), [(2, 2, 2), (3, 3, 2), (4, 2, 2), (6, 3, 1)])
 def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps: int, bins: int, bands: int) -> None:
@@ -151,3 +163,35 @@ def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps
     value, error = max(deltas["lower"])
     assert value >= 0.02 - 5 * error
     assert bool(reduction(case, 1).reason) == (bands > 1)
+
+
+def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_direction() -> None:
+    case = schedule(options("square-root", bands=4), 40, 2.0, scheme="cyclic-poisson", separation=1, rate=0.05)
+    (many,), (single,) = epsilons(case, 1, [1e-5]), epsilons(case, 1, [1e-5], directions=8)
+    assert single.upper == many.upper
+    assert single.lower <= many.lower
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        schedule(options("square-root", bands=4), 100_000, 1e-3, scheme="cyclic", separation=4),
+        schedule(options("identity"), 100_000, 1e6, scheme="single"),
+        schedule(options("inverse-square-root", bands=256), 100_000, 50.0, scheme="cyclic", separation=1000),
+        schedule(options("identity"), 100_000, 1.0, scheme="cyclic-poisson", separation=1, rate=1e-30),
+        schedule(options("identity"), 64, 1e-3, scheme="cyclic-poisson", separation=4, rate=0.1),
+        schedule(options("identity"), 64, 1e-3, scheme="balls-in-bins", separation=4),
+        schedule(options("tree"), 64, 1e6, scheme="random-allocation", separation=64),
+        schedule(options("banded", coefficients=(1e-3, 1e3, -1e3)), 64, 1.0, scheme="min-separation", separation=1),
+        schedule(options("banded", coefficients=(1e-6,)), 64, 1e6, scheme="cyclic", separation=4),
+        schedule(options("banded", coefficients=(1e-6, 0.0)), 8, 1e6, scheme="cyclic-poisson", separation=1, rate=0.3),
+        schedule(options("banded", coefficients=(1e-6,)), 8, 1e6, scheme="balls-in-bins", separation=4),
+        schedule(options("banded", coefficients=(1e-6,)), 8, 1e6, scheme="random-allocation", separation=4),
+        schedule(
+            options("buffers", weights=(1e3,), decays=(1 - 1e-9,)), 64, 1.0, scheme="min-separation", separation=7
+        ),
+    ],
+)
+def test_extremes_of_the_schema_have_ordered_ends(case: Schedule) -> None:
+    for interval in epsilons(case, 1, [1e-12, 1e-5, 0.5]):
+        assert 0.0 <= interval.lower <= interval.upper < math.inf

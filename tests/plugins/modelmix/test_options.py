@@ -11,8 +11,12 @@ BASE = """\
 dpspec: 1
 name: refused
 mechanism:
-  {kind: modelmix, noise_multiplier: 1.0, clip_norm: 1.0, mixing: {threshold: 1.0},
-  sampling: {scheme: poisson, rate: 0.1}, steps: 10}
+  kind: modelmix
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  mixing: {threshold: 1.0}
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 10
 data: {kind: synthetic, records: 100, features: 16, classes: 4}
 model: {kind: linear}
 claims:
@@ -51,10 +55,12 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         (["M.mixing.threshold=-0.1"], "out-of-range", "M.mixing.threshold", "error"),
         (["M.linf_truncation=69"], "out-of-range", "M.linf_truncation", "error"),
         (["M.linf_truncation=0"], "out-of-range", "M.linf_truncation", "error"),
+        (["M.linf_truncation=1.5"], "wrong-type", "M.linf_truncation", "error"),
         (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency", "error"),
         (["threat_model.group_size=[1, 4]"], "unsupported", "threat_model.group_size", "error"),
         (["M.sampling={scheme: fixed, batch_size: 10}"], "unsupported", "M.sampling.scheme", "error"),
         (["training.optimizer={kind: momentum}"], "unsupported", "training.optimizer", "error"),
+        (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer", "error"),
         (["training.optimizer={kind: momentum}", "audit=null"], "unsupported", "training.optimizer", "warning"),
         (["M.mixing.weights=shared"], "unsupported", "M.mixing.weights", "warning"),
         (["M.mixing.unmixed=[bias]"], "unsupported", "M.mixing.unmixed", "warning"),

@@ -10,7 +10,7 @@ from support import specs
 
 import dpspec_per_instance
 from dpspec import json_records
-from dpspec.contract import Finding, FrozenMap, Spec, Trial
+from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
 from dpspec.contract.events import Event, TrialFinished
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.preparing.context import RunContext
@@ -30,8 +30,13 @@ TEXT = """\
 dpspec: 1
 name: shared-out
 mechanism:
-  {kind: per-instance, noise_multiplier: 1.5, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.2}, steps: 8,
-  orders: [2, 4, 8, 16], composition: {observe_every: 2}}
+  kind: per-instance
+  noise_multiplier: 1.5
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.2}
+  steps: 8
+  orders: [2, 4, 8, 16]
+  composition: {observe_every: 2}
 data: {kind: synthetic, pattern: blobs, records: 100, features: 8, classes: 2, split: {test: 20}, public: false}
 model: {kind: mlp, hidden: [6]}
 training: {learning_rate: 0.5}
@@ -41,12 +46,18 @@ claims:
   - {id: five, kind: per-instance-dp, epsilon: 6.0, delta: 1e-4, record: 5}
   - {id: useful, kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved, open]}
 audit:
-  {method: many-run, runs: 3, seed: 4, attack: {most: 1, least: 1, records: [5], runs: 6},
-  mean_rule: {batches: [4], orders: [2], points: 3, outer: 6, inner: 10}}
+  method: many-run
+  runs: 3
+  seed: 4
+  attack: {most: 1, least: 1, records: [5], runs: 6}
+  mean_rule: {batches: [4], orders: [2], points: 3, outer: 6, inner: 10}
 """
 
 #: In five trials of 16 records for each run.
 SHARED = "audit.shard_records=19"
+
+#: Three records by name, in both directions, in two trials for each run.
+BOTH = ("threat_model={points: [5, 9, 30], direction: both}", "audit.attack.most=0", "audit.attack.least=0")
 
 
 def loaded(folder: Path, *overrides: str) -> Spec:
@@ -65,6 +76,10 @@ def audited(
         options=options or RunOptions(device="cpu"),
     )
     return result, len(made)
+
+
+def planned(spec: Spec) -> Plan:
+    return prepare(spec, load_catalog()).plan()
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +184,18 @@ def test_a_bound_of_runs_against_several_records_names_none(folder: Path, shared
     internal = FrozenMap({**shards[1].evidence["internal"], "targets": other})
     changed = replace(shards[1], evidence=FrozenMap({**shards[1].evidence, "internal": internal}))
     assert records([shards[0], changed, *shards[2:]]) == {alike["least exposed 1"]}
+
+
+@pytest.mark.ci
+def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
+    ours, _ = audited(folder, *BOTH, "audit.shard_records=2", store="both")
+    theirs, _ = audited(folder, *BOTH, store="both")
+    assert (len(ours.audits[0].trials), len(theirs.audits[0].trials)) == (6, 3)
+    shapes = [trial.arrays["own"].shape for trial in trials(folder, ours.audits[0], "both")]
+    assert shapes == [(4, 1), (4, 2)] * 3
+    runs = whole_runs(loaded(folder, *BOTH, "audit.shard_records=2"), trials(folder, ours.audits[0], "both"))
+    for one, other in zip(runs, trials(folder, theirs.audits[0], "both"), strict=True):
+        np.testing.assert_allclose(one.arrays["own"], other.arrays["own"], rtol=1e-3, atol=1e-6)
 
 
 def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: AuditResult) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import specs
 
+from dpspec.accounting import GaussianTradeOff
 from dpspec.contract import FrozenMap, Section, Trial
 from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import prepare
@@ -18,10 +19,13 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
-from dpspec_preprocessing.private import QUERIES, Private, PrivateMechanism
+from dpspec_preprocessing.options import Declaration
+from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism, repaired_divergence
+from dpspec_preprocessing.tables import epsilon_by
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -48,6 +52,18 @@ def audited(tmp_path: Path, *overrides: str, text: str = BASE) -> AuditResult:
 
 def ran(path: Path, tmp_path: Path, *overrides: str) -> AuditResult:
     return specs.audit_of(path, tmp_path / "store", *overrides)
+
+
+def test_rates_of_membership_follow_from_many_deltas(tmp_path: Path) -> None:
+    """For all datasets, at most the power of the composed Gaussian pair, up to the chords of its curve."""
+    text = BASE[: BASE.index("audit:")].replace("eps_noise: 0.3", "eps_noise: 0.0005")
+    result = audited(tmp_path, "claims=[{id: g, kind: gdp, mu: 9}]", text=text)
+    effects = {f.scope.data: f.value for f in result.findings if (f.quantity, f.bound) == ("mu", "upper")}
+    found = rates(result)
+    assert len(found) == len(effects)
+    for rate, mu in zip(found, sorted(effects.values()), strict=True):
+        for fpr, power in zip(FALSE_POSITIVES, rate.powers, strict=True):
+            assert fpr <= power < 1.1 * float(GaussianTradeOff(mu).tpr(fpr))
 
 
 STEP = {
@@ -293,16 +309,23 @@ class TestPreprocessing(MechanismSuite):
     }
 
 
-#: L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n).
-OF_LOSS = {"Lipschitz constant L": 2.9925821, "smoothness mu": 2.4975274, "noise std sigma": 0.07726814}
-DECLARED = {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise scale": 4.0}
-LOSS = "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}"
-QUERY = "{kind: laplace, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}"
-
-
 @pytest.mark.parametrize(
     ("clip", "private", "expected", "origin"),
-    [(3.0, LOSS, OF_LOSS, "logistic loss, record norm 3"), (1.0, QUERY, DECLARED, "declared")],
+    [
+        (
+            3.0,
+            "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}",
+            # L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n)
+            {"Lipschitz constant L": 2.9925821, "smoothness mu": 2.4975274, "noise std sigma": 0.07726814},
+            "logistic loss, record norm 3",
+        ),
+        (
+            1.0,
+            "{kind: laplace, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}",
+            {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise scale": 4.0},
+            "declared",
+        ),
+    ],
 )
 def test_constants(clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path) -> None:
     step = [f"mechanism.pipeline=[{{scale: standard, clip: {clip}}}]", "mechanism.collection={min_std: 0.1}"]
@@ -311,6 +334,57 @@ def test_constants(clip: float, private: str, expected: dict[str, float], origin
     columns = next(series.columns for series in audit.series if series.name == "constants")
     assert dict(zip(columns["constant"], columns["value"], strict=True)) == pytest.approx(expected, rel=1e-6)
     assert columns["from"][0] == origin
+
+
+STEPS: dict[str, dict[str, Any]] = {
+    "mean": {"impute": "mean"},
+    "median": {"impute": "median"},
+    "trimmed": {"impute": "trimmed", "trim": 10},
+    "regression": {"impute": "regression"},
+    "deduplicate": {"deduplicate": 0.01},
+    "quantise": {"quantise": 0.01},
+    "pca": {"pca": 2},
+    "scale": {"scale": "standard", "clip": 1.0},
+}
+
+
+LIMITS = {
+    "max_missing_rows": 20,
+    "max_missing_in_row": 2,
+    "min_observed": 950,
+    "max_mean_norm": 0.5,
+    "max_spread": 0.01,
+    "min_eigenvalue": 100.0,
+    "max_eigenvalue": 400.0,
+    "max_ball": 5,
+    "max_cluster": 2,
+    "min_eigengap": 0.3,
+    "min_std": 0.2,
+}
+
+
+def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
+    private: dict[str, Any] = {"kind": kind, "eps_noise": 0.01}
+    if kind in ("dp-gd", "sgd-sampled", "sgd-iterated"):
+        private |= {"loss": "logistic", "steps": 100}
+    return {"pipeline": (STEPS[step],), "private": private, "collection": {**LIMITS, **limits}}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", [*QUERIES, *GRADIENT])
+def test_what_is_proved_lies_between(step: str, kind: str) -> None:
+    found = Declaration.of(block(step, kind)).pipeline(1000, 6)
+    for order in (2.0, 16.0):
+        ways = ((None, 0.0), (found.tau, found.changed), (None, found.changed))
+        ignored, proved, group = (repaired_divergence(found.private, order, *way) for way in ways)
+        assert 0.0 < ignored <= proved * (1.0 + 1e-12)
+        assert proved <= group
+        assert math.isfinite(proved) or kind == "sgd-iterated"
+    ignored, proved, group = (epsilon_by(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
+    assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
+    assert proved <= group
+    # Scaled records move so far that no order is admissible for the last iterate's curve.
+    assert math.isfinite(proved) == ((step, kind) != ("scale", "sgd-iterated"))
 
 
 def test_divergences_by_order_and_accounting(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,7 +17,6 @@ from dpspec_preprocessing.private import (
     compose,
     compose_sampled,
     composed_slope,
-    divergences,
     group_divergence,
     repaired_divergence,
     repaired_rdp,
@@ -26,7 +24,7 @@ from dpspec_preprocessing.private import (
     smooth_divergence,
     srdp_slope,
 )
-from dpspec_preprocessing.sensitivity import Sensitivity, refusal_probability, threshold
+from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
 from dpspec_preprocessing.tables import (
     largest_sampled_order,
     pca_printed,
@@ -168,51 +166,7 @@ def test_the_optimum_of_two_lines_is_the_closed_form() -> None:
         assert best == pytest.approx(order * composed_slope(x, y), rel=1e-12)
 
 
-@pytest.mark.parametrize("replaced", [1, 4, 20])
-def test_groups_of_records_before_hidden_iterates(replaced: int) -> None:
-    """By quadrature, at a random step: gradients of the first records move from one end to the other."""
-    m = PrivateMechanism(kind="sgd-iterated", noise=0.01, records=400)
-    spread = m.sigma * np.sqrt(np.arange(1, 401))
-    x = np.linspace(-8.0 * spread[-1], 8.0 * spread[-1], 4001)
-    laws = []
-    for end in (1.0, -1.0):
-        centres = end * np.minimum(np.arange(1, 401), replaced)
-        law = (np.exp(-0.5 * ((x[:, None] - centres) / spread) ** 2) / spread).sum(axis=1)
-        laws.append(law / law.sum())
-    ratio = laws[0] / laws[1]
-    excess = float(((ratio**4 - 1.0 - 4.0 * (ratio - 1.0)) * laws[1]).sum())
-    assert math.log1p(excess) / 3.0 <= group_divergence(m, 4.0, replaced - 1) < math.inf
-
-
-# --- one record a step: the proof, step by step, by quadrature, and its outcome on explicit gradients
-
-
-@pytest.mark.parametrize(("q", "s", "order"), [(1e-6, 0.002, 20), (0.2, 1.0, 8), (0.02, 3.0, 5)])
-def test_the_sum_keeps_its_digits(q: float, s: float, order: int) -> None:
-    with mpmath.workdps(60):
-        rate, effect = mpmath.mpf(q), mpmath.mpf(s)
-        total = mpmath.mpf(0)
-        for j in range(2, order + 1):
-            powers = (
-                mpmath.exp(i * (i - 1) * effect**2 / 2) * (-1) ** (j - i) * mpmath.binomial(j, i) for i in range(j + 1)
-            )
-            total += mpmath.binomial(order, j) * rate**j * sum(powers)
-        share = mpmath.ncdf(1.5 * effect) - (1 - rate) ** (order - 2) * mpmath.ncdf(-1.5 * effect)
-        total += mpmath.binomial(order, 2) * rate**2 * mpmath.expm1(effect**2) * share
-        exact = mpmath.log1p(total) / (order - 1)
-    assert divergences(order, q, s)[-1] == pytest.approx(float(exact), rel=1e-12)
-
-
-def test_sampled_gradients_have_the_proved_curve() -> None:
-    m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
-    assert repaired_rdp(m, 11.0) == pytest.approx(20000 * divergences(11, 1e-3, 2.0 / m.sigma)[-1], rel=1e-12)
-    assert repaired_rdp(m, 10.5) == repaired_rdp(m, 11.0)
-    assert compose_sampled([math.nan, math.nan, 0.1], 0.0, 2.5) == math.inf
-
-
 Rows = npt.NDArray[np.float64]
-
-
 Pair = tuple[Rows, Rows]
 
 
@@ -289,3 +243,159 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     if exceeded:
         assert printed == near_exact(exceeded)
         assert divergence > printed
+
+
+def iterated(pair: Pair, m: PrivateMechanism, order: float, last: int) -> float:
+    """The divergence of the iterate at a random step among the first ``last`` ones, gradients being the rows."""
+    spread = m.sigma * np.sqrt(np.arange(1, last + 1))
+    x = np.linspace(-8.0 * spread[-1], 8.0 * spread[-1], 4001)
+    laws = []
+    for rows in pair:
+        centres, law = np.cumsum(rows[:last, 0]), np.zeros_like(x)
+        for start in range(0, last, 500):
+            at = slice(start, start + 500)
+            law += (np.exp(-0.5 * ((x[:, None] - centres[at]) / spread[at]) ** 2) / spread[at]).sum(axis=1)
+        laws.append(law / law.sum())
+    ratio = laws[0] / laws[1]
+    excess = float(((ratio**order - 1.0 - order * (ratio - 1.0)) * laws[1]).sum())
+    return math.log1p(excess) / (order - 1.0)
+
+
+@pytest.mark.parametrize("replaced", [1, 4, 20])
+def test_groups_of_records_before_hidden_iterates(replaced: int) -> None:
+    """Move the first records from one end to the other, as group privacy of the iterated mechanism assumes."""
+    m = PrivateMechanism(kind="sgd-iterated", noise=0.01, records=400)
+    rows = np.zeros((400, 1))
+    rows[:replaced] = 1.0
+    exact = iterated((rows, -rows), m, 4.0, 400)
+    assert exact <= group_divergence(m, 4.0, replaced - 1) < math.inf
+
+
+def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
+    """The repaired curve dominates replaced records with gradients on one side, on both sides, or spread."""
+    q, sigma, order = 0.2, 2.0, 4
+    m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
+    assert m.sigma == near(sigma)
+    x = np.linspace(-40.0, 40.0, 200_001)
+
+    def density(*parts: tuple[float, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        terms = [w * np.exp(-0.5 * ((x - at) / sigma) ** 2) for w, at in parts]
+        return np.asarray(sum(terms) / (sigma * math.sqrt(2.0 * math.pi)))
+
+    for common, one, other in ((-1.0, 1.0, -1.0), (0.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (0.3, 1.0, -1.0)):
+        p, r = density((1 - q, common), (q, one)), density((1 - q, common), (q, other))
+        exact = math.log(np.trapezoid(p**order * r ** (1.0 - order), x)) / (order - 1.0)
+        assert exact <= repaired_rdp(m, order) * (1.0 + 1e-9)
+
+
+def imputed(n: int, missing: int) -> Pair:
+    common = np.zeros((n - 1, 1))
+    common[:missing] = math.nan
+    return both(common, [1.0], [-1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "weight", "n", "missing", "noise", "order", "exact"),
+    [("gaussian", cut, 1.0, 1000, 50, 0.4, 20.0, 1.95457064), ("dp-gd", whole, 2.0, 400, 100, 0.3, 11.0, 3.52)],
+    ids=["R03", "R07"],
+)
+def test_imputation_attains_the_repaired_bound(kind, what, weight, n, missing, noise, order, exact):
+    m = PrivateMechanism(kind=kind, noise=noise, records=n)
+    shift = rows_summed(imputed(n, missing), {"impute": "mean"}, what)
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift / weight)), order)
+    assert divergence == near_exact(exact)
+    repaired = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
+    assert repaired == pytest.approx(divergence, rel=1e-12)
+
+
+def test_r11_two_choices_after_imputation() -> None:
+    """Qualities f and -f: the logit moves by the whole shift, the divergence by less."""
+    pair = imputed(250, 25)
+    one, other = (float(cut(apply_step(x, {"impute": "mean"})).sum()) for x in pair)
+    p, q = (1.0 / (1.0 + math.exp(-value)) for value in (one, other))  # noise 1, sensitivity 1: e^(f / 2) to e^(-f / 2)
+    exact = math.log(p**15 * q**-14 + (1 - p) ** 15 * (1 - q) ** -14) / 14
+    assert exact == near_exact(0.58014219)
+    m = PrivateMechanism(kind="exponential", noise=1.0, records=250)
+    assert exact <= smooth_divergence(m, 15.0, 25 * sensitivity.mean_same_mask(225))
+
+
+def leaning(n: int, gap: float) -> Pair:
+    """Records at both ends along the first axis, which alone varies, and one that leans to either side of it."""
+    common = np.zeros((n - 1, 2))
+    common[:, 0] = math.sqrt(gap) * np.where(np.arange(n - 1) % 2 == 0, 1.0, -1.0)
+    half = math.sqrt(0.5)
+    return both(common, [half, half], [half, -half])
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "order", "gap", "reference"),
+    [
+        ("R04", setting(GAUSSIAN, 0.05, 500), 11.0, 0.4, 0.033183848),
+        ("R08", setting(GD, 0.02, 2000), 25.0, 0.25, 0.07842806),
+        ("R12", setting(LAPLACE, 0.01, 101), 11.0, 0.6, 0.00087315992),
+    ],
+)
+def test_projections_stay_far_below(name: str, m: PrivateMechanism, order: float, gap: float, reference: float) -> None:
+    """Count each record with the sign of its first coordinate, so that rotations of the projection add up."""
+    pair = leaning(m.records, gap)
+    signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
+    one, other = (float((steps.fit_projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)
+    shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift)), order)
+    assert divergence <= 1.05 * reference
+    least = min(steps.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
+    tau = sensitivity.pca(least, m.records).tau
+    assert max(divergence, reference) <= smooth_divergence(m, order, tau)
+    assert divergence >= 0.05 * smooth_divergence(m, order, 0.0)
+
+
+def test_r13_sampled_records_after_projection() -> None:
+    """One step of a thousand records drawn one at a time, by quadrature in the plane; 20000 steps of it."""
+    m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20_000)
+    pair = leaning(1000, 0.5)
+    line = np.linspace(-9.0 * m.sigma, 9.0 * m.sigma, 601)
+    x, y = np.meshgrid(line, line, indexing="ij")
+    laws = []
+    for rows in pair:
+        places, counts = np.unique(np.round(steps.fit_projection(rows, 1)(rows), 13), axis=0, return_counts=True)
+        law = sum(
+            k * np.exp(-0.5 * ((x - u) ** 2 + (y - v) ** 2) / m.sigma**2)
+            for (u, v), k in zip(places, counts, strict=True)
+        )
+        laws.append(law / law.sum())
+    ratio = laws[0] / laws[1]
+    exact = 20_000 * math.log1p(float(((ratio**11 - 1.0 - 11.0 * (ratio - 1.0)) * laws[1]).sum())) / 10.0
+    assert exact == pytest.approx(0.0016209, rel=0.005)
+    assert exact <= smooth_divergence(m, 11.0, sensitivity.pca(0.4999, 1000).tau)
+
+
+def one_cluster(copies: int, far: float, at: float) -> Pair:
+    offset = math.sqrt(0.025**2 - (far - at) ** 2) if far - at < 0.025 else 0.0
+    return both(np.tile([[at, offset]], (copies, 1)), [far, 0.0], [-far, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("noise", "n", "order", "last", "step", "reference"),
+    [
+        (0.001, 10_000, 11.0, 9_991, {"deduplicate": 0.01}, pytest.approx(3.5362e-7, rel=0.05)),
+        (0.002, 5_000, 12.0, 4_961, {"quantise": 0.01}, pytest.approx(2.6079e-7, rel=0.1)),
+        (0.005, 2_000, 11.0, 1_801, {"impute": "mean"}, pytest.approx(1.9527e-6, rel=5e-5)),
+    ],
+    ids=["R14", "R15", "R16"],
+)
+def test_hidden_iterates(noise, n, order, last, step, reference):
+    """The record first, then the records that it changes; R16 is the reference's pair, which stops by n - p + 1."""
+    m = PrivateMechanism(kind="sgd-iterated", noise=noise, records=n)
+    if "deduplicate" in step:
+        pair = tuple(np.concatenate([x, np.zeros((n - len(x), 2))]) for x in one_cluster(5, 0.9, 0.875))
+        tau = 2.0 * 5
+    elif "quantise" in step:
+        members = np.full((20, 1), 0.95 - 0.02)
+        members[0] -= 0.0095
+        pair = both(np.concatenate([members, np.zeros((n - 21, 1))]), [0.95], [-0.95])
+        tau = 2.0 * 21 * 2.0 * 0.01
+    else:
+        pair, tau = imputed(n, 200), 200 * sensitivity.mean_same_mask(1800)
+    exact = iterated(tuple(apply_step(x, step) for x in pair), m, order, last)
+    assert exact == reference
+    assert exact <= smooth_divergence(m, order, tau)

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
-from dpspec_preprocessing import attack, sensitivity, steps
+from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.sensitivity import read_step
-from dpspec_preprocessing.steps import Products, Tree, fit_step
+from dpspec_preprocessing.steps import Products, Tree
 from dpspec_preprocessing.tables import pca_printed
 
 Rows = npt.NDArray[np.float64]
@@ -54,7 +54,7 @@ def test_good_clusters_by_definition(monkeypatch: pytest.MonkeyPatch, features: 
     assert found.representative.tolist() == representative
     assert found.largest == largest
     distances = np.sqrt(np.square(x[:, None] - x[None]).sum(axis=2))
-    assert steps.Neighbourhoods(x).count_in_balls(8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
+    assert count_in_balls(x, 8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e20, 1e30])
@@ -227,53 +227,3 @@ def test_spectrum_of_eight_points() -> None:
     assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
     assert [sensitivity.pca(gap, 8).tau for gap in gaps] == [8.0, 8.0]
     assert values[1:].sum() == pytest.approx(0.0575678826, rel=1e-8)
-
-
-# --- sensitivities on explicit pairs
-
-
-Pair = tuple[Rows, Rows]
-
-
-def in_ball(random: np.random.Generator, n: int, d: int) -> Rows:
-    x = random.normal(size=(n, d)) * random.uniform(0.1, 1.0, size=d)
-    return np.asarray(x / np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None])
-
-
-def moved(pair: Pair, step: dict[str, Any]) -> Rows:
-    """How far each common record moves."""
-    one, other = (np.asarray(fit_step(x, read_step(step))(x))[1:] for x in pair)
-    return np.asarray(np.linalg.norm(one - other, axis=1))
-
-
-@pytest.mark.parametrize(
-    ("step", "changed"),
-    [
-        ({"deduplicate": 0.01}, 10),
-        ({"quantise": 0.01}, 10),
-        ({"impute": "mean"}, 20),
-        ({"pca": 2}, 199),
-        ({"scale": "standard", "clip": 10.0}, 199),
-    ],
-)
-def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed: int) -> None:
-    x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = attack.build_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
-    assert np.array_equal(planted[0][1:], planted[1][1:], equal_nan=True)
-    found = moved(planted, step)
-    assert changed - 2 <= np.count_nonzero(found) <= changed
-
-
-def test_imputation_s_canary_attains_the_bound() -> None:
-    x, step = in_ball(np.random.default_rng(9), 200, 6), {"impute": "mean"}
-    planted = attack.build_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
-    assert moved(planted, step).max() == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
-
-
-def test_directions_stand_apart() -> None:
-    for count, features in ((5, 2), (4, 2), (12, 6), (2, 1)):
-        around = attack.directions(count, features)
-        cosines = around @ around.T - 2.0 * np.eye(count)
-        assert cosines.max() <= math.cos(math.radians(72.0)) + 1e-12
-    with pytest.raises(ValueError, match="do not fit"):
-        attack.directions(3, 1)

@@ -13,6 +13,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.approximations import gamma_from_epsilon_delta
@@ -25,8 +26,12 @@ TEXT = """\
 dpspec: 1
 name: small
 mechanism:
-  {kind: rero, noise_multiplier: 1.0, clip_norm: 2.0, sampling: {scheme: poisson, rate: 0.1}, steps: 10,
-  baselines: [clt, clt-printed, edgeworth, rdp, epsilon-delta, absent-first]}
+  kind: rero
+  noise_multiplier: 1.0
+  clip_norm: 2.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 10
+  baselines: [clt, clt-printed, edgeworth, rdp, epsilon-delta, absent-first]
 data: {kind: declared, records: 100, features: 16, classes: 4}
 threat_model: {prior: {kappa: 0.1}}
 claims:
@@ -99,6 +104,14 @@ def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
         "too-good": "supported",
     }
     assert "Approximate" in verdicts["too-good"].reason
+
+
+def test_rates_of_membership_follow_from_the_profile(audited: AuditResult) -> None:
+    """Hardly above the exact power, and far below the power that one epsilon allows."""
+    leakage = Leakage((Steps(noise="gaussian", effect=1.0, rate=0.1, count=10),))
+    (rate,) = rates(audited)
+    for power, exact in zip(rate.powers, leakage.tprs(FALSE_POSITIVES, "both"), strict=True):
+        assert exact.upper <= power < 1.1 * exact.upper
 
 
 def test_the_curve_is_monotone_and_says_how_far_approximations_are(audited: AuditResult) -> None:
@@ -178,6 +191,27 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert columns["edgeworth"][at] == pytest.approx(gamma, rel=3e-8)
     at = columns["kappa"].index(1e-7)
     assert columns["clt-error"][at] == pytest.approx(-0.0107, abs=2e-4)
+
+
+@pytest.mark.ci
+def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "CURVE", ())
+    loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml")
+    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
+    found = [gammas(audit, 0.1)["exact profile of one step"].value for audit in audits]
+    assert found == pytest.approx([0.14927129, 0.26300270, 0.34322291], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_figure_4_coincides(tmp_path: Path) -> None:
+    loaded = specs.loaded(PAPERS / "kaissis-figure-4.yaml")
+    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
+    found = [gammas(audit, 0.1)["pld/connect-the-dots"].value for audit in audits]
+    assert max(found) / min(found) - 1.0 < 1.5e-3
+    curves = [series(audit, "gamma-by-kappa").columns["gamma"] for audit in audits]
+    assert all(max(gammas) / min(gammas) - 1.0 < 3e-3 for gammas in zip(*curves, strict=True))
 
 
 def test_methods_are_no_part_of_a_trial(small: Path) -> None:

@@ -61,9 +61,13 @@ def test_sizes_as_declared_pass_and_even_ones_do_not(records: int, epoch_steps: 
     even = epochs * epoch_steps * (records // epoch_steps - records / epoch_steps) ** 2
     assert evenness(epochs, even, records, epoch_steps).p_value < 1e-6
     detectable, half = found[0].detectable, 0.5 * epochs * (epoch_steps - 1)
+    assert detectable is not None
     mean = epochs * records * (1.0 - 1.0 / epoch_steps)
     less = mean * (1.0 - detectable) * rng.gamma(half, 1.0 / half, 200)
     assert np.mean([evenness(epochs, float(s), records, epoch_steps).p_value <= 1e-6 for s in less]) >= 0.95
+
+
+# --- a run's batches, logged as a run logs them
 
 
 def evidence_of(batches: Iterator[Array], phases: tuple[Phase, ...] = (PHASE,)) -> RunEvidence:
@@ -89,6 +93,12 @@ def allocated(steps: Array) -> Iterator[Array]:
 
 def sticky(rng: np.random.Generator) -> Iterator[Array]:
     return allocated(np.tile(rng.integers(EPOCH, size=RECORDS), (EPOCHS, 1)))
+
+
+def half_sticky(rng: np.random.Generator) -> Iterator[Array]:
+    steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
+    steps[:, ::2] = steps[0, ::2]
+    return allocated(steps)
 
 
 def early(rng: np.random.Generator) -> Iterator[Array]:
@@ -125,6 +135,7 @@ def one_less(rng: np.random.Generator) -> Iterator[Array]:
 #: A fault, its batches, the declared phase and the check that finds it.
 FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], FrozenMap, str]] = {
     "the same step in every epoch": (sticky, PHASE, "independence across steps"),
+    "half of the records keep their steps": (half_sticky, PHASE, "independence across steps"),
     "first steps are twice as likely": (early, PHASE, "rate at each step"),
     "one record twice in one epoch": (twice, PHASE, "batches of each epoch"),
     "one record in no batch of an epoch": (left_out, PHASE, "batches of each epoch"),
@@ -134,6 +145,7 @@ FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], Frozen
         PHASE,
         "variance of the batch size",
     ),
+    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), SEVERAL, "batches of each epoch"),
     "one record once too seldom": (one_less, SEVERAL, "batches of each epoch"),
     "the same steps in every epoch": (
         lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
@@ -163,8 +175,18 @@ def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(phase, ti
     assert {c.note for c in foresee(run) if c.assumption == "sampling"} == {check.note for check in made[0]}
 
 
-def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went() -> None:
-    steps = 6 * EPOCH + 3
+def test_batches_are_not_compared_within_an_epoch() -> None:
+    """Within an epoch none has anything in common with another, which no test takes for a surprise."""
+    found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (PHASE.replace(steps=EPOCH),))
+    notes = [check.note for check in found]
+    assert not any("independence" in note for note in notes)
+    assert not any("not tested" in note for note in notes)
+    assert min(check.p_value for check in found) > 1e-3
+
+
+@pytest.mark.parametrize("rest", [0, 3])
+def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None:
+    steps = 6 * EPOCH + rest
     found = checks_of(itertools.islice(drawn(RandomAllocation(RECORDS, EPOCH), 4), steps))
     assert min(check.p_value for check in found) > 1e-4
     few = checks_of(itertools.islice(drawn(RandomAllocation(RECORDS, EPOCH), 4), 3))
@@ -181,6 +203,19 @@ def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
         list(table.checks([PHASE], [FrozenMap({**evidence, "sampling_log": log})]))
 
 
+def test_an_epoch_is_compared_with_earlier_poisson_batches() -> None:
+    """A record may be in several earlier batches: the p-value of the overlap still holds."""
+    before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)
+    surprising = 0
+    for seed in range(8):
+        batches = itertools.chain(
+            drawn(Poisson(RECORDS, 0.6), seed, EPOCH), drawn(RandomAllocation(RECORDS, EPOCH), seed, EPOCH)
+        )
+        found = checks_of(batches, (before, one))
+        surprising += min(check.p_value for check in found) <= 0.01
+    assert surprising <= 3
+
+
 @pytest.mark.parametrize("looks", [None, 16, 1])
 def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | None) -> None:
     first = int(looked(EPOCH * EPOCHS, looks)[::EPOCH].sum())
@@ -188,5 +223,6 @@ def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | N
     given = {"phases": [PHASE], "records": RECORDS, "parameters": 50, "groups": {1: 40}, "capabilities": ("iterates",)}
     run = Run(**given, looks=looks)  # type: ignore[arg-type]
     measured = as_declared(run).measured
+    assert measured is not None
     assert (measured.seen, measured.steps) == (looks or EPOCH * EPOCHS, first)
     assert {"noise-scale", "per-layer-noise", "update"} <= {check.assumption for check in foresee(run)}

@@ -10,7 +10,7 @@ from dpspec.stats.conformance.batch_checks import BatchLog, compared_lags
 from dpspec.stats.conformance.epochs import EpochSums
 
 
-@pytest.mark.parametrize(("rate", "records", "steps"), [(0.02, 500, 80), (0.5, 10, 15)])
+@pytest.mark.parametrize(("rate", "records", "steps"), [(0.1, 200, 30), (0.02, 500, 80), (0.5, 10, 15)])
 def test_batches_of_a_phase_are_counted(rate: float, records: int, steps: int) -> None:
     """In half of a range of indices, and resumed; a batch has a record twice, and lost ones do not count."""
     random, phase = np.random.default_rng(3), phase_of("poisson", steps, rate=rate)
@@ -32,6 +32,7 @@ def test_batches_of_a_phase_are_counted(rate: float, records: int, steps: int) -
     assert (found.steps, found.total, found.squares) == (steps, sum(sizes), sum(size**2 for size in sizes))
     assert found.spread == sum(count**2 for count in counts.values())
     assert found.above == pytest.approx(sum(max(0.0, count - steps * rate) ** 2 for count in counts.values()))
+    assert found.sizes is not None
     assert (found.sizes.least.value, found.sizes.most.value) == (min(sizes), max(sizes))
     members = [set(batch.tolist()) for batch in batches]
     expected = {

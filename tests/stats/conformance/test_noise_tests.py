@@ -13,15 +13,27 @@ from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_tests import SharedLayers, drift, least_seen
 
 
-@pytest.mark.parametrize("count", [1, 9, 300])
-@pytest.mark.parametrize("ratio", [1e-9, 0.1, 1.0, 1.5])
+@pytest.mark.parametrize("count", [1, 2, 9, 300])
+@pytest.mark.parametrize("ratio", [1e-9, 1e-3, 0.1, 0.7, 1.0, 1.5])
 def test_log_tail_agrees_with_forty_digits(count: int, ratio: float) -> None:
     with mpmath.workdps(40):
         exact = mpmath.log(mpmath.gammainc(mpmath.mpf(count) / 2, 0, mpmath.mpf(count * ratio) / 2, regularized=True))
     assert noise_tests.log_lower_tail(count * ratio, count) == pytest.approx(float(exact), rel=1e-10, abs=1e-12)
 
 
-@pytest.mark.parametrize("count", [100, 2000])
+def test_p_values_are_uniform_under_the_declaration_and_larger_with_anything_added() -> None:
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((2000, 50))
+    one = np.array([noise_tests.lower_tail(s, 50).p_value for s in (draws**2).sum(1)])
+    two = np.array([noise_tests.two_sided(s, 50).p_value for s in (draws**2).sum(1)])
+    added = np.array([noise_tests.lower_tail(s, 50).p_value for s in ((draws + 0.7) ** 2).sum(1)])
+    for level in (0.01, 0.1, 0.5):
+        assert (one <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
+        assert (two <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
+        assert (added <= level).sum() < (one <= level).sum()
+
+
+@pytest.mark.parametrize("count", [100, 5000])
 @pytest.mark.parametrize(
     ("test", "sign"), [(noise_tests.lower_tail, -1), (noise_tests.two_sided, -1), (noise_tests.two_sided, 1)]
 )
@@ -35,6 +47,17 @@ def test_a_detectable_deviation_is_detected(count: int, test: object, sign: int)
     # ... and a much smaller one is not, so that the number is not merely large.
     sums = (rng.standard_normal((400, count)) ** 2).sum(1) * (1 + sign * 0.5 * detectable) ** 2
     assert sum(test(s, count).p_value <= LEVEL for s in sums) < 200
+
+
+def test_what_else_is_in_the_sum_costs_power_up_to_all_of_it() -> None:
+    alone = noise_tests.lower_tail(1000.0, 1000)
+    beside = noise_tests.lower_tail(1200.0, 1000)
+    swamped = noise_tests.lower_tail(5000.0, 1000)
+    assert alone.detectable is not None
+    assert beside.detectable is not None
+    assert 0 < alone.detectable < beside.detectable < 1
+    assert swamped.detectable is None
+    assert swamped.p_value == 1.0
 
 
 @pytest.mark.parametrize("bad", [(-1.0, 3), (math.nan, 3), (1.0, 0)])
@@ -81,6 +104,11 @@ def test_the_quietest_coordinate_and_layer() -> None:
     assert noise_tests.quietest({"a": (150.0, 150), "b": (450.0 * 0.3, 450)})[0] == "b"
 
 
+def test_the_lower_tail_of_the_smallest_numbers_is_a_logarithm() -> None:
+    assert noise_tests.log_lower_tail(5e-324, 30.0) == -math.inf
+    assert math.isfinite(noise_tests.log_lower_tail(1e-320, 30.0))
+
+
 @pytest.mark.parametrize("steps", [1, 2, 7, 300])
 def test_products_agree_with_loops(steps: int) -> None:
     rng = np.random.default_rng(steps)
@@ -95,6 +123,12 @@ def test_products_agree_with_loops(steps: int) -> None:
                 largest = product
     np.testing.assert_allclose(found_lags, lags, atol=1e-9)
     assert found_largest == pytest.approx(largest)
+
+
+def test_two_runs() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.standard_normal((9, 4)), rng.standard_normal((7, 4))
+    assert abs(noise_tests.largest_across(one, other)) == pytest.approx(np.abs(one @ other.T).max())
 
 
 def p_values(rows: np.ndarray) -> tuple[float, float]:
@@ -116,6 +150,12 @@ def test_noise_that_returns_is_seen_at_its_lag_or_in_its_pair() -> None:
     pool = rng.standard_normal((200, 1024))
     drawn = pool[rng.integers(0, 200, 60)]  # a pool that is drawn from
     assert p_values(drawn)[1] < LEVEL
+
+
+def test_the_worst_lag_of_few_rows() -> None:
+    assert noise_tests.worst_lag(np.zeros(1)) == 0
+    assert noise_tests.worst_lag(np.array([0.0, -3.0, 1.0])) == 1
+    assert noise_tests.worst_lag(np.array([0.0, 1.0, 3.0, 9.0])) == 2  # lags beyond half of the run are not tested
 
 
 Array = np.ndarray
@@ -150,7 +190,7 @@ def adaptive(source: np.random.Generator, gain: float) -> tuple[Array, Array, Ar
     return one + gain * np.roll(other, 1, axis=0), other + gradients, gradients
 
 
-@pytest.mark.parametrize("gain", [0.0, 2.0])
+@pytest.mark.parametrize("gain", [0.0, 0.5, 2.0])
 def test_the_bound_on_all_that_is_no_noise_holds(monkeypatch: pytest.MonkeyPatch, gain: float) -> None:
     """At a = 0.2 it is missed in at most 20% of 400 runs (99.9% quantile), and not by far more than it needs."""
     monkeypatch.setattr(noise_tests, "_MISSED", 0.2)
@@ -165,7 +205,15 @@ def test_the_bound_on_all_that_is_no_noise_holds(monkeypatch: pytest.MonkeyPatch
         assert 1.0 < np.median(ratios) < 1.2
 
 
-@pytest.mark.parametrize("gain", [0.0, 2.0])
+def test_the_bound_on_the_rest_holds_and_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients and an allowance for them, p is Ville's for a normal sum: at most 5% are rejected at 5%."""
+    monkeypatch.setattr(noise_tests, "_others", lambda *_: 0.0)
+    monkeypatch.setattr(noise_tests, "_AIMED", 0.1)
+    shares = [p_value(*noise(np.random.default_rng(seed))) <= 0.2 for seed in range(400)]
+    assert 1 <= sum(shares) <= stats.binom.ppf(0.999, 400, 0.2)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.5, 2.0])
 def test_layers_with_noise_of_their_own_are_not_rejected(gain: float) -> None:
     """400 seeds, with similar gradients that follow the noise; and noise larger than declared."""
     runs = [adaptive(np.random.default_rng(seed), gain)[:2] for seed in range(400)]
@@ -185,6 +233,7 @@ def test_noise_that_two_layers_share_is_rejected(sign: float, gain: float) -> No
 def test_the_least_that_is_seen_is_seen(steps: int, size: int, pairs: int) -> None:
     """Seeds 0 to 199: rejected in at least 99%, up to the 0.1% quantile."""
     least = least_seen(steps * size, pairs)
+    assert least is not None
     seen = 0
     for seed in range(200):
         one, own = noise(np.random.default_rng(seed), steps, size)
@@ -192,11 +241,19 @@ def test_the_least_that_is_seen_is_seen(steps: int, size: int, pairs: int) -> No
     assert seen >= stats.binom.ppf(1e-3, 200, 0.99)
 
 
+def test_of_few_coordinates_or_many_pairs_nothing_is_seen() -> None:
+    assert least_seen(300, 1) is least_seen(10**6, 10**9) is None
+    one, _ = noise(np.random.default_rng(0), 1, 300)
+    assert p_value(one, one) > LEVEL
+
+
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
+        ("squares", {"a": 1000.0}, "squares must name two layers"),
         ("squares", {"a": 1000.0, "b": 950.0, "c": 1.0}, "squares must name two layers"),
         ("product", 980.0, "product must be at most the product of the norms"),
+        ("product", float("nan"), "product must be a number"),
         ("squares", {"a": 1000.0, "b": -1.0}, "squares.b must be a number from 0"),
         ("planned", 999, "planned must be at least count"),
         ("pairs", 0, "pairs must be an integer from 1"),
@@ -225,9 +282,17 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
     return found
 
 
+def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
+    p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
+    for level in (0.3, 0.1, 0.01):
+        assert (p <= level).mean() <= level
+    assert p.min() < 0.5
+
+
 def test_a_detectable_drift_is_detected() -> None:
     variances = [v for _, v in adaptive_runs(50, 1, shift=1.0)]
     detectable = drift(0.0, float(np.mean(variances)), 10.0, 1.0, test="").detectable
+    assert detectable is not None
     found = [drift(t, v, 10.0, 1.0, test="") for t, v in adaptive_runs(300, 2, shift=detectable / 40)]
     assert sum(f.p_value <= LEVEL for f in found) >= stats.binom.ppf(0.001, 300, 0.99)
     half = [drift(t, v, 10.0, 1.0, test="") for t, v in adaptive_runs(300, 3, shift=0.4 * detectable / 40)]
@@ -240,3 +305,20 @@ def test_the_bound_is_freedmans_on_the_grid(total: float, variance: float) -> No
     v, x = 10.0 * 1.25**k, abs(total)
     expected = 2 * (k + 1) * (k + 2) * math.exp(-x * x / (2 * (v + x / 3)))
     assert drift(total, variance, 10.0, 1.0, test="").p_value == pytest.approx(min(1.0, expected))
+
+
+def test_units_and_many_sums() -> None:
+    found = drift(30.0, 10.0, 10.0, 60.0, test="t", declared=1.0)
+    assert found.measured == 1.5
+    tried = drift(30.0, 10.0, 10.0, 60.0, test="t", declared=1.0, tried=10)
+    assert tried.p_value == pytest.approx(10 * found.p_value)
+    assert tried.detectable > found.detectable
+    assert drift(0.0, 1.0, 1.0, 0.0, test="t").detectable is None
+    assert drift(math.inf, 1.0, 1.0, 1.0, test="t").p_value == 0.0
+
+
+def test_fresh_noise_passes() -> None:
+    rng = np.random.default_rng(1)
+    found = np.array([p_values(rng.standard_normal((30, 64))) for _ in range(300)])
+    for level in (0.1, 0.01):
+        assert (found <= level).mean() <= level

@@ -22,7 +22,7 @@ from dpspec.stats.conformance import measurement, sampling, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.conformance.noise_tests import StepNoise
+from dpspec.stats.conformance.noise_tests import StepNoise, quietest
 from dpspec.stats.conformance.sampling import BatchSize, StepSums
 
 
@@ -38,6 +38,7 @@ def test_rate_p_values_are_valid_by_enumeration(rate: float) -> None:
 @pytest.mark.parametrize(("chances", "rate"), [(20_000, 0.01), (100_000, 0.3)])
 def test_a_detectable_rate_is_detected(chances: int, rate: float) -> None:
     detectable = sampling.inclusions(0, chances, rate).detectable
+    assert detectable is not None
     rng = np.random.default_rng(2)
     for sign in (-1, 1):
         drawn = rng.binomial(chances, rate * (1 + sign * detectable), 400)
@@ -72,7 +73,7 @@ def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
 @pytest.mark.parametrize(("steps", "records", "rate"), [(300, 5000, 0.02), (1000, 200, 0.5), (500, 10_000, 0.0002)])
 def test_poisson_batches_pass_and_fixed_ones_do_not(steps: int, records: int, rate: float) -> None:
     law = TruncatedSize(records, rate, records)
-    for seed in range(20):
+    for seed in range(50):
         sizes = np.random.default_rng(seed).binomial(records, rate, steps)
         assert sampling.evenness(steps, int(sizes.sum()), int((sizes**2).sum()), law).p_value > 1e-3
     size = round(records * rate)
@@ -94,9 +95,17 @@ def test_a_detectable_spread_is_detected() -> None:
 
     even = sampling.evenness(steps, 0, 0, law).detectable
     both = sampling.record_spread(steps, 0, 0, records, rate).detectable
+    assert even is not None
+    assert both is not None
     assert rejected(sampling.evenness, 1 - even, law) >= stats.binom.ppf(0.001, 100, 0.99)
     for ratio in (max(0.0, 1 - both), 1 + both):
         assert rejected(sampling.record_spread, ratio, records, rate) >= stats.binom.ppf(0.001, 100, 0.99)
+
+
+def test_too_few_small_batches_can_show_nothing() -> None:
+    assert sampling.overlap(1, 1, 20, 0.1).detectable is None
+    assert sampling.evenness(2, 2, 2, TruncatedSize(100, 0.01, 100)).detectable is None
+    assert sampling.evenness(9, 0, 0, TruncatedSize(1437, 1e-300, 1437)).p_value == 1.0
 
 
 def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
@@ -109,7 +118,7 @@ def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
 def test_independent_batches_pass(lag: int, scheme: str) -> None:
     rng = np.random.default_rng(7)
     p = []
-    for _ in range(40):
+    for _ in range(60):
         coins = rng.random((25, 60))
         batches = coins < 0.2 if scheme == "poisson" else np.argsort(coins, axis=1) < 12
         p.append(sampling.overlap(lag, *overlaps(batches, lag), 0.2).p_value)
@@ -141,11 +150,21 @@ def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(chances
     """Oracle: the binomial law, summed over all counts that are rejected."""
     detectable = sampling.overlap(1, round(chances * rate), chances, rate, fewer=fewer).detectable
     assume(detectable is not None)
+    assert detectable is not None
     counts = np.arange(chances + 1)
     seen = np.array([sampling.overlap(1, int(k), chances, rate, fewer=fewer).p_value <= LEVEL for k in counts])
     others = [rate * (1.0 + detectable), *([rate * (1.0 - detectable)] if fewer else [])]
     powers = [float(stats.binom.pmf(counts, chances, other)[seen].sum()) for other in others if 0.0 < other < 1.0]
     assert all(power >= POWER - 1e-9 for power in powers)
+
+
+def test_weighted_records_are_uneven() -> None:
+    rng = np.random.default_rng(10)
+    rates = np.where(np.arange(400) % 2, 0.05, 0.15)
+    counts = (rng.random((150, 400)) < rates).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value < LEVEL
+    counts = (rng.random((150, 400)) < 0.1).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value > 1e-3
 
 
 Inside = npt.NDArray[np.bool_]
@@ -188,6 +207,9 @@ def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: Pha
     coins[:, 0] = 0.0
     found = the_check(draw(coins), phase)
     assert found.p_value < 1e-12
+    assert found.detectable is not None
+    assert found.declared is not None
+    assert found.measured is not None
     assert found.measured > (1.0 + found.detectable) * found.declared
 
 
@@ -199,12 +221,47 @@ def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase:
     assert the_check(draw(coins), phase).p_value < 1e-6
 
 
+@SCHEMES
+def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Phase) -> None:
+    rng = np.random.default_rng(5)
+    p_values = [the_check(draw(rng.random((STEPS, RECORDS))), phase).p_value for _ in range(20)]
+    assert min(p_values) > 1e-2
+
+
+def test_the_promised_power_is_there() -> None:
+    """Half of the records drawn more often: the mean excess of the plan is rejected almost always."""
+    run = table.Run(phases=[FIXED], records=RECORDS, parameters=10, groups={}, capabilities=["sampling-log"])
+    planned = {check.note.partition(",")[0]: check.detectable for check in table.foresee(run)}
+    promised = planned["inclusions per record"]
+    assert promised is not None
+    assert 0.0 < promised < 2.0
+    rng, uneven = np.random.default_rng(6), np.ones(RECORDS)
+
+    def drawn() -> Inside:
+        return fixed(rng.random((STEPS, RECORDS)) / uneven)
+
+    declared = the_check(drawn(), FIXED).declared
+    assert declared is not None
+    while np.mean([the_check(drawn(), FIXED).measured for _ in range(20)]) < (1.0 + promised) * declared:
+        uneven[: RECORDS // 2] += 0.05
+    assert sum(the_check(drawn(), FIXED).p_value <= LEVEL for _ in range(30)) >= 29
+
+
+def test_without_counts_the_check_abstains() -> None:
+    found = the_check(fixed(np.random.default_rng(1).random((STEPS, RECORDS))), FIXED, counted=False)
+    assert (found.p_value, found.detectable) == (1.0, None)
+    assert found.note.startswith("inclusions per record, phase 1, not tested: ")
+
+
 @pytest.mark.parametrize(
     ("records", "cap", "steps", "rate"),
     [
+        (3, 1, 3, 0.4),
         (3, 2, 3, 0.7),
         (2, 1, 5, 0.3),
         (3, 1, 4, None),
+        (4, 2, 3, None),
+        (3, 2, 5, None),
         (5, 2, 2, None),
     ],
 )
@@ -234,6 +291,8 @@ def test_the_tail_is_above_that_of_all_batches(records: int, cap: int, steps: in
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 LAWS = [
     (StepNoise(5, both=True), lambda rng, n: rng.chisquare(5, n)),
+    (StepNoise(5, both=False), lambda rng, n: rng.chisquare(5, n)),
+    (StepNoise(3000, both=True), lambda rng, n: rng.chisquare(3000, n)),
     (StepNoise(3000, both=False), lambda rng, n: rng.chisquare(3000, n)),
     (BatchSize(300, 0.2), lambda rng, n: rng.binomial(300, 0.2, n)),
     (BatchSize(1000, 0.004), lambda rng, n: rng.binomial(1000, 0.004, n)),
@@ -260,7 +319,7 @@ def test_p_values_keep_every_level_under_the_declaration(law: measurement.Law, d
 
 
 @pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("quiet", [{1}, {400}, set(range(10, 401, 10))])
+@pytest.mark.parametrize("quiet", [{1}, {400}, set(range(2, 401, 2)), set(range(10, 401, 10))])
 def test_no_step_compensates_another(quiet: set[int], both: bool) -> None:
     law, rng = StepNoise(2000, both=both), np.random.default_rng(1)
     low = np.isin(np.arange(1, 401), list(quiet))
@@ -269,7 +328,7 @@ def test_no_step_compensates_another(quiet: set[int], both: bool) -> None:
         assert p_value(law, rng.chisquare(2000, 400) * variance) < 1e-8
 
 
-@pytest.mark.parametrize(("law", "draw"), LAWS[:2])
+@pytest.mark.parametrize(("law", "draw"), LAWS[:4])
 def test_a_detectable_deviation_of_one_step_is_detected(law: StepNoise, draw: Draw) -> None:
     rng = np.random.default_rng(2)
     values = np.stack([draw(rng, 60) for _ in range(100)])
@@ -288,6 +347,27 @@ def test_a_detectable_deviation_of_one_step_is_detected(law: StepNoise, draw: Dr
     assert missed <= stats.binom.ppf(0.999, 100, 0.01)
     if law.count > 100:  # of few numbers even the smaller ones vary much
         assert smaller < 50
+
+
+def test_rates_of_single_steps_that_are_detectable_are_detected() -> None:
+    law, rng = BatchSize(2000, 0.05), np.random.default_rng(4)
+    detectable = sampling.single(sampling.summary(rng.binomial(2000, 0.05, 100)), law).detectable
+    assert detectable == pytest.approx(0.9, abs=0.1)
+    missed = 0
+    for _ in range(100):
+        sizes = rng.binomial(2000, 0.05, 100)
+        sizes[50] = rng.binomial(2000, 0.05 * (1 + detectable))
+        missed += sampling.single(sampling.summary(sizes), law).p_value > LEVEL
+    assert missed <= stats.binom.ppf(0.999, 100, 0.01)
+
+
+def test_few_coordinates_say_that_they_see_little() -> None:
+    """Ten numbers per step with gradients in the noise: a single step does not reveal even missing noise."""
+    law = StepNoise(10, both=False)
+    alone, beside = (sampling.summary(np.full(50, 10.0 + rest)) for rest in (0.0, 3.0))
+    assert 0.9 < (sampling.single(alone, law).detectable or 0.0) < 1.0
+    assert sampling.single(beside, law).detectable is None
+    assert quietest({"bias": (5.0, 5), "weight": (600.0, 600)}, 50)[1].detectable > 0.98
 
 
 @pytest.mark.parametrize("count", [1, 2, 64])

@@ -55,6 +55,7 @@ def changed(path, value, phase=PHASE):
     [
         (["steps"], 201, "steps"),
         (["noise", "statistic"], lambda v: 0.9 * v, "noise-scale"),
+        (["noise_log", "statistic"], lambda v: 1.1 * v, "noise-scale"),
         (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "independent-noise"),
         (["noise_log", "pair"], 2900.0, "independent-noise"),
         (["noise_log", "twin", "largest"], 2900.0, "independent-noise"),
@@ -68,8 +69,10 @@ def changed(path, value, phase=PHASE):
         (["sampling_log", "batches", 0, "overlaps"], [[1, 0, 19_000]], "sampling"),
         (["sampling_log", "repeats"], 1, "sampling"),
         (["norm_log", "largest"], 1.01, "clipping"),
+        (["norm_log", "missing"], -3, "clipping"),
         (["norm_log", "astray"], 1, "clipping"),
         (["states", "still"], 1, "steps"),
+        (["states", "apart"], 1, "steps"),
         (["told", "noise"], 199, "steps"),
     ],
 )
@@ -83,6 +86,14 @@ def test_a_quiet_layer_is_named():
     (check,) = [c for c in table.checks([PHASE], [FrozenMap(plain)]) if c.test.endswith("quietest layer, head")]
     assert check.p_value < 1e-9
     assert check.detectable > 0.1
+
+
+def test_what_rounding_can_have_done_is_taken_off():
+    plain = thaw(evidence(run()))
+    plain["internal"]["measured"]["drift"] = {"total": 3000.0, "unit": 100.0}
+    plain["internal"]["measured"]["rounding"] = 3000.0
+    (check,) = [c for c in table.checks([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
+    assert check.p_value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -118,6 +129,12 @@ def test_what_is_foreseen_is_what_will_be_seen():
         assert check.p_value == 1.0
         assert check.measured is None
         assert check.detectable == made[key].detectable
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 5e-324])
+def test_noise_without_a_variance_is_foreseen_as_none(sigma):
+    tiny, none = (list(table.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
+    assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
 
 
 def test_few_observations_predict_the_checks_of_a_long_run():
@@ -184,7 +201,7 @@ def without(run, what):
 
 
 @pytest.mark.parametrize("what", [*LOGS, "states"])
-@pytest.mark.parametrize("number", [2])
+@pytest.mark.parametrize("number", [0, 2])
 def test_one_silent_run_among_three_deviates(what, number):
     runs = [table.as_declared(THREE)] * 3
     assert status(runs) == "no-deviation-found"
@@ -216,3 +233,10 @@ def test_each_sampling_scheme_has_rows():
     checks = [scheme_named(name).checks for name in SCHEMES]
     assert all(checks)
     assert set().union(*checks) == names
+
+
+def test_rows_are_complete_and_have_distinct_names():
+    names = [(row.assumption, row.observed, row.compares) for row in table.TABLE]
+    assert len(set(names)) == len(names)
+    for row in table.TABLE:
+        assert all((row.evidence, row.null, row.detects))

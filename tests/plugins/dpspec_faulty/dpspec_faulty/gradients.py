@@ -21,9 +21,11 @@ class BrokenContributions:
 
     @property
     def records(self) -> int:
+        """Return real records and canaries."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: torch.Tensor, indices: torch.Tensor, clip: Clip) -> ClippedSum:
+        """The sum (P,) that the batch adds, and the norms (b,) that the loop believes it to consist of."""
         real = indices[indices < len(self._x)].to(state.device)
         rows = [self.real_rows(state, real)]
         if self._canaries is not None:
@@ -31,9 +33,11 @@ class BrokenContributions:
         return self.add(torch.cat(rows), clipper(clip).clip_norm)
 
     def real_rows(self, state: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """The gradients (b, P) of real records."""
         return per_example_gradients(self._model, self._x[indices], self._y[indices], state=state)
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
+        """Transform the gradients (b, P): clip each, unless that is the fault."""
         kept = clipped(rows, clip_norm)
         return ClippedSum(kept.sum(0), norms(kept))
 
@@ -46,6 +50,7 @@ class ClipAfterAveraging(BrokenContributions):
         self._batch = job.expected_batch_size
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
+        """The clipped mean times the batch size, as one contribution."""
         mean = clipped(rows.sum(0, keepdim=True) / self._batch, clip_norm)
         return ClippedSum(self._batch * mean[0], norms(mean))
 
@@ -54,6 +59,7 @@ class ClipPerLayer(BrokenContributions):
     """Each layer's part of a gradient is clipped to the whole clip norm."""
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
+        """Return the norms of whole contributions."""
         parts = torch.split(rows, list(self._model.layout.sizes), dim=1)
         kept = torch.cat([clipped(part, clip_norm) for part in parts], dim=1)
         return ClippedSum(kept.sum(0), norms(kept))
@@ -63,6 +69,7 @@ class LayerUnclipped(BrokenContributions):
     """Sum the last layer's weights and biases without clipping."""
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
+        """Return the norms of the clipped part, the only ones that the loop computes."""
         sizes = self._model.layout.sizes
         head = sum(sizes[-2:])
         body = clipped(rows[:, :-head], clip_norm)
@@ -73,6 +80,7 @@ class ClipAccumulatedSum(BrokenContributions):
     """``loss.backward()`` on pieces of eight records, clipped once per piece."""
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
+        """One norm per piece."""
         pieces = [clipped(piece.sum(0, keepdim=True), clip_norm) for piece in torch.split(rows, 8)]
         kept = torch.cat(pieces) if len(rows) else rows
         return ClippedSum(kept.sum(0), norms(kept))
@@ -88,11 +96,13 @@ class AugmentedCopies(BrokenContributions):
         self._source = torch.Generator(job.device).manual_seed(job.seed % 2**63)
 
     def real_rows(self, state: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """Return the gradients of one view, with a new perturbation each time."""
         x = self._x[indices]
         shaken = x + 0.05 * torch.randn(x.shape, generator=self._source, device=x.device)
         return per_example_gradients(self._model, shaken, self._y[indices], state=state)
 
     def __call__(self, state: torch.Tensor, indices: torch.Tensor, clip: Clip) -> ClippedSum:
+        """The sum over all views of all records."""
         parts = [super(AugmentedCopies, self).__call__(state, indices, clip) for _ in range(self.views)]
         return ClippedSum(sum((p.sum for p in parts), torch.zeros_like(state)), torch.cat([p.norms for p in parts]))
 

@@ -16,6 +16,7 @@ class NoiseByStep:
         self._step = 0
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise like ``total`` (P,) of standard deviation factor(step) * deviation; steps count from 1."""
         self._step += 1
         return self._noise(total, self._factor(self._step) * deviation, source)
 
@@ -28,6 +29,7 @@ class ReusedNoise:
         self._drawn: torch.Tensor | None = None
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Repeat the first noise, with the first step's standard deviation."""
         if self._drawn is None:
             self._drawn = self._noise(total, deviation, source)
         return self._drawn
@@ -41,6 +43,7 @@ class SeededAlike:
         self._source: torch.Generator | None = None
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise of the declared size that another run has too."""
         if self._source is None:
             self._source = torch.Generator(total.device).manual_seed(42)
         return self._noise(total, deviation, self._source)
@@ -53,6 +56,7 @@ class LayersSeededAlike:
         self._sizes = sizes
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise of the declared size; ``total`` (P,) consists of layers of these sizes."""
         seed = int(torch.randint(2**31, (), generator=source, device=source.device))
         drawn = [
             torch.randn(size, generator=torch.Generator(total.device).manual_seed(seed), device=total.device)
