@@ -14,8 +14,8 @@ _SENSITIVITY: dict[str, dps.Json] = {
     **kit.block(
         "Largest change of a step's query by one record: in the l1 norm for Laplace noise, in the l2 norm for "
         "Gaussian noise. Replaces clip_norm.",
-        l1=kit.number("The sensitivity in the l1 norm.", above=0),
-        l2=kit.number("The sensitivity in the l2 norm.", above=0),
+        l1=kit.number("The sensitivity in the l1 norm.", least=1e-12, most=1e12),
+        l2=kit.number("The sensitivity in the l2 norm.", least=1e-12, most=1e12),
     ),
     "minProperties": 1,
     "maxProperties": 1,
@@ -32,6 +32,7 @@ _MECHANISM: dict[str, dps.Json] = {
             "Noise in units of the query: the scale b of Laplace noise, the standard deviation of Gaussian noise. "
             "Replaces noise_multiplier.",
             least=0,
+            most=1e12,
         ),
         sensitivity=_SENSITIVITY,
         sampling=SAMPLING,
