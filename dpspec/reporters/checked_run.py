@@ -154,6 +154,9 @@ def _accountant(recording: Recording, deviates: bool) -> str:
     report = recording.accountant
     if report is None:
         return "The recorder received no accountant: the script's figure is unknown."
-    figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}"
-    doubt = "; it is not the cost of this run" if deviates and report.epsilon is not None else ""
-    return f"Accountant {report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}, recomputed{doubt}."
+    at = f"at delta = {decimals.exact(report.delta)}"
+    if report.epsilon is None:
+        return f"Accountant {report.mechanism}: no figure {at}. {report.difference}"
+    doubt = " It is not the cost of this run." if deviates else ""
+    figure = f"epsilon {decimals.nearest(report.epsilon)} {at}"
+    return f"Accountant {report.mechanism}: {figure}, recomputed from its own history.{doubt}"
