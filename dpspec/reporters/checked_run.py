@@ -159,4 +159,4 @@ def _accountant(recording: Recording, deviates: bool) -> str:
         return f"Accountant {report.mechanism}: no figure {at}. {report.difference}"
     doubt = " It is not the cost of this run." if deviates else ""
     figure = f"epsilon {decimals.nearest(report.epsilon)} {at}"
-    return f"Accountant {report.mechanism}: {figure}, recomputed from its own history.{doubt}"
+    return f"Accountant {report.mechanism}: {figure}, recomputed from its history.{doubt}"

@@ -280,8 +280,8 @@ def test_no_gradients_leak_more_than_a_routed_pair(seed: int) -> None:
 
 
 @pytest.mark.ci
-def test_no_gradients_leak_more_than_a_routed_pair_in_100_settings() -> None:
-    assert sum(check_setting(seed, two_steps=seed % 4 == 0) for seed in range(100, 200)) > 100_000
+def test_no_gradients_leak_more_than_a_routed_pair_in_30_settings() -> None:
+    assert sum(check_setting(seed, two_steps=seed % 4 == 0) for seed in range(100, 130)) > 20_000
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ TEXTS: Mapping[str, str] = {
     "unmixed-batches": "no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
-    "ended-by-error": "the recording does not show how the script continued: record a run without it, or leave the loop "
-    "with break",
+    "ended-by-error": "the recording does not show how the script continued: record a run without it, or leave the "
+    "loop with break",
     "blind-training": "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the "
     "loss read their inclusion bits",
     "fair-coins": "the inclusion bits of the canaries are independent and fair, and fixed before training",

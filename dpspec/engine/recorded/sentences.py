@@ -43,7 +43,7 @@ def confirmations(
     )
     yield "the released model was chosen without them (checkpoints, early stopping)"
     constants = joined(["initial weights", *_constants(run, public), f"{run.steps} steps"])
-    yield f"{constants} were not tuned on them, or computed from them (else see how-to/tuning.md)"
+    yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
         f"its or earlier batches, or of the dataset{_not_replayed(run)}"
