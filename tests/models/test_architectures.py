@@ -15,12 +15,18 @@ from dpspec.models.architectures import MODELS, Transformer
 from dpspec.registry.loader import load_catalog
 
 CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("linear", {}, (7,)),
     ("linear", {"bias": False}, (1, 8, 8)),
+    ("mlp", {}, (1, 8, 8)),
     ("mlp", {"hidden": [5, 3], "activation": "tanh"}, (30,)),
+    ("cnn-small", {}, (1, 8, 8)),
     ("cnn-small", {"channels": [4, 6, 5], "activation": "tanh"}, (3, 11, 9)),
+    ("lenet5", {}, (1, 28, 28)),
     ("lenet5", {"activation": "relu"}, (3, 32, 32)),
+    ("resnet20", {}, (3, 8, 8)),
     ("resnet20", {"groups": 4, "activation": "tanh"}, (1, 9, 11)),
     ("wide-resnet-16-4", {"groups": 8}, (1, 8, 9)),
+    ("transformer", {}, (9,)),
     ("transformer", {"width": 6, "heads": 3, "layers": 2, "hidden": 5}, (1,)),
 ]
 
@@ -50,11 +56,21 @@ def test_counts_and_shapes(kind: str, options: dict[str, Any], shape: tuple[int,
 
 def test_known_sizes() -> None:
     assert _factory("lenet5", {}, (1, 28, 28)).parameters() == 61_706
+    assert _factory("lenet5", {}, (1, 32, 32)).parameters() == 61_706
     assert _factory("linear", {}, (1, 8, 8)).parameters() == 650
     assert _factory("mlp", {"hidden": [64]}, (1, 8, 8)).parameters() == 4810
     # As published for the originals, whose batch normalisation has as many weights: 0.27 and 2.7 million.
     assert _factory("resnet20", {}, (3, 32, 32)).parameters() == 269_722
     assert _factory("wide-resnet-16-4", {}, (3, 32, 32)).parameters() == 2_748_890
+
+
+def test_weights_do_not_follow_the_default_dtype() -> None:
+    factory, before = _factory("cnn-small", {}, (1, 8, 8)), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert {p.dtype for p in factory.build(0).parameters()} == {torch.float32}
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("mlp", (400,)), ("cnn-small", (4, 20, 20))])
@@ -93,11 +109,14 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
     ("kind", "options", "shape", "message"),
     [
         ("lenet5", {}, (1, 8, 8), r"lenet5 needs images .* of 28 x 28 or 32 x 32, got records \(1, 8, 8\)"),
+        ("lenet5", {}, (784,), "lenet5 needs images"),
         ("lenet5", {}, (28, 28), "lenet5 needs images"),
         ("lenet5", {}, (1, 28, 32), "lenet5 needs images"),
+        ("cnn-small", {}, (64,), "cnn-small needs images .* of at least 8 x 8"),
         ("cnn-small", {}, (1, 7, 8), "cnn-small needs images"),
         ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 are too small for pooling"),
         ("resnet20", {}, (3, 32, 7), r"resnet20 needs images .* of at least 8 x 8, got records \(3, 32, 7\)"),
+        ("wide-resnet-16-4", {}, (64,), r"wide-resnet-16-4 needs images .*, got records \(64,\)"),
     ],
 )
 def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:

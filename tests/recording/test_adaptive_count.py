@@ -25,8 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 COUNT_STD = 3.0
 
 
-def test_the_noisy_count_is_charged(tmp_path: Path) -> None:
-    Training(epochs=2, clipping="adaptive", physical=7).run(tmp_path / "run")
+@pytest.mark.parametrize("physical", [None, 7])
+def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> None:
+    Training(epochs=2, clipping="adaptive", physical=physical).run(tmp_path / "run")
     found = checked(tmp_path / "run", delta=1e-5, epsilon=50.0)
     raised = (1.1**-2 - (2.0 * COUNT_STD) ** -2) ** -0.5
     expected = PrivacyLoss.of(real_divisor_pair(0.1, raised, COUNT_STD)).compose(20).epsilon(1e-5).upper
@@ -89,7 +90,7 @@ def test_a_changed_constant_of_the_adaptation_leaves_the_claim_open(tmp_path: Pa
     assert "clip_norm" in found.doubts
 
 
-@pytest.mark.parametrize("length", [0.9, 1.1])
+@pytest.mark.parametrize("length", [0.1, 0.9, 1.1, 50.0])
 def test_executed_neighbors_are_dominated(length: float) -> None:
     """The optimizer steps with a record, and with a null record in its place: sum and count move as Theorem 55 says."""
     noise_multiplier, raised = 1.1, (1.1**-2 - (2.0 * COUNT_STD) ** -2) ** -0.5

@@ -1,7 +1,6 @@
 """Loops without torch: their arrays, and updates that an optimizer of optax repeats."""
 
 import importlib
-import operator
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -135,17 +134,24 @@ def test_faults_of_a_loop_of_arrays_are_found(fault: str, decay: float, words: s
     assert any(words in one.test for one in found.checks if rejected(one, len(found.checks)))
 
 
+def test_an_optimizer_with_code_of_the_script_is_an_assumption(optax: Any, tmp_path: Path) -> None:
+    found = loop(tmp_path / "run", optax.momentum(lambda count: 0.1 / (1.0 + count)))
+    assert found.verdict == "proved"
+    (assumed,) = [one for one in found.assumptions if one.name == "update-rule"]
+    assert assumed.text.startswith("GradientTransformation, whose updates are not recomputed")
+
+
 class Rate:
     def __call__(self, count: int) -> float:
         return 0.1
 
 
-@pytest.mark.parametrize("rate", [lambda count: 0.1 / (1.0 + count), Rate(), partial(operator.call, Rate())])
-def test_an_optimizer_with_code_of_the_script_is_an_assumption(rate: Any, optax: Any, tmp_path: Path) -> None:
-    found = loop(tmp_path / "run", optax.momentum(rate))
-    assert found.verdict == "proved"
-    (assumed,) = [one for one in found.assumptions if one.name == "update-rule"]
-    assert assumed.text.startswith("GradientTransformation, whose updates are not recomputed")
+@pytest.mark.parametrize("rate", [Rate(), partial(max, Rate())])
+def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:
+    with dpspec.record(tmp_path / "run", model=[np.zeros(3, np.float32)], optimizer=optax.momentum(rate)) as run:
+        run.sampled([1])
+    *_, end = check_run(tmp_path / "run", Question(delta=1e-5)).run.folder.steps()
+    assert end.optimizer == "GradientTransformation"
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def plant(data, kind="new-tokens", count=30, **options):
 
 @pytest.mark.parametrize(
     "data",
-    [ids(), ids().numpy(), ids().tolist(), TensorDataset(ids())],
-    ids=["tensor", "numpy", "lists", "tuples"],
+    [ids(), list(ids()), ids().numpy(), ids().tolist(), TensorDataset(ids())],
+    ids=["tensor", "tensors", "numpy", "lists", "tuples"],
 )
 def test_sequences_end_in_a_token_of_their_own_and_keep_their_form(data):
     planted = plant(data)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from support import planted_loop
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, recorded, two_passes
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
@@ -41,10 +42,22 @@ def second_optimizer(way: Training) -> Callable[[Training], None]:
     return step
 
 
+def wrong_accountant(way: Training) -> None:
+    original = way.engine.accountant.step
+    way.engine.accountant.step = lambda *, noise_multiplier, sample_rate: original(
+        noise_multiplier=2.0 * noise_multiplier, sample_rate=sample_rate
+    )
+
+
 def incomplete(folder: Path) -> None:
     opacus(folder)
     log = folder / "steps.log"
     log.write_bytes(log.read_bytes()[:-1])
+
+
+def leaking_canaries(folder: Path) -> None:
+    run, model, _ = planted_loop.train(folder, fault="no-noise", canaries=300)
+    run.score(model, planted_loop.loss)
 
 
 def middle(result: Result) -> float:
@@ -71,7 +84,9 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
     "claim too small": (opacus, middle, "zero-out", "open"),
     "claim below the lower end": (opacus, 1.0, "zero-out", "refuted"),
     "incomplete": (incomplete, 9.0, "zero-out", "open"),
+    "canaries that refute": (leaking_canaries, 2.5, "zero-out", "refuted"),
     "add-remove without public constants": (opacus, 9.0, "add-remove", "open"),
+    "deviating accountant": (lambda at: opacus(at, wrong_accountant), 9.0, "zero-out", "open"),
 }
 
 
@@ -225,3 +240,12 @@ def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[
     assert main(["check", str(sound), "--epsilon", "9", "-v"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
+
+
+def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", two_passes, clipping="ghost")
+    verdicts = {
+        name: check_run(tmp_path / "run", Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
+        for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))
+    }
+    assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}

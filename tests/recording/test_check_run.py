@@ -58,6 +58,27 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert not any("noisy sums" in text for text in found.audit.recording.cautions)
 
 
+def test_groups_cost_what_their_mixture_does(sound):
+    found = checked(sound, epsilon=100.0, group_sizes=(4, 1))
+    assert list(found.costs) == [4, 1]
+    assert found.costs[4].interval.lower > 2 * found.costs[1].interval.upper
+    from dpspec.accounting import Mixture, PrivacyLoss
+
+    expected = PrivacyLoss.of(Mixture.poisson(4, 0.1, 1.1)).compose(40).epsilon(DELTA)
+    assert found.costs[4].interval == expected
+
+
+def test_opacus_constants_reveal_the_number_of_records(sound):
+    found = checked(sound, epsilon=100.0, adjacency="add-remove")
+    assert found.verdict == "open"
+    assert found.reason.startswith("The channel constants is open: data-independent-hyperparameters: ")
+    assert "the rate 0.1 may be 1 over the number of batches, the divisor 30 may be the floor" in found.reason
+    assert [one.status for one in found.assumptions if one.name == "data-independent-hyperparameters"] == ["unchecked"]
+    assert [one.status for one in checked(sound).assumptions if one.name == "data-independent-hyperparameters"] == [
+        "declared"
+    ]
+
+
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
     """Opacus' PRV accountant adds 0.01 to its result, and so must the reported figure."""
     way = Training(epochs=2, accountant="prv")
@@ -71,7 +92,7 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It composes by privacy loss random" in page
 
 
-@pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(2.0, 0.004, 3000)]])
+@pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(1.5, 0.2, 30)], [(2.0, 0.004, 3000)]])
 def test_figures_of_opacus_accountants_come_out_again(history):
     for name, kind in (("rdp", RDPAccountant), ("gdp", GaussianAccountant), ("prv", PRVAccountant)):
         accountant = kind()
@@ -163,6 +184,7 @@ def real_divisor(training):
 @pytest.mark.parametrize(
     ("given", "assumption", "words"),
     [
+        ({"script": other_batches}, "sampling", "steps without an observed batch"),
         ({"script": repeated_noise}, "independent-noise", ""),
         ({"prepare": after_each("add_noise", without_first_bias), "epochs": 6}, "per-layer-noise", "0.bias"),
         ({"prepare": HALF_THE_NOISE}, "noise-scale", "relative to the declared scale"),

@@ -1,5 +1,7 @@
 """Scripts that tamper with sums or gradients, or train something without noise, and the advice of rejected checks."""
 
+import copy
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, physical_batches, recorded
+from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
@@ -39,7 +42,9 @@ def primed_sum(training: Training) -> None:
 @pytest.mark.parametrize(
     ("script", "made"),
     [
+        (scaled_between_virtual_steps, {"physical": 8}),
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "ghost"}),
+        (scaled_between_virtual_steps, {"physical": 8, "clipping": "per_layer"}),
         (primed_sum, {}),
     ],
 )
@@ -47,6 +52,12 @@ def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: 
     found = recorded(tmp_path / "run", script, **made)
     assert found.status == ("open", "deviates")
     assert any(c.p_value == 0.0 and c.assumption == "clipping" and "summed gradient" in c.test for c in found.checks)
+
+
+def scaling(self: Any) -> None:
+    unscaled(self)
+    for p in self.params:
+        p.summed_grad *= 1.5
 
 
 def scaling_by_the_longest(self: Any) -> None:
@@ -58,9 +69,34 @@ def scaling_by_the_longest(self: Any) -> None:
         p.grad_sample._processed = True
 
 
-def test_another_clipping_moves_the_sum_too_far(tmp_path, monkeypatch):
-    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", scaling_by_the_longest)
+unscaled = DPOptimizer.clip_and_accumulate
+
+
+@pytest.mark.parametrize("clip", [scaling, scaling_by_the_longest])
+def test_another_clipping_moves_the_sum_too_far(clip, tmp_path, monkeypatch):
+    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
     assert SUM_MOVED in recorded(tmp_path / "run", clip=0.1).rejected
+
+
+def sharpness_aware(training: Training) -> None:
+    """Gradients are computed at parameters that were moved along the raw gradient, and back before the step."""
+    parameters = training.private.params
+    for x, y in training.loader:
+        if len(x) == 0:
+            continue
+        training.model.disable_hooks()
+        grads = torch.autograd.grad(training.criterion(training.model(x), y), parameters)
+        training.model.enable_hooks()
+        training.private.zero_grad()
+        kept = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p, g in zip(parameters, grads, strict=True):
+                p.add_(g)
+        training.criterion(training.model(x), y).backward()
+        with torch.no_grad():
+            for p, q in zip(parameters, kept, strict=True):
+                p.copy_(q)
+        training.private.step()
 
 
 def moved_once_in_a_later_pass(training: Training) -> None:
@@ -78,21 +114,47 @@ def moved_once_in_a_later_pass(training: Training) -> None:
     assert passes > 5
 
 
-def test_gradients_at_other_parameters_deviate(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", moved_once_in_a_later_pass)
+@pytest.mark.parametrize("script", [sharpness_aware, moved_once_in_a_later_pass])
+def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
     assert found.status == ("open", "deviates")
     assert any(c.p_value == 0.0 and c.assumption == "gradient-parameters" for c in found.checks)
 
 
-@pytest.mark.parametrize(
-    ("made", "added"),
-    [
-        ({}, 0.05),
-        ({"clipping": "ghost"}, 0.0),
-        ({"clipping": "ghost"}, 0.05),
-        ({"reduction": "sum", "noise": 4.0}, 0.0),
-    ],
-)
+def averaged(training: Training) -> None:
+    """The average of the parameters is put into the model for an evaluation, and taken out again."""
+    average = [p.detach().clone() for p in training.private.params]
+
+    def evaluate(training: Training) -> None:
+        parameters = training.private.params
+        with torch.no_grad():
+            for p, a in zip(parameters, average, strict=True):
+                a.lerp_(p, 0.1)
+            kept = [p.detach().clone() for p in parameters]
+            for p, a in zip(parameters, average, strict=True):
+                p.copy_(a)
+            training.model.eval()
+            training.model(torch.randn(5, 6))
+            training.model.train()
+            for p, q in zip(parameters, kept, strict=True):
+                p.copy_(q)
+
+    training.train(each=evaluate)
+
+
+def saving(training: Training) -> None:
+    training.train()
+    torch.save(training.model._module, io.BytesIO())
+    copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
+
+
+@pytest.mark.parametrize("script", [averaged, saving])
+def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
+
+
+@pytest.mark.parametrize("added", [0.0, 0.05])
+@pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}, {"reduction": "sum", "noise": 4.0}])
 def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], added: float, tmp_path: Path) -> None:
     """The script calls the methods of a step itself; for a sum it omits the division, which changes nothing."""
 
@@ -117,6 +179,17 @@ def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], ad
 # Trainings that train, or keep, something without noise.
 
 LARGE = {"epsilon": 1e4}
+
+
+def meddled(training: Training) -> None:
+    """Gradients get something more after the noise."""
+
+    def more(optimizer: Any) -> None:
+        for p in optimizer.params:
+            p.grad.add_(0.01)
+
+    training.private.attach_step_hook(more)
+    training.train()
 
 
 @pytest.fixture
@@ -146,6 +219,7 @@ def trained_and(change: Callable[[Any], Any]) -> Script:
     "script",
     [
         Training.train,
+        meddled,
         trained_and(lambda model: model[0].weight.add_(0.1)),  # frozen, and trained by plain descent
         trained_and(lambda model: model.counts.add_(torch.tensor([17, 283]))),
         trained_and(lambda model: model.register_buffer("memory", torch.randn(300, 6))),
@@ -167,10 +241,25 @@ def plain_backward(training: Training) -> None:
         training.private.step()
 
 
-def test_a_plain_backward_pass_under_ghost_clipping_deviates(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", plain_backward, asked=LARGE, clipping="ghost")
+def late_hook(training: Training) -> None:
+    """A hook of the inner optimizer, registered after the recorder's, adds the clipped sum without noise."""
+
+    def add(*_: object) -> None:
+        for p in training.private.params:
+            p.grad += p.summed_grad.view_as(p)
+
+    training.private.original_optimizer.register_step_pre_hook(add)
+    training.train()
+
+
+@pytest.mark.parametrize(
+    ("script", "clipping", "words"),
+    [(plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED)],
+)
+def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script, asked=LARGE, clipping=clipping)
     assert found.status == ("open", "deviates")
-    assert "without an observed clipping" in " ".join(found.rejected)
+    assert words in " ".join(found.rejected)
 
 
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -183,9 +272,8 @@ def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path:
     assert "its optimizer had made steps when it began" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("what", "adjacency"), [("divisor", "add-remove"), ("divisor and one", "zero-out"), ("learning rate", "zero-out")]
-)
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+@pytest.mark.parametrize("what", ["divisor", "divisor and one", "learning rate"])
 def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency: str, tmp_path: Path) -> None:
     """It shows the sizes of batches. For 50 records at rate 0.05, 100 steps of noise 1, epsilon is 4.35 and not the
     3.50 of zero-out."""
@@ -205,6 +293,35 @@ def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency
     assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
     assert found.assumption("data-independent-hyperparameters").status == "false"
+
+
+def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
+    def stages(training: Training) -> None:
+        for rate in (0.1, 0.05, 0.02):
+            training.private.param_groups[0]["lr"] = rate
+            training.train()
+
+    found = recorded(tmp_path / "run", stages, asked=LARGE)
+    assert found.verdict == "open"
+    assert "lr of parameter group 0 changed before step 21" in found.reason
+    asked = Question(delta=1e-5, epsilon=1e4, public=("learning_rate",))
+    assert check_run(tmp_path / "run", asked).verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "others"),
+    [
+        ({"scales": (0.5, 0.5)}, "All noise has 0.5", "One tensor"),
+        ({"scales": (0.5, 1.0)}, "One tensor of the model got less noise than the others", "All noise has"),
+        ({"draw": "randperm"}, "same size, as torch.randperm(records)[:size] draws them", "shuffled epoch"),
+        ({"draw": "epochs"}, "All records were drawn equally often, as from a shuffled epoch", "All noise has"),
+    ],
+)
+def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
+    plain_loop(tmp_path / "run", 60, **given)
+    found = " ".join(check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.advice)
+    assert words in found
+    assert others not in found
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,7 +1,9 @@
 """One check for each assumption, from all of its tests."""
 
+import ast
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,30 @@ import numpy as np
 import pytest
 from support.opacus_training import recorded
 
+from dpspec import engine
 from dpspec.contract import Check
 from dpspec.engine.recorded.combined_checks import KINDS, combined, corrected
+from dpspec.engine.recorded.noise_checks import noise_checks
 from dpspec.stats import gaussian_noise
 from dpspec.stats.binomial import TruncatedSize
-from dpspec.stats.conformance import noise_tests, sampling
+from dpspec.stats.conformance import noise_tests, sampling, table
+from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
+
+#: Functions that make a test of a recorded run; the first argument is the assumption.
+MAKERS = {"check", "none_found", "_audited", "_sampled", "_equal"}
+
+
+def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:
+    names = {row.assumption for row in table.TABLE if row.observed == "reported"}
+    for path in (Path(engine.__file__).parent / "recorded").glob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            maker = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            first = call.args[0] if call.args else None
+            if maker in MAKERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                names.add(first.value)
+    assert names <= set(KINDS)
+    assert len(set(KINDS)) == len(KINDS) <= 17
 
 
 def test_a_run_has_one_check_for_each_assumption(tmp_path: Path) -> None:
@@ -82,22 +102,28 @@ def test_the_limit_is_the_largest_of_the_tests_of_all_steps() -> None:
 RATE = 0.05
 
 LIMITS: dict[str, Callable[[], Measurement]] = {
-    "scale": lambda: noise_tests.two_sided(2, 2),
-    "layer": lambda: noise_tests.quietest({"a": (200, 200)}, 30)[1],
-    "coordinate": lambda: noise_tests.least_coordinate(30, 30, 700),
-    "rate": lambda: sampling.inclusions(int(2000 * RATE), 2000, RATE),
-    "sizes": lambda: sampling.evenness(60, 50 * 60, 2548 * 60, TruncatedSize(1000, RATE, 1000)),
-    "inclusions of records": lambda: sampling.record_spread(300, 5 * 300, 30 * 300, 100, RATE),
-    "overlaps": lambda: sampling.overlap(1, int(1500 * RATE), 1500, RATE),
-    "repeats": lambda: gaussian_noise.repeats(0, 0.5, 500, 1, ""),
-    "shares": lambda: gaussian_noise.shares([30] * 42, 1e-6, 1, ""),
-    "coarse": lambda: gaussian_noise.coarse(0, 300, ""),
-    "spread": lambda: gaussian_noise.spread(60, 60, ""),
+    **{f"scale of {n}": lambda n=n: noise_tests.two_sided(n, n) for n in (2, 30, 1000, 10**6)},
+    **{f"layer of {n}": lambda n=n: noise_tests.quietest({"a": (n, n)}, 30)[1] for n in (5, 200, 10**5)},
+    **{f"coordinate of {n} steps": lambda n=n: noise_tests.least_coordinate(n, n, 700) for n in (30, 1000)},
+    **{f"rate of {n}": lambda n=n: sampling.inclusions(int(n * RATE), n, RATE) for n in (2000, 10**5, 10**7)},
+    **{
+        f"sizes of {n} steps": lambda n=n: sampling.evenness(n, 50 * n, 2548 * n, TruncatedSize(1000, RATE, 1000))
+        for n in (60, 1000)
+    },
+    **{
+        f"inclusions of {n} records": lambda n=n: sampling.record_spread(n, 5 * n, 30 * n, 100, RATE)
+        for n in (300, 10**5)
+    },
+    **{f"overlaps of {n}": lambda n=n: sampling.overlap(1, int(n * RATE), n, RATE) for n in (1500, 10**5)},
+    **{f"repeats among {n}": lambda n=n: gaussian_noise.repeats(0, 1e-3 * n, n, 1, "") for n in (500, 10**5)},
+    **{f"shares of {37 * n}": lambda n=n: gaussian_noise.shares([n] * 42, 1e-6, 1, "") for n in (30, 10**4)},
+    **{f"coarse of {n}": lambda n=n: gaussian_noise.coarse(0, n, "") for n in (300, 10**5)},
+    **{f"spread of {n}": lambda n=n: gaussian_noise.spread(n, n, "") for n in (60, 5000)},
     "lags": lambda: gaussian_noise.lag_correlation(np.random.default_rng(1).standard_normal((60, 96)), ""),
 }
 
 
-@pytest.mark.parametrize("number", [2, 500])
+@pytest.mark.parametrize("number", [2, 5, 500])
 @pytest.mark.parametrize("name", LIMITS)
 def test_corrected_limits_are_above_the_limits_at_the_smaller_level(
     name: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -113,3 +139,31 @@ def test_corrected_limits_are_above_the_limits_at_the_smaller_level(
     assert limit is not None
     assert corrected_limit is not None
     assert exact is None or limit <= exact <= corrected_limit <= limit * (1.0 + math.log(number) / 13.8)
+
+
+def dependent_rows() -> Iterator[np.ndarray[Any, Any]]:
+    generator = np.random.default_rng(5)
+    for steps, width in ((12, 40), (60, 96), (300, 96)):
+        noise = generator.standard_normal((steps, width))
+        for lag in (1, 4):
+            for share in (1.0, 0.9, 0.6, 0.4, 0.25):
+                rows = noise.copy()
+                rows[lag:] = share * noise[:-lag] + math.sqrt(1.0 - share * share) * noise[lag:]
+                yield rows
+                yield -np.sign(share - 0.5) * rows
+        pair = noise.copy()
+        pair[7] = -pair[3]
+        yield pair
+
+
+def test_normalized_products_find_what_raw_products_find() -> None:
+    """The reported check of backends, on the rows of a recording, has no smaller p-values beyond a factor."""
+    smaller = 0
+    for rows in dependent_rows():
+        sums = NoiseSums.of(np.square(rows).sum(axis=1), rows, rows.shape[1])
+        raw = [c for c in table.of_runs([], [RunEvidence(noise_log=sums)]) if c.assumption == "independent-noise"]
+        run: Any = types.SimpleNamespace(end=None, rows=rows)
+        p_value = min(test.p_value for test in noise_checks(run))
+        assert p_value <= max(1e-12, 4.0 * min(check.p_value for check in raw))
+        smaller += p_value < 1e-9
+    assert smaller > 20

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from dpspec.engine.recorded.checks import OTHERS_MOVED
+from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,6 +40,12 @@ def loaded(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, y).values())), loop.noise())
 
 
+def reported_in_arrays(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    loop.step(run, [int(i) for i in drawn], norms.double(), total, loop.noise())
+
+
 def microbatches(loop: OwnLoop, run: Any) -> None:
     """One backward pass for each record, and factors in tensors."""
     drawn, norms = loop.poisson(), []
@@ -53,6 +59,14 @@ def microbatches(loop: OwnLoop, run: Any) -> None:
         for t, g in zip(total, gradient, strict=True):
             t += factor * g
     loop.step(run, drawn, torch.stack(norms), total, loop.noise())
+
+
+def noisy_features(loop: OwnLoop, run: Any) -> None:
+    """Augmented features, and a dataset that is picked in two steps."""
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] + 0.1 * torch.randn(len(drawn), loop.x.shape[1])
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
 
 
 def summed_in_place(loop: OwnLoop, run: Any) -> None:
@@ -81,14 +95,17 @@ def scaled_by(factor: Callable[[Tensor, float], Tensor]) -> Callable[[OwnLoop, A
     return step
 
 
-#: Normalized and automatic clipping (arXiv 2206.07136).
+#: Normalized, automatic (arXiv 2206.07136) and per-sample adaptive clipping (arXiv 2212.00328).
 SCALINGS = [
     scaled_by(lambda norms, clip: clip / norms.clamp_min(1e-12)),
     scaled_by(lambda norms, clip: clip / (norms + 0.01)),
+    scaled_by(lambda norms, clip: clip / (norms + 0.1 / (norms + 0.1))),
 ]
 
 
-@pytest.mark.parametrize("step", [plain, loaded, microbatches, summed_in_place, *SCALINGS])
+@pytest.mark.parametrize(
+    "step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place, *SCALINGS]
+)
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
     replays = found.run.end.replays
@@ -97,6 +114,35 @@ def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], Non
     assert replays[1] >= 2.0
     assert 1.0 < replays[3] <= 2.0 + 1e-5
     assert replays[4:] == (0.0, 0.0)
+
+
+def centered(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] - loop.x[drawn].mean(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def mixed_up(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = 0.7 * loop.x[drawn] + 0.3 * loop.x[drawn].flip(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def unclipped(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms, _ = loop.clipped(rows)
+    loop.step(run, drawn, norms, [row.sum(0) for row in rows], loop.noise())
+
+
+def scaled_by_the_longest(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
+    factor = (loop.clip / norms.max()).clamp_max(1.0)
+    loop.step(run, drawn, norms * factor, [factor * row.sum(0) for row in rows], loop.noise())
 
 
 def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
@@ -116,6 +162,10 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
 @pytest.mark.parametrize(
     ("step", "test"),
     [
+        (centered, OTHERS_MOVED),
+        (mixed_up, OTHERS_MOVED),
+        (unclipped, SUM_MOVED),
+        (scaled_by_the_longest, OTHERS_MOVED),
         (with_momentum(in_place=False), OTHERS_MOVED),
         (with_momentum(in_place=True), OTHERS_MOVED),
     ],

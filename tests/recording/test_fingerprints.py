@@ -12,14 +12,19 @@ from dpspec.recording.watching.parameter_watch import ParameterWatch
 
 VALUES = {
     "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),
+    "float64": torch.tensor([1.0, -2.0, 3.5, float("inf")], dtype=torch.float64),
     "bfloat16": torch.tensor([1.0, -2.0, 3.5, 0.0], dtype=torch.bfloat16),
+    "bool": torch.tensor([True, False, True, True]),
     "complex": torch.tensor([1 + 2j, -2j, 3.5, 0]),
 }
 
 
 def edits(value: Tensor) -> list[Tensor]:
-    """The value itself, and it after a swap and changes of signs and of one bit."""
-    swapped, signs = value[torch.tensor([0, 2, 1, 3])], value.clone()
+    """The value itself, and it after a swap and, except for booleans, changes of signs and of one bit."""
+    swapped = value[torch.tensor([0, 2, 1, 3])] if value.dtype != torch.bool else value[torch.tensor([1, 0, 2, 3])]
+    if value.dtype == torch.bool:
+        return [value, swapped]
+    signs = value.clone()
     signs[0], signs[2] = -signs[0], -signs[2]
     bit = value.clone()
     bit.view(torch.uint8)[0] ^= 1

@@ -13,7 +13,7 @@ from support import opacus_training
 from support.checked_runs import CheckedRun, check_run
 from support.opacus_training import Training, two_passes
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -31,7 +31,7 @@ def recorded(folder: Path, script: Script = Training.train, **made: Any) -> Chec
     return opacus_training.recorded(folder, script, clipping="ghost", **{"clip": 0.1, **made})
 
 
-@pytest.mark.parametrize("made", [{}, {"reduction": "sum"}, {"batch": 2}])
+@pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}])
 def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)
@@ -115,6 +115,30 @@ def test_faults_deviate(fault, tests, tmp_path, monkeypatch):
     assert all(any(name.startswith(test) for name in found.rejected) for test in tests)
 
 
+class Twice(nn.Module):
+    """Uses a weight in its layer and without it, where Opacus has no hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x)) + linear(x * 5.0, self.outer.weight)
+
+
+def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
+    def tied(training: Training) -> None:
+        model = Ghost(Twice(), max_grad_norm=training.clip)
+        training.private.original_optimizer.param_groups[0]["params"] = list(model.parameters())
+        for p in model.parameters():
+            p.summed_grad = None
+        training.model = training.criterion.module = model
+
+    found = recorded(tmp_path / "run", prepare=tied)
+    assert found.status == ("open", "deviates")
+    assert checks.SUM_MOVED in found.rejected
+
+
 @pytest.mark.parametrize(
     "mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"]
 )
@@ -139,7 +163,8 @@ def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None
     assert asked is not is_replayed
 
 
-@pytest.mark.parametrize(("precision", "clipping"), [("high", "flat"), ("tf32", "ghost")])
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+@pytest.mark.parametrize("precision", ["high", "medium", "tf32"])
 def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp_path: Path) -> None:
     backend: Any = torch.backends.cuda.matmul
     if precision != "tf32":
@@ -155,16 +180,17 @@ def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp
     assert (found.status, found.assumption("precision").status) == (("open", "no-deviation-found"), "unchecked")
 
 
-def test_the_multiplier_of_the_noise_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> None:
     """Opacus' ghost optimizer prefers another attribute to the multiplier that its accountant counts."""
 
     def script(training: Training) -> None:
         training.train()
-        training.private._adjusted_noise_multiplier = 0.5 * training.noise
+        training.private._adjusted_noise_multiplier = factor * training.noise
         training.train()
 
     found = recorded(tmp_path / "run", script)
-    assert [phase.noise_multiplier for phase in phases_of(found.run)][-1] == 0.5 * 1.1
+    assert [phase.noise_multiplier for phase in phases_of(found.run)][-1] == min(1.0, factor) * 1.1
     assert not found.fine
     assert "noise_multiplier changed before step 21" in " ".join(one.text for one in found.assumptions)
 
@@ -176,9 +202,16 @@ def test_passes_without_the_criterion_leave_the_claim_open(tmp_path: Path) -> No
     assert "call backward() on the criterion's loss" in found.assumption(PER_RECORD_CLIPPING).text
 
 
+def two_losses(training: Training, x: Tensor, y: Tensor) -> None:
+    """The criterion clears the gradients of the earlier pass."""
+    training.criterion(training.model(x), 1 - y).backward()
+    training.criterion(training.model(x), y).backward()
+
+
 def weighted(training: Training, x: Tensor, y: Tensor) -> None:
     (3.0 * training.criterion(training.model(x), y) + 1.0).backward()
 
 
-def test_a_weighted_loss_is_clipped_by_its_own_norms(tmp_path: Path) -> None:
-    assert recorded(tmp_path / "run", looped(weighted)).fine
+@pytest.mark.parametrize("step", [two_losses, weighted])
+def test_other_losses_are_clipped_by_their_own_norms(step: Any, tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", looped(step)).fine

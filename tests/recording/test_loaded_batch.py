@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpspec.contract.findings import Check
 from dpspec.engine.recorded.checks import OTHERS_MOVED, SUM_MOVED
 from dpspec.engine.recorded.sentences import confirmations
-from dpspec.recording.step_replay.loaded_batch import note_batches
+from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches
+from dpspec.recording.step_replay.measure import _change_in_any_order
+from dpspec.recording.step_replay.trace import StepTrace
 
 Loss = Callable[[Any, Tensor, Tensor], Tensor]
 
@@ -50,6 +52,15 @@ def batch_prior(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), smoothed_by_the_batch(y))
 
 
+def class_weights(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    weights = len(y) / (1.0 + torch.bincount(y, minlength=2))
+    return cross_entropy(model(x), y, weights)
+
+
+def nearest_neighbors(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(torch.softmax(-torch.cdist(x, x), 1) @ x), y)
+
+
 def mixup(model: Any, x: Tensor, y: Tensor) -> Tensor:
     order = torch.randperm(len(x))
     outputs = model(0.7 * x + 0.3 * x[order])
@@ -62,7 +73,7 @@ def normalized_weights(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return (cross_entropy(model(x), y, reduction="none") * weights).sum()
 
 
-@pytest.mark.parametrize("loss", [batch_prior, mixup, normalized_weights])
+@pytest.mark.parametrize("loss", [batch_prior, class_weights, nearest_neighbors, mixup, normalized_weights])
 def test_records_that_mix_before_the_forward_pass_are_found(loss: Loss, tmp_path: Path) -> None:
     checks, equal_weights = checks_of(tmp_path / "run", loss)
     assert (checks[OTHERS_MOVED].p_value, equal_weights) == (0.0, True)
@@ -112,8 +123,9 @@ class ShiftsItsInput(Training):
         return nn.Sequential(Shift(), super().module())
 
 
-def test_a_model_that_writes_into_its_input_is_replayed_with_the_loaded_values(tmp_path: Path) -> None:
-    ShiftsItsInput().run(tmp_path / "run")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_model_that_writes_into_its_input_is_replayed_with_the_loaded_values(workers: int, tmp_path: Path) -> None:
+    ShiftsItsInput(workers=workers).run(tmp_path / "run")
     checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
 
@@ -123,12 +135,16 @@ def logged_before(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y) + 0.0 * int(positive_share > 2.0)
 
 
+def through_numpy(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(torch.from_numpy(x.numpy() * 0.5)), y)
+
+
 def cut_to_the_longest(model: Any, x: Tensor, y: Tensor) -> Tensor:
     kept = (x[:, 0] > -10.0).nonzero()[:, 0]
     return cross_entropy(model(x[kept]), y[kept])
 
 
-HONEST = [sorted_records, augmented, scaled_in_place, logged_before, cut_to_the_longest]
+HONEST = [sorted_records, augmented, scaled_in_place, logged_before, through_numpy, cut_to_the_longest]
 
 
 @pytest.mark.parametrize("loss", HONEST)
@@ -143,9 +159,16 @@ def weighted_by_a_number(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
 
 
-def test_a_number_of_the_batch_that_the_loss_uses_is_asked(tmp_path: Path) -> None:
+def weighted_by_numpy(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    positive_share = float(y.numpy().mean())
+    weights = torch.tensor([positive_share, 1.0 - positive_share])
+    return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
+
+
+@pytest.mark.parametrize("loss", [weighted_by_a_number, weighted_by_numpy])
+def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path: Path) -> None:
     """The first step is replayed from its forward pass on, which the number precedes; no other step counts."""
-    checks_of(tmp_path / "run", weighted_by_a_number)
+    checks_of(tmp_path / "run", loss)
     found = checked(tmp_path / "run", epsilon=100.0)
     end = found.run.end
     assert end is not None
@@ -186,3 +209,23 @@ def test_only_this_thread_and_this_process_note_batches_and_the_loader_gets_its_
         assert (noted, workers.collate_fn) == ([4], originals[1])
     next(iterator)
     assert (noted, loader.collate_fn) == ([4], originals[0])
+
+
+def test_a_tensor_comes_from_the_batch_by_operations() -> None:
+    batch, other = torch.randn(4, 3), torch.randn(4, 3)
+    trace = StepTrace()
+    trace.start()
+    derived, unrelated = nn.functional.relu(batch)[:, 1:], other * 2.0
+    trace.stop()
+    assert comes_from(trace, [derived], [batch])
+    assert comes_from(trace, [batch], [batch])
+    assert not comes_from(trace, [unrelated], [batch])
+
+
+def test_rows_in_another_order_do_not_change_but_mixed_ones_do() -> None:
+    rows = torch.randn(50, 2, 4, generator=torch.Generator().manual_seed(1))
+    moved = rows[torch.randperm(50, generator=torch.Generator().manual_seed(2))]
+    moved[7] += 3.0
+    assert _change_in_any_order(moved, rows) < 1e-12
+    moved[8] += 3e-3
+    assert _change_in_any_order(moved, rows) > 1e-5

@@ -53,6 +53,7 @@ def for_a_while(training: Training, layer: Any) -> None:
 @pytest.mark.parametrize(
     ("leak", "name", "level"),
     [
+        (lambda t, layer: layer.scale.data.copy_(records(t)[0, :1]), "scale", "violated"),
         (for_a_while, "scale", "violated"),
         (lambda t, layer: layer.register_buffer("rows", records(t)), "rows", "violated"),
         (lambda t, layer: layer.memory.add_(records(t)[0, :1]), "memory", "open"),
@@ -81,6 +82,14 @@ def sound(training: Training, layer: Any) -> None:
     training.train()
 
 
+def evaluated(training: Training, layer: Any) -> None:
+    training.train()
+    training.model.eval()
+    for x, _ in training.loader:
+        training.model(x)
+    training.model.train()
+
+
 def hooked(training: Training, layer: Any) -> None:
     layer.register_forward_hook(lambda *_: None)
     training.train()
@@ -97,11 +106,38 @@ def switched(training: Training, layer: Any) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping"),
-    [(hooked, "flat"), (switched, "flat"), (sound, "ghost")],
+    [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
 )
 def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, monkeypatch):
     found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
     assert (found.verdict, found.channel("model-state").status) == ("proved", "verified"), found.reason
+
+
+UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": []}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2)),
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        lambda: nn.LSTM(8, 4, batch_first=True),
+        lambda: nn.Sequential(nn.Embedding(10, 8), nn.MultiheadAttention(8, 2)),
+    ],
+)
+def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
+    made = model()
+    watch = ModelState(made, list(made.parameters()))
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(1.0)
+        if isinstance(made, nn.Sequential) and isinstance(made[0], nn.Embedding):
+            x = made[0](torch.randint(0, 10, (3, 5)))
+            made[1](x, x, x)
+        else:
+            made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
+    watch.compare(audited=True)
+    assert watch.changed() == UNCHANGED
 
 
 def exchanged_layers(made: Any) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opacus.optimizers.optimizer as opacus_optimizer
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training
 from torch import Tensor, nn
 
 import dpspec
@@ -67,6 +69,38 @@ def first(kept: dict[str, Any], name: str, value: Tensor) -> Tensor:
     return found
 
 
+def every_second(change: Callable[[Tensor], Tensor]) -> Draw:
+    """Every second step repeats the noise of the one before, changed."""
+
+    def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+        kept["last"] = z if step % 2 == 0 else kept["last"]
+        return kept["last"] if step % 2 == 0 else change(kept["last"])
+
+    return across(noise)
+
+
+def signs(z: Tensor) -> Tensor:
+    return torch.randint(0, 2, (len(z),)) * 2 - 1
+
+
+def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+    one = torch.randn(max(shape.numel() for shape in shapes))
+    return [one[: shape.numel()].reshape(shape) for shape in shapes]
+
+
+def random_signs(z: Tensor) -> Tensor:
+    few = z[: max(1, len(z) // 8)].repeat(8)
+    return torch.cat([few, z])[: len(z)] * signs(z)
+
+
+def low_rank(z: Tensor) -> Tensor:
+    if z.ndim == 1:
+        return z
+    flat = z.reshape(len(z), -1)
+    rank = max(1, min(flat.shape) // 4)
+    return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
+
+
 def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     """Fresh at first; from the tenth step on each value occurs twice, in random order."""
     return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
@@ -85,12 +119,23 @@ def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 
 ATTACKS: dict[str, Draw] = {
+    "interleaved": whole(lambda z: z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]),
+    "permuted within a step": whole(lambda z: permuted(doubled(lambda half: half)(z))),
+    "random signs": whole(random_signs),
+    "shared scalar": whole(lambda z: math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())),
     "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
+    "laplace": whole(lambda z: torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)),
     "quantized": whole(lambda z: (z * 1000).round() / 1000),
+    "rounded to bfloat16": whole(lambda z: z.bfloat16().float()),
     "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
+    "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
+    "low rank": by_layer(low_rank),
+    "layers alike": alike_in_layers,
     "permuted across steps": across(lambda step, z, kept: permuted(first(kept, "first", z))),
+    "antithetic steps": every_second(torch.neg),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),
+    "one coordinate without": whole(lambda z: z * (torch.arange(len(z)) != len(z) // 3)),
     "uneven": whole(lambda z: z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]),
     "from the tenth step on": across(late),
 }
@@ -123,12 +168,21 @@ def plain_loop(folder: Path, draw: Draw, steps: int, std: float = 0.8) -> None:
             run.stepped()
 
 
+#: Rejected p-values in a run of 60 checks.
+REJECTED = 1e-6 / 60
+
 #: Steps and coordinates are chosen at random, so that each p-value of honest noise is below this once in ten million.
 HONEST = 1e-7
 
 
 def checked(folder: Path) -> CheckedRun:
     return check_run(folder, Question(delta=1e-5, epsilon=1e5))
+
+
+def rejected_noise(found: CheckedRun) -> list[str]:
+    """Rejected tests of the noise alone: a script that replaces a function of Opacus is reported for that as well."""
+    names = ("noise-scale", "independent-noise", "per-layer-noise", "noise-law")
+    return [one.test for one in found.checks if one.assumption in names and one.p_value * len(found.checks) <= 1e-6]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -151,6 +205,33 @@ def test_a_plain_loop_with_fresh_noise_conforms(steps: int, tmp_path: Path) -> N
     assert any(one.assumption == "noise-law" for one in noise)
 
 
+class Patched:
+    """Replace Opacus' noise: draw the noise of all layers with that of the first layer."""
+
+    def __init__(self, draw: Draw, shapes: Sequence[torch.Size]) -> None:
+        self._draw, self._shapes, self._step = draw, list(shapes), 0
+        self._kept: dict[str, Any] = {}
+        self._waiting: list[Tensor] = []
+
+    def __call__(self, std: float, reference: Tensor, **_: Any) -> Tensor:
+        if not self._waiting:
+            self._waiting = self._draw(self._step, self._shapes, self._kept)
+            self._step += 1
+        return std * self._waiting.pop(0)
+
+
+@pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
+def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(batch=10).build()
+    shapes = [p.shape for p in training.private.params]
+    monkeypatch.setattr(opacus_optimizer, "_generate_noise", Patched(ATTACKS[attack], shapes))
+    with training.recorder(tmp_path / "run"):
+        training.train()
+    found = checked(tmp_path / "run")
+    assert found.status == ("open", "deviates")
+    assert rejected_noise(found)
+
+
 def add(watch: NoiseWatch, noise: list[Tensor], sums: list[Tensor], std: float) -> None:
     layers = ([part.reshape(1, -1) for part in parts] for parts in (noise, sums))
     watch.add(NoiseSketch([part.numel() for part in noise]).measure(*layers), [std])
@@ -171,8 +252,11 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
 
 SHAPES: list[list[tuple[int, ...]]] = [
     [(1,)],
+    [(3,), (2,)],
+    [(4, 2), (4,)],
     [(5, 1, 1, 7), (1, 1)],
     [(16, 4, 3, 3), (16,), (3, 256), (3,)],
+    [(300, 300)],
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
-from support.schedules import SCHEDULES
+from support.schedules import PRIVATE_SCHEDULES, SCHEDULES
 from torch.optim import lr_scheduler, swa_utils
 
 from dpspec.recording.folder.step_record import OptionChange
@@ -129,6 +129,11 @@ def clipped(training: Training, number: int, x: torch.Tensor) -> None:
 
 
 @looping
+def louder(training: Training, number: int, x: torch.Tensor) -> None:
+    training.private.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
+
+
+@looping
 def divided(training: Training, number: int, x: torch.Tensor) -> None:
     training.private.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
@@ -145,6 +150,7 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
         (rescaled, "weight_decay", "weight_decay"),
         (paced, "lr", "learning_rate"),
         (clipped, "", "clip_norm"),
+        (louder, "", "noise_multiplier"),
         (divided, "", "divisor"),
     ],
 )
@@ -186,7 +192,9 @@ def two_groups(optimizer: Any) -> None:
 SCHEDULERS = {**SCHEDULES, "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5)}
 
 
-@pytest.mark.parametrize(("name", "inside"), [("SWALR", False), ("LambdaLR", True)])
+@pytest.mark.parametrize(
+    ("name", "inside"), [("SWALR", False), ("CyclicLR", False), ("LambdaLR", True), ("SequentialLR", True)]
+)
 def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Path) -> None:
     """Made before the block or within it, for two parameter groups; the honest campaign has the others."""
     made = []
@@ -206,7 +214,8 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
     assert ("calls functions of the script" in found.assumption(CONSTANTS).text) is calling
 
 
-def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(clipping: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:
         schedule = lr_scheduler.ExponentialLR(training.private, 0.9)
         training.physical, training.epochs = 16, 1
@@ -214,8 +223,26 @@ def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(tmp_path:
             training.train()
             schedule.step()
 
-    found = recorded(tmp_path / "run", script, clipping="ghost")
+    found = recorded(tmp_path / "run", script, clipping=clipping)
     assert found.channel("update-rule").status == "verified", found.reason
+
+
+def fractions_of_an_epoch(training: Training) -> None:
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.private, 2)
+    for epoch in range(3):
+        for number, (x, y) in enumerate(training.loader):
+            training.step(x, y)
+            schedule.step(epoch + number / len(training.loader))
+
+
+def test_a_scheduler_of_fractions_of_an_epoch_is_accepted(tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", fractions_of_an_epoch).verdict == "proved"
+
+
+@pytest.mark.parametrize("name", list(PRIVATE_SCHEDULES)[:2])
+def test_schedulers_of_opacus_are_accepted(name: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", scheduled(PRIVATE_SCHEDULES[name]))
+    assert (found.verdict, found.channel("constants").status) == ("proved", "assumed"), found.reason
 
 
 def test_classes_get_their_methods_back(tmp_path: Path) -> None:
@@ -223,6 +250,13 @@ def test_classes_get_their_methods_back(tmp_path: Path) -> None:
     recorded(tmp_path / "run")
     for name, kept in before.items():
         assert {key: vars(getattr(lr_scheduler, name))[key] for key in kept} == kept
+
+
+def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
+    """With two groups and a rate of each that changes at every step."""
+    script = scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
+    recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.private), epochs=5)
+    assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
 
 
 Watching = Callable[..., OptionWatch]
@@ -257,6 +291,19 @@ def test_the_object_of_an_earlier_value_is_a_change(watching: Watching) -> None:
     assert watch.changes()["lr"] == OptionChange("", (kept,))
 
 
+def test_a_metric_in_place_of_an_epoch_is_no_schedule(watching: Watching) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    watch = watching(optimizer)
+    scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5)
+    watch.read()
+    watch.changes()
+    for epoch, by in ((0.5, "CosineAnnealingWarmRestarts"), (1.5, "CosineAnnealingWarmRestarts"), (0.7, "")):
+        optimizer.step()
+        scheduler.step(epoch)
+        watch.read()
+        assert watch.changes()["lr"].by == by
+
+
 def test_a_rate_in_a_tensor_may_change_in_place(watching: Watching) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=torch.tensor(0.5))
     watch = watching(optimizer)
@@ -265,3 +312,24 @@ def test_a_rate_in_a_tensor_may_change_in_place(watching: Watching) -> None:
     optimizer.param_groups[0]["lr"].mul_(0.5)
     watch.read()
     assert watch.changes() == {"lr": OptionChange("", (0.25,))}
+
+
+def test_a_parameter_that_changes_its_group_is_a_change(watching: Watching) -> None:
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.5)
+    watch = watching(optimizer)
+    watch.read()
+    watch.changes()
+    one, other = optimizer.param_groups
+    other["params"].insert(0, one["params"].pop())
+    watch.read()
+    assert list(watch.changes()) == ["parameters"]
+
+
+def test_options_that_stay_are_not_read_again(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watching(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5))
+    watch.read()
+    assert list(watch.changes())
+    monkeypatch.setattr(watch, "_read", None)
+    watch.read()
+    assert not watch.changes()

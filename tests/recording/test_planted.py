@@ -1,6 +1,5 @@
 """The dataset with canaries: inclusion bits, contents of batches, and public values that must not depend on bits."""
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +34,7 @@ def numbers(batch):
     return [int(x.item()) for x, _ in batch]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), drawn=st.lists(st.integers(0, N + M - 1), max_size=60))
 def test_a_batch_has_the_drawn_records_without_omitted_canaries(seed, drawn):
     data = planted(seed)
@@ -66,13 +65,19 @@ def test_no_way_leads_to_a_canary_that_is_left_out():
     assert {int(x) for batch, _ in DataLoader(halves, batch_size=5) for x in batch} == {*range(0, N + M, 2)} - {*out}
 
 
-def test_coins_are_the_bits_of_a_digest():
+def test_coins_are_the_bits_of_a_digest_and_fair():
+    import hashlib
 
     secret = hashlib.sha256(b"dpspec seed 7").digest()
     bits = "".join(f"{byte:08b}" for byte in hashlib.shake_256(b"dpspec coins" + secret).digest(13))
     assert CoinSource.of(7).coins(100).tolist() == [int(bit) for bit in bits[:100]]
     assert CoinSource.of(7).commitment == hashlib.sha256(b"dpspec commitment" + secret).hexdigest()
+    thrown = np.stack([CoinSource.of(seed).coins(64) for seed in range(4000)]).astype(float)
+    assert abs(thrown.mean() - 0.5) < 5 * 0.5 / np.sqrt(thrown.size)
+    assert np.abs(thrown.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
     assert len({CoinSource.of(None).coins(M).tobytes() for _ in range(20)}) == 20
+    apart = np.corrcoef(thrown.T)[np.triu_indices(64, 1)]
+    assert np.abs(apart).max() < 5.5 / np.sqrt(4000)
 
 
 def flipped(data, canary):
@@ -83,7 +88,7 @@ def flipped(data, canary):
     return other
 
 
-@pytest.mark.parametrize("canary", [0, M - 1])
+@pytest.mark.parametrize("canary", [0, 17, M - 1])
 def test_turning_one_coin_turns_one_contribution_and_no_constant_of_opacus(canary):
     """At rate 1 each step uses all records, so that it differs by the canary's clipped gradient alone."""
     parts = []
@@ -181,11 +186,15 @@ TWO = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
         ({"kind": "mislabelled", "count": 20, "classes": 1}, "need two classes or more"),
         ({"kind": "mislabelled", "count": 20, "classes": 2}, "label 2 is not one of the 2 classes 0 to 1"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 0}, "label=0: no label"),
+        ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 5}, "label=5: records have nothing there"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": "y"}, "label='y': records have nothing there"),
         ({"kind": "noise", "count": 7, "classes": 3}, "from 8 to 1000000 canaries, got 7"),
+        ({"kind": "noise", "classes": 3}, "canaries, got None"),
         ({"kind": "noise", "count": 9, "classes": 3.0}, "classes must be an integer"),
         ({"kind": "duplicate", "count": 9, "seed": -1}, "seed must be"),
+        ({"kind": "duplicate", "count": 9, "records": [1] * 9}, "either kind and count, or records"),
         ({}, "either kind and count, or records"),
+        ({"records": [1] * 9, "count": 8}, "either kind and count, or records"),
         ({"kind": "gradient", "count": 8}, "did you mean 'gradients'"),
         *(({"kind": "gradients", "count": 8, **option}, "are not records") for option in UNFIT),
         *(({"kind": "gradients", "count": n}, "from 8 to 1000000 canaries") for n in (7, 10**6 + 1, True, 8.0, None)),
@@ -216,7 +225,10 @@ ROW = torch.zeros(1)
     ("canary", "words"),
     [
         ((ROW, 1), "is (float32 [1], int), a record is (float32 [1], int64 [])"),
+        ((ROW, torch.tensor(1.0)), "is (float32 [1], float32 []), a record is (float32 [1], int64 [])"),
+        ((ROW.double(), torch.tensor(1)), "is (float64 [1], int64 [])"),
         ((torch.zeros(2), torch.tensor(1)), "is (float32 [2], int64 [])"),
+        ((ROW,), "is (float32 [1])"),
         ({"x": ROW, "y": torch.tensor(1)}, "is {x: float32 [1], y: int64 []}"),
         (ROW, "is float32 [1], a record is"),
     ],

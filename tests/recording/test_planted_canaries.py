@@ -22,8 +22,10 @@ from dpspec.cli.app import main
 from dpspec.engine.recorded import assumptions
 from dpspec.engine.recorded.checks import REMOVED
 from dpspec.errors import ExitCode, RecordingError, UsageError
+from dpspec.json_records import write
 from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
+from dpspec.results import codec
 from dpspec.stats.attacks import guess_counts, one_run
 
 DELTA = 1e-5
@@ -57,9 +59,9 @@ def notes(found, width=400):
 
 
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
-    """Two seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
+    """Four seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
     shown = []
-    for seed in range(2):
+    for seed in range(4):
         scored_run(tmp_path / f"{seed}", seed)
         found = checked(tmp_path / f"{seed}", epsilon=2.5)
         assert found.canaries.lower <= found.costs[1].interval.upper
@@ -68,8 +70,9 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     assert max(shown) > 0.2
 
 
-def test_missing_noise_that_the_loop_reports_is_refuted(tmp_path):
-    scored_run(tmp_path / "run", fault="no-noise", canaries=300)
+@pytest.mark.parametrize("seed", range(2))
+def test_missing_noise_that_the_loop_reports_is_refuted(seed, tmp_path):
+    scored_run(tmp_path / "run", seed, fault="no-noise", canaries=300)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert found.conformance.status == "no-deviation-found"
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
@@ -171,6 +174,15 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     assert [(phase.rate, phase.noise_multiplier, phase.steps) for phase in found.phases] == [(RATE, SIGMA, STEPS)]
 
 
+def test_the_json_holds_the_attack(scored, capsys):
+    main(["check", str(scored[0]), "--report", "json=-"])
+    (evidence,) = write(codec.load(capsys.readouterr().out).audits[0].evidence)
+    assert evidence["power"] == pytest.approx(4.884, abs=1e-3)
+    assert evidence["scope"]["adjacency"] == "zero-out"
+    assumed = {one["name"]: one["status"] for one in evidence["assumptions"]}
+    assert assumed == dict.fromkeys(("blind-training", "fair-coins", "scored-once"), "declared")
+
+
 def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
     """A zero-out pair is an add-remove pair only if the user chose the constants."""
     scored_run(tmp_path / "run", fault="no-noise", canaries=300)
@@ -258,8 +270,13 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
 @pytest.mark.parametrize(
     "way",
     [
+        {},
+        {"physical": 4},
+        {"workers": 1},
+        pytest.param({"clipping": "per_layer"}, marks=pytest.mark.slow),
         {"clipping": "ghost"},
         {"poisson": False},
+        pytest.param({"reduction": "sum", "noise": 2.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -322,6 +339,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
     ("change", "message"),
     [
         (lambda c: {**c, "coin": 1 - c["coin"]}, OTHER),
+        (lambda c: {**c, "secret": SECRET}, OTHER),
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries instead of 400"),

@@ -133,8 +133,17 @@ class Endless(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
+        (BASE, 1),
+        (Subset(BASE, [1, 2, 3]), 1),
+        (Subset(BASE, [1, 2, 1, 1]), 3),
         (Subset(BASE, [9, -1]), 2),
+        (ConcatDataset([BASE, numbered(10)]), 1),
+        (ConcatDataset([BASE, BASE, BASE]), 3),
         (ConcatDataset([TensorDataset(TENSOR), TensorDataset(TENSOR)]), 2),
+        (ConcatDataset([Subset(BASE, [0, 1]), Subset(BASE, [2, 3])]), 1),
+        (ConcatDataset([Subset(BASE, [0, 1]), Subset(BASE, [1, 3])]), 2),
+        (Subset(ConcatDataset([BASE, numbered(5), BASE]), [0, 3, 15, 10]), 2),
+        (Subset(Subset(BASE, [4, 4, 5]), [0, 1, 0, 2]), 3),
         (Subset(BASE, []), 1),
         (Endless(), 1),
         (None, 1),

@@ -1,5 +1,6 @@
 """Unusual correct scripts conform or get advice; similar faulty scripts are detected."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,13 +54,47 @@ def test_layers_in_two_precisions_are_proved(clipping: str, tmp_path: Path) -> N
     assert check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0)).verdict == "proved"
 
 
-@pytest.mark.parametrize(("script", "unused"), [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3)])
+def evaluated(training: Training) -> None:
+    for _ in range(2):
+        for x, y in training.loader:
+            training.step(x, y)
+        training.model.eval()
+        for x, _ in training.loader:
+            training.model(x)
+        training.model.train()
+
+
+def evaluated_between(training: Training) -> None:
+    """Evaluate in the middle of an epoch, which continues afterwards."""
+    for number, (x, y) in enumerate(training.loader):
+        if number == 4:
+            training.model.eval()
+            for z, _ in training.loader:
+                training.model(z)
+            training.model.train()
+        training.step(x, y)
+
+
+@pytest.mark.parametrize(
+    ("script", "unused"),
+    [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3), (evaluated, 20), (evaluated_between, 10)],
+)
 def test_unused_batches_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
     said = [one.text for one in found.assumptions if one.name == "unused-batches"]
     assert len(said) == 1
     assert said[0].startswith("one batch was" if unused == 1 else f"{unused} batches were")
+
+
+def fetched_before(training: Training) -> None:
+    """The next batch is fetched before the step with the last one."""
+    for _ in range(2):
+        batches = iter(training.loader)
+        following = next(batches)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            training.step(*batch)
 
 
 def fetched_across_passes(training: Training) -> None:
@@ -70,10 +105,16 @@ def fetched_across_passes(training: Training) -> None:
         training.step(*batch)
 
 
-def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", fetched_across_passes)
+@pytest.mark.parametrize("script", [fetched_before, fetched_across_passes])
+def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
     assert "unused-batches" not in [one.name for one in found.assumptions]
+
+
+def test_unused_batches_of_a_shuffled_loader_are_named(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", ended_early, poisson=False, asked={"adjacency": "zero-out"})
+    assert "unused-batches" in [one.name for one in found.assumptions]
 
 
 def skipped(training: Training) -> None:
@@ -98,6 +139,16 @@ def test_a_choice_among_batches_is_no_proof(workers: int, tmp_path: Path) -> Non
     assert (found.verdict, found.fine) == ("open", False)
 
 
+def glued(training: Training) -> None:
+    """Two batches to one step."""
+    training.model.allow_grad_accumulation()
+    for number, (x, y) in enumerate(training.loader):
+        training.criterion(training.model(x), y).backward()
+        if number % 2:
+            training.private.step()
+            training.private.zero_grad()
+
+
 def clamped(training: Training) -> None:
     def clamp(training: Training) -> None:
         with torch.no_grad():
@@ -106,11 +157,17 @@ def clamped(training: Training) -> None:
     training.train(each=clamp)
 
 
+def counting(training: Training) -> None:
+    training.model._module.register_buffer("seen", torch.zeros(()))
+    training.train(each=lambda t: t.model._module.seen.add_(1.0))
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (skipped, "Skipping drawn batches changes the sampling distribution"),
+        *((script, "Skipping drawn batches changes the sampling distribution") for script in (skipped, glued)),
         (clamped, "after the recorded block"),
+        (counting, "keep it outside the recorded model"),
     ],
 )
 def test_deviations_come_with_advice(script: Script, words: str, tmp_path: Path) -> None:
@@ -182,6 +239,17 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
 # The first sentence of an answer.
 
 
+def test_pages_of_runs_without_a_claim_or_with_a_large_delta(tmp_path, capsys):
+    assert recorded(tmp_path / "run").fine
+    assert main(["check", str(tmp_path / "run")]) == 5
+    assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM  ")
+    assert main(["check", str(tmp_path / "run"), "--report", "json=-"]) == 5
+    assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
+    for delta, expected in (("0.0034", True), ("0.0033", False)):
+        main(["check", str(tmp_path / "run"), "--epsilon", "9", "--delta", delta])
+        assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is expected
+
+
 def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "run", noise=0.0)
     for claim in ([], ["--epsilon", "1e9"]):
@@ -208,6 +276,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
     ("rate", "divisor", "stated", "verdict"),
     [
         (0.07, 20.0, False, "proved"),
+        (0.05, 20.0, False, "open"),
         (0.05, 20.0, True, "proved"),
         (0.07, 21.0, False, "open"),
         (0.07, 21.0, True, "proved"),

@@ -19,7 +19,9 @@ from dpspec.recording.folder.step_record import UNSEEN, PublicStep
 WAYS = {
     "flat": {},
     "virtual": {"physical": 8, "optimizer": "adamw"},
+    "per-layer": {"clipping": "per_layer"},
     "adaptive": {"clipping": "adaptive"},
+    "ghost": {"clipping": "ghost"},
     "ghost-virtual": {"clipping": "ghost", "physical": 8, "clip": 0.3},
     "sum": {"reduction": "sum"},
     "shuffled": {"poisson": False},
@@ -98,6 +100,34 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
         assert (step.told_noise, step.told_rate, step.told_steps) == (0.7, 0.1, step.step)
 
 
+def test_who_was_drawn_is_who_the_sampler_drew(trained):
+    _, public, internal, end = steps_of(trained[0] / "virtual")
+    assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
+    assert {step.batches for step in public} == {1}
+    assert end.drawn_batches == len(public) == 20
+    counts = np.bincount(np.concatenate([kept.members for kept in internal]), minlength=RECORDS)
+    assert 0.8 < counts.mean() / 2.0 < 1.2
+    assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
+
+
+def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
+    header, public, *_ = steps_of(trained[0] / "adaptive")
+    adjusted = (1.1**-2 - 6.0**-2) ** -0.5
+    assert header.clipping == "adaptive"
+    assert all(step.deviation == pytest.approx(adjusted * step.clip_norm) for step in public)
+    assert len({step.clip_norm for step in public}) > 5
+    total = sum(step.noise_squares / step.deviation**2 for step in public) / header.parameters / len(public)
+    assert 0.9 < total < 1.1
+
+
+def test_ghost_clipping_has_counts_and_norms(trained):
+    header, public, internal, _ = steps_of(trained[0] / "ghost-virtual")
+    assert header.clipping == "ghost"
+    assert all(step.rows == step.drawn for step in public)
+    assert all(kept.lower <= kept.largest == pytest.approx(1.0, abs=1e-4) for kept in internal)
+    assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
+
+
 def test_empty_batches_are_steps(trained):
     _, public, internal, _ = steps_of(trained[0] / "empty-batches")
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]
@@ -119,6 +149,20 @@ def test_accumulation_over_batches_takes_all_of_them(tmp_path):
     assert [(step.drawn, step.rows, step.batches) for step in public] == [(150, 150, 5)] * 2
     assert all(step.divisor == 150.0 for step in public)
     assert all(kept.largest == pytest.approx(1.0, abs=1e-4) or kept.largest < 1.0 for kept in internal)
+
+
+def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
+    way = Training(workers=1, epochs=2).build()
+    with way.recorder(tmp_path / "run"):
+        for _ in range(2):
+            for number, (x, y) in enumerate(way.loader):
+                way.step(x, y)
+                if number == 3:
+                    break
+    _, public, _, end = steps_of(tmp_path / "run")
+    assert len(public) == 8
+    assert all(step.drawn == step.rows for step in public)
+    assert end.drawn_batches == 8 + 2 * 2
 
 
 def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):

@@ -93,7 +93,7 @@ def test_other_contents_of_torch_are_refused(content: Any, words: str, tmp_path:
         released_model(tmp_path / "file.pt")
 
 
-@pytest.mark.parametrize("content", [b"\xff" * 20, b"\x02" + bytes(7) + b"{}"])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x02" + bytes(7) + b"{}", b"\x80\x04" + bytes(20)])
 def test_other_files_than_safetensors_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.safetensors").write_bytes(content)
     with pytest.raises(UsageError, match="safetensors refuses it"):

@@ -49,7 +49,7 @@ def step(number=1, drawn=None, norms=None, noise=None):
     return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise)
 
 
-@pytest.mark.parametrize("seed", [0, 2**31])
+@pytest.mark.parametrize("seed", [0, 42, 2**31])
 def test_a_small_seed_of_torch_before_the_block_is_guessable(seed):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -143,7 +143,8 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize(("whole", "width"), [(False, 2), (True, 6), (False, 40)])
+@pytest.mark.parametrize("whole", [False, True], ids=["by-tensor", "flat"])
+@pytest.mark.parametrize("width", [2, 6, 40])
 @pytest.mark.parametrize("code", SOURCES)
 def test_a_small_seed_of_the_loops_own_generator_lets_the_noise_be_recomputed(code, width, whole):
     def noise(seed):

@@ -112,7 +112,7 @@ def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path)
     target = tmp_path / "changed"
     target.mkdir()
     refused = []
-    for _ in range(80):
+    for _ in range(250):
         for name, content in sound.items():
             (target / name).write_bytes(content)
         name = chance.choice(list(sound))
@@ -122,14 +122,17 @@ def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path)
         except DpspecError as error:
             refused.append(error)
     assert all(str(target) in str(error) for error in refused)
-    assert sum(error.exit_code == 3 for error in refused) > 55
+    assert sum(error.exit_code == 3 for error in refused) > 180
 
 
 HOSTILE = {
     "layers": lambda h, p, i: (replace(h, layers=(("0.weight", 2**47), ("0.bias", 1))), p, i),
+    "rates": lambda h, p, i: (h, [replace(s, rate=1e-300 * (1 + s.step % 2)) for s in p], i),
     "noise": lambda h, p, i: (h, [replace(s, noise_squares=1e308, deviation=1e-300) for s in p], i),
     "one-noise": lambda h, p, i: (h, [replace(s, noise_squares=5e-324 if s.step == 4 else 1.0) for s in p], i),
+    "infinite": lambda h, p, i: (h, [replace(s, noise_multiplier=float("inf"), deviation=float("inf")) for s in p], i),
     "norms": lambda h, p, i: (h, p, [replace(s, largest=-1e308, sum_norm=float("inf")) for s in i]),
+    "many-noises": lambda h, p, i: (h, [replace(s, noise_multiplier=0.5 + 1e-3 * s.step) for s in p], i),
     "accountant": lambda h, p, i: (replace(h, accountant="\x1b[31mrdp", told_before=2**53), p, i),
 }
 
@@ -242,6 +245,15 @@ def test_a_file_cut_anywhere_reads_up_to_its_last_whole_frame(journal):
         assert len(list(read_frames(path, FIRST))) == sum(end <= length for end in ends)
 
 
+def test_a_changed_frame_is_refused(journal):
+    path, _ = journal
+    changed = bytearray(path.read_bytes())
+    changed[30] ^= 0x41
+    path.write_bytes(bytes(changed))
+    with pytest.raises(RecordingError, match=r"a\.log: frame 2"):
+        list(read_frames(path, FIRST))
+
+
 def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_path):
     path, _ = journal
     with pytest.raises(RecordingError, match="frame 1 at byte 0"):
@@ -271,7 +283,7 @@ def test_subnormal_numbers_are_refused(name):
         _require_sane(PublicStep(step=1, **{name: 5e-324}))
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4, 5, 50])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 9, 50])
 def test_the_bound_on_summed_norms(rows):
     norms = torch.rand(rows, dtype=torch.float64)
     quartiles = torch.quantile(norms, torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64)) if rows else [0.0] * 4

@@ -10,7 +10,7 @@ import pytest
 import torch
 from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from support.checked_runs import Question, check_run
-from support.ranks import Ranked
+from support.ranks import Ranked, after_scaling, dealt, infinite, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -20,7 +20,7 @@ from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.errors import UsageError
+from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.ranks import rank_watch
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
@@ -95,13 +95,13 @@ def without_noise(self: Any) -> None:
         p.grad = self.grad_state[p]["summed_grad"].clone()
 
 
-def no_noise(training: Ranked, rank: int, step: int = 0) -> None:
-    """Of rank 1, at all steps or at one."""
+def no_noise(training: Ranked, rank: int, ranks: tuple[int, ...] = (0, 1), step: int = 0) -> None:
+    """Of some ranks, at all steps or at one."""
     original, steps = Optimizer.add_noise, []
 
     def add_noise(self: Any) -> None:
         steps.append(1)
-        (without_noise if rank and step in (0, len(steps)) else original)(self)
+        (without_noise if rank in ranks and step in (0, len(steps)) else original)(self)
 
     Optimizer.add_noise = add_noise
 
@@ -150,6 +150,32 @@ def changed_sum(training: Ranked, rank: int) -> None:
         training.private.params[0].register_post_accumulate_grad_hook(lambda p: local(p.grad).mul_(3.0))
 
 
+def skips(training: Ranked, rank: int) -> None:
+    for number, (x, y) in enumerate(training.loader):
+        training.private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        if not (rank == 1 and number == 2):
+            training.private.step()
+
+
+def changed_after_gathering(training: Ranked, rank: int) -> None:
+    """Rank 1 computes its gradients with other weights than those that it keeps."""
+
+    def change(module: Any, _: Any) -> None:
+        module.weight.data[-1].add_(0.1 * rank)
+
+    training.model._module[0].register_forward_pre_hook(change)
+
+
+def two_batches_in_a_step(training: Ranked, rank: int) -> None:
+    """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
+    batches = list(training.loader)
+    for (x, y), last in zip(batches[::2], batches[1::2], strict=False):
+        training.private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        training.step(*last)
+
+
 def seeds_of_epoch_and_rank(training: Ranked, rank: int) -> None:
     """The second rank draws in an epoch as the first does in the next."""
     for epoch in range(2):
@@ -170,19 +196,32 @@ def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
 
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
-    "noise on one shard": (no_noise, joined_checks.EACH_NOISE),
-    "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, 3), joined_checks.EACH_NOISE),
+    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
+    "no noise": (no_noise, joined_checks.EACH_NOISE),
+    "noise on one shard": (lambda t, rank: no_noise(t, rank, (1,)), joined_checks.EACH_NOISE),
+    "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, (1,), 3), joined_checks.EACH_NOISE),
+    "less noise on a rank": (
+        lambda t, rank: setattr(t.private, "noise_multiplier", 0.3 if rank else 1.0),
+        joined_checks.OTHER_SETUP,
+    ),
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
+    "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
+    "changed before the step": (
+        lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
+        checks.MEDDLED,
+    ),
     "changed sum": (changed_sum, joined_checks.NO_SUM),
     "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM),
 }
 
 #: The same for scripts of the recorded block.
 WITHIN: dict[str, tuple[Script, str]] = {
+    "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
     "rows of another model": (rows_of_another_model, checks.MOVED),
+    "skips": (skips, joined_checks.SHORTER),
     "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL),
     "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS),
 }
@@ -203,6 +242,12 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # the usual line of a script: torch.manual_seed(0) on every rank
     assert Ranked(place / "seeds", sharded=True, epochs=2, seed=0).run(*every) == [0, 0]
     return place
+
+
+@pytest.mark.parametrize("name", ["own", "total"])
+def test_infinite_numbers_of_a_rank_are_no_proof(name: str, trainings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    infinite(name, monkeypatch)
+    assert check_run(trainings / next(iter(SOUND)), QUESTION).status == ("open", "deviates")
 
 
 @pytest.mark.parametrize("name", TESTS)
@@ -248,11 +293,17 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert checks.OTHER_PARAMETERS in found.rejected
 
 
-@pytest.mark.parametrize(("kind", "script"), [(WithFrozenLayer, evaluated), (Ranked, Ranked.train_in_chunks)])
-def test_passes_and_layers_without_updates_are_no_deviation(kind, script, tmp_path):
-    assert kind(tmp_path / "run", sharded=True, batch=150, within=script).run() == [0, 0]
+@pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
+@pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
+def test_passes_and_layers_without_updates_are_no_deviation(made, kind, tmp_path):
+    assert kind(tmp_path / "run", sharded=True, batch=150, **made).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
+
+
+def unrecorded(training: Ranked, rank: int) -> None:
+    with training.recorder() if rank == 0 else contextlib.nullcontext():
+        training.train()
 
 
 def failing(training: Ranked, rank: int) -> None:
@@ -263,17 +314,27 @@ def failing(training: Ranked, rank: int) -> None:
         training.step(x, y)
 
 
-def test_a_rank_whose_recorder_fails_blocks_no_other(tmp_path: Path) -> None:
-    assert Ranked(tmp_path / "run", sharded=True, epochs=1, within=failing).run() == [0, 0]
+@pytest.mark.parametrize(
+    ("made", "codes"), [({"loop": unrecorded}, [0, 0]), ({"within": failing}, [0, 0]), ({"within": killed}, [1, 9])]
+)
+def test_a_rank_without_a_whole_recording_blocks_no_other(made, codes, tmp_path):
+    assert Ranked(tmp_path / "run", sharded=True, epochs=1, **made).run() == codes
+    if "loop" in made:
+        with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
+            check_run(tmp_path / "run", QUESTION)
+        return
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
-    assert joined_checks.SHORTER in found.rejected
+    assert (joined_checks.SHORTER in found.rejected) == (made["within"] is failing)
 
 
 def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     def refused(training: Ranked, rank: int) -> None:
-        with pytest.raises(UsageError, match=r"FSDP2 shards the model, and optimizer is torch\.SGD"):
-            training.recorder(engine=None, optimizer=training.private.original_optimizer)
+        for given, words in (
+            ({"optimizer": training.private.original_optimizer}, "FSDP2 shards the model, and optimizer is torch.SGD"),
+        ):
+            with pytest.raises(UsageError, match=words):
+                training.recorder(**{"engine": None, **given})
         half = nn.Sequential(nn.Linear(4, 4))
         fully_shard(half, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
         with pytest.raises(UsageError, match="mixed precision policy, whose rounding"):

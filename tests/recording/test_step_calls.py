@@ -9,7 +9,7 @@ import torch
 from support.checked_runs import CheckedRun, checked
 from support.opacus_training import Training
 from support.public_mistakes.parts import OwnLoop, norms_of
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -43,6 +43,10 @@ def centered(outputs: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(outputs - outputs.mean(0), y)
 
 
+def mixed(outputs: Tensor, y: Tensor) -> Tensor:
+    return 0.5 * cross_entropy(outputs, y) + 0.5 * cross_entropy(outputs, y.roll(1))
+
+
 def smoothed(outputs: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(outputs, y, label_smoothing=0.1) + 0.01 * outputs.square().sum(1).mean()
 
@@ -57,6 +61,7 @@ def run_of(folder: Path, loss: Loss) -> CheckedRun:
     [
         (summed, ("open", "no-deviation-found")),
         (centered, ("open", "deviates")),
+        (mixed, ("open", "deviates")),
         (smoothed, ("proved", "no-deviation-found")),
     ],
 )
@@ -144,8 +149,20 @@ class WithDefaultDevice(InDevice):
         torch.set_default_device("cpu")
 
 
-# a batch of this process is traced before the device begins
-@pytest.mark.parametrize(("kind", "workers"), [(InDevice, 0), (WithDefaultDevice, 1)])
+class Center(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class CenteredInDevice(InDevice):
+    """The model subtracts the mean of the batch."""
+
+    def module(self) -> nn.Module:
+        return nn.Sequential(Center(), super().module())
+
+
+@pytest.mark.parametrize("workers", [0, 1])  # a batch of this process is traced before the device begins
+@pytest.mark.parametrize("kind", [InDevice, WithDefaultDevice])
 def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], workers: int, tmp_path: Path) -> None:
     try:
         parameters = kind(workers=workers).run(tmp_path / "run")
@@ -161,3 +178,8 @@ def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], work
     assert run.status == ("proved", "no-deviation-found")
     assert run.run.end.replay_failure == ""
     assert run.run.end.replays[1] >= 2.0
+
+
+def test_mixed_records_are_found_in_a_device_of_the_script(tmp_path: Path) -> None:
+    CenteredInDevice().run(tmp_path / "run")
+    assert checked(tmp_path / "run", epsilon=100.0).status == ("open", "deviates")

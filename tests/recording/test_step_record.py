@@ -28,6 +28,11 @@ def test_every_number_comes_back_sorted_and_as_often_as_it_was(numbers):
     assert decode_members(encode_members(np.array(numbers, dtype=np.int64))).tolist() == sorted(numbers)
 
 
+def test_a_poisson_sample_takes_at_most_two_bytes_for_each_record():
+    drawn = np.flatnonzero(np.random.default_rng(0).random(60_000) < 0.01)
+    assert len(encode_members(drawn)) <= 2 * len(drawn) + 1
+
+
 @pytest.mark.parametrize("numbers", [[-1], [MOST_RECORDS]])
 def test_numbers_that_no_record_has_are_refused(numbers):
     with pytest.raises(ValueError, match="record numbers"):

@@ -157,7 +157,8 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_p
         checked(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("mode", "physical"), [("hooks", 8), ("ghost", None)])
+@pytest.mark.parametrize("physical", [None, 8])
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_models_that_opacus_does_not_wrap_are_proved(mode: str, physical: int | None, tmp_path: Path) -> None:
     ends = []
     for recorded in (False, True):
@@ -211,6 +212,15 @@ def test_rounds_in_one_process_run_on_unless_the_script_seeds_each(seed: int | N
         assert "part 2 draws its noise as earlier steps did" in doubts
 
 
+def test_several_rows_of_a_record_are_counted_as_such(tmp_path: Path) -> None:
+    _, engine, model, optimizer, loader = private(DataLoader(TensorDataset(X, Y), batch_size=30))
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine):
+        train(model, optimizer, ((x.repeat(5, 1), y.repeat(5)) for x, y in loader))
+    (excess,) = (one for one in checked(tmp_path / "run").tests if one.test.startswith("clipped norms in excess"))
+    assert excess.measured is not None
+    assert excess.measured > 0
+
+
 def test_a_killed_training_is_open_for_one_reason(tmp_path: Path) -> None:
     training = Training(epochs=1).build()
     with training.recorder(tmp_path / "run"):
@@ -221,33 +231,3 @@ def test_a_killed_training_is_open_for_one_reason(tmp_path: Path) -> None:
     page = " ".join(run_page(found, 200).split())
     assert "the process was killed, failed or still runs. Continue it from a checkpoint" in page
     assert "attributes of modules" not in page
-
-
-def warned(folder: Path, loader: Any = None, **given: Any) -> list[str]:
-    """The warnings of the recorder in a training of two epochs. loader: makes the one that the loop iterates."""
-    training = Training(**given)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with training.recorder(folder):
-            if loader is not None:
-                training.loader = loader(training)
-            training.train()
-    return [str(one.message) for one in caught if "dpspec.record" in str(one.message)]
-
-
-def test_a_sound_training_gets_no_warning(tmp_path: Path) -> None:
-    assert warned(tmp_path / "run") == []
-    assert warned(tmp_path / "ghost", clipping="ghost", physical=None) == []
-
-
-def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> None:
-    (text,) = warned(tmp_path / "run", poisson=False)
-    assert "batches are shuffled" in text
-
-
-def test_a_loader_that_is_not_iterated_warns_once(tmp_path: Path) -> None:
-    (text,) = warned(tmp_path / "run", lambda training: DataLoader(training.loader.dataset, batch_size=30))
-    assert "used no batch of the loader" in text

@@ -124,3 +124,8 @@ def test_a_scheme_that_states_no_attained_pairs_has_no_lower_bound(monkeypatch: 
     monkeypatch.setattr(PeriodicTheory, "tight", False)
     (loose,) = group_epsilons([phase.replace(clip_norm=2.0)], 1, 60, [1e-5], "both")
     assert 0.0 == loose.lower < tight.lower <= tight.upper == loose.upper
+
+
+def test_mechanisms_without_a_theorem_reject_the_scheme(tmp_path: Path) -> None:
+    replaced = errors(tmp_path, "threat_model.adjacency=replace-one", "audit=null", text=TEXT)
+    assert "no theorem here covers replaced records in periodic batches" in replaced

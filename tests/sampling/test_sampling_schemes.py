@@ -106,7 +106,7 @@ def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> 
     return found
 
 
-@pytest.mark.parametrize(("steps", "batches"), [(3, 1), (4, 2)])
+@pytest.mark.parametrize(("steps", "batches"), [(3, 1), (3, 2), (4, 2)])
 def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batches: int) -> None:
     """Two records in an epoch: all pairs of sets."""
     found = sets_of(RandomAllocation(2, steps, batches), generator(0, "test"), 1440)
@@ -117,7 +117,7 @@ def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batche
     assert float(((counts - 1440 / ways) ** 2).sum()) * ways / 1440 < chi2.ppf(1 - 1e-6, ways - 1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32))
 def test_a_record_more_changes_no_other_set(records: int, epoch_steps: int, batches: int, seed: int) -> None:
     batches = min(batches, epoch_steps)
@@ -137,6 +137,7 @@ USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2
         ({"scheme": "full"}, Full(10), 1.0),
         ({"scheme": "shuffled", "batch_size": 4}, Shuffled(10, 4), 1 / 3),
         ({"scheme": "truncated-poisson", "rate": 0.25, "max_batch": 10}, TruncatedPoisson(10, 0.25, 10), 0.25),
+        ({"scheme": "random-allocation", "epoch_steps": 5}, RandomAllocation(10, 5), 0.2),
         ({"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2}, RandomAllocation(10, 5, 2), 0.4),
     ],
 )
@@ -152,8 +153,8 @@ def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclu
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FixedSize(10, 0), r"within 1..10"),
-        (lambda: Shuffled(10, 11), r"within 1..10"),
+        *((lambda kind=kind: kind(10, 0), r"within 1..10") for kind in (FixedSize, Shuffled)),
+        *((lambda kind=kind: kind(10, 11), r"within 1..10") for kind in (FixedSize, Shuffled)),
         (
             lambda: Schedule.of([phase_of("random-allocation", 7, epoch_steps=4)], 20),
             "whole number of epochs of 4, got 7",
@@ -167,11 +168,11 @@ def test_refused(make: Any, message: str) -> None:
         make()
 
 
-ALLOCATED = phase_of("random-allocation", 8, epoch_steps=4, batches_per_epoch=3)
+ALLOCATED = [phase_of("random-allocation", 8, epoch_steps=4, batches_per_epoch=batches) for batches in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("first", [ALLOCATED, phase_of("shuffled", 8, batch_size=700)])
-@pytest.mark.parametrize("chosen", [range(0, 8, 3), [1, 2, 9]])
+@pytest.mark.parametrize("first", [*ALLOCATED, phase_of("shuffled", 8, batch_size=700)])
+@pytest.mark.parametrize("chosen", [range(8), range(0, 8, 3), [0], [1, 2, 9]])
 def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, first: Phase) -> None:
     schedule = Schedule.of([first, phase_of("poisson", 2, rate=0.3)], 2000)
     steps = np.isin(np.arange(10), list(chosen))
@@ -194,6 +195,7 @@ def test_residuals_along_what_was_seen_are_taken_at_the_first_step_of_an_epoch()
     watcher = Residuals(job)
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher,)))
+    assert watcher.log is not None
     assert (watcher.log.seen, len(watcher.log.rows), watcher.log.hidden) == (12, 3, 0)
 
 

@@ -59,11 +59,7 @@ def equal(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-ADAPTIVE = FrozenMap({"scheme": "adaptive", "count_std": 1.5})
-PHASES = (
-    phase_of("shuffled", 13, 1.0, 0.5, batch_size=17),
-    phase_of("poisson", 7, 2.0, 0.7, rate=0.3).replace(clipping=ADAPTIVE),
-)
+PHASES = phase_of("shuffled", 13, 1.0, 0.5, batch_size=17), phase_of("poisson", 7, 2.0, 0.7, rate=0.3)
 ALLOCATED = phase_of("random-allocation", 15, 1.0, 0.5, epoch_steps=5, batches_per_epoch=2)
 RUNS = {
     "allocated": ({"schedule": {"kind": "cosine"}}, (ALLOCATED, phase_of("poisson", 5, 2.0, 0.7, rate=0.3))),
@@ -140,7 +136,9 @@ def test_short_runs_and_those_that_are_not_asked_save_nothing(make_job, tmp_path
     [
         {"seed": 12},
         {"noise_multiplier": 1.5},
+        {"expected_batch_size": 11.0},
         {"options": FrozenMap({"learning_rate": 0.4, "reduction": "mean"})},
+        {"y": np.zeros(40, dtype=np.int64)},
         {"x": np.zeros((40, 6), dtype=np.float32)},
         {"steps": STEPS + 1},
         {"observers": (NoiseLog(),)},

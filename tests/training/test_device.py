@@ -99,7 +99,8 @@ def test_nothing_is_rounded_inside_and_all_comes_back():
 
 
 @needs_new_settings
-@pytest.mark.parametrize(("name", "value"), [("", "ieee"), *((name, "tf32") for name in PLACES)])
+@pytest.mark.parametrize("value", ["tf32", "ieee"])
+@pytest.mark.parametrize("name", PLACES)
 def test_the_newer_settings_allow_nothing_inside_and_come_back(setting, name, value):
     """An unset precision inherits from its parent: the unset state is restored, not the inherited value."""
     setting(name, value)
@@ -110,6 +111,16 @@ def test_the_newer_settings_allow_nothing_inside_and_come_back(setting, name, va
     setting("", "none")
     below = {"cudnn": ("cudnn", "cuda."), "mkldnn": ()}.get(name, (name,))  # mkldnn sets the global precision
     assert new_settings() == {place: value if name and place.startswith(below) else "none" for place in PLACES}
+
+
+@needs_new_settings
+def test_the_old_settings_need_not_be_readable(setting):
+    setting("", "tf32")
+    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+        torch.get_float32_matmul_precision()
+    with full_precision(CPU):
+        assert set(new_settings().values()) == {"ieee"}
+    assert set(new_settings().values()) == {"tf32"}
 
 
 class _Computes(Observer):

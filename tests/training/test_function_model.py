@@ -27,9 +27,12 @@ def dense(facts, width, *between):
     return nn.Sequential(nn.Linear(facts.features, width), *between, nn.Linear(width, facts.classes))
 
 
-def test_parameters_are_counted_except_frozen_ones():
+def test_parameters_are_counted():
+    assert model(dense).parameters() == 7 * 5 + 6 * 3
     assert model(dense, width=8).parameters() == 7 * 8 + 9 * 3
 
+
+def test_frozen_parameters_are_not_counted():
     def frozen(facts, width):
         module = dense(facts, width)
         module[0].requires_grad_(False)
@@ -102,6 +105,7 @@ REFUSED = [
         lambda f, w: dense(f, w, nn.BatchNorm1d(w)),
         r"layer '1' \(BatchNorm1d\).*GroupNorm.*ModuleValidator.fix\(module\)",
     ),
+    (lambda f, w: dense(f, w, nn.Dropout(0.5)), r"layer '1' \(Dropout\) applies dropout"),
     (lambda f, w: dense(f, w, nn.Sequential(nn.ReLU(), Centered())), r"layer '1.1' \(Centered\) mixes records"),
     (lambda f, w: Whole(f), r"^Whole mixes records"),
     (lambda f, w: dense(f, w, Counting()), "changes the buffer '1.total'"),

@@ -23,6 +23,27 @@ def two_phases(make_job):
     return make_job(phases=(phase_of("poisson", 12, rate=0.3), phase_of("poisson", 9, 2.0, 0.5, rate=0.5)))
 
 
+def test_sampling_is_counted_per_phase(two_phases):
+    logs, whole = RunLogs(two_phases), SeenRun()
+    NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
+    found = write_run(reported_evidence(logs))["sampling_log"]
+    members = np.zeros((21, 40), dtype=int)
+    for step, batch in enumerate(whole.indices):
+        members[step, batch] = 1
+    for phase, (start, end) in zip(found["batches"], [(0, 12), (12, 21)], strict=True):
+        some = members[start:end]
+        assert phase["steps"] == end - start
+        assert phase["total"] == some.sum()
+        assert phase["squares"] == (some.sum(1) ** 2).sum()
+        assert phase["spread"] == (some.sum(0) ** 2).sum()
+        for lag, common, chances in phase["overlaps"]:
+            steps = [t for t in range(start, end) if t >= lag]
+            assert common == sum(int((members[t] & members[t - lag]).sum()) for t in steps)
+            assert chances == sum(int(members[t - lag].sum()) for t in steps)
+    assert {lag for phase in found["batches"] for lag, *_ in phase["overlaps"]} == {1, 2, 3, 4}
+    assert found["repeats"] == 0
+
+
 def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     logs, whole = RunLogs(two_phases), SeenRun()
     NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
@@ -75,8 +96,19 @@ def test_the_residual_log_measures_noise_alone(make_job):
     assert 0.0 < rounding.max() < 1e-3
 
 
+def test_canaries_that_turn_away_count_as_sampled_records(make_job):
+    directions = SignBlocks(63, 20, seed=0)
+    canaries = CanaryGroups(directions, torch.arange(20).repeat_interleave(3), 10.0, spread=0.7, seed=3)
+    job = make_job(steps=50, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1e-3)
+    watcher = ProjectionObserver(job, directions)
+    watcher.keep_log(job)
+    NativeTrainer().train(replace(job, observers=(watcher,)))
+    drift, pull, _ = np.array(watcher.log.along).sum(0)
+    assert abs(drift) < 1e-2 * pull
+
+
 @pytest.mark.rounding
-@pytest.mark.parametrize("stop", [0, 8, 18])
+@pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
 def test_logs_go_on_where_they_were(make_job, stop):
     """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
     shuffled, allocated = phase_of("shuffled", 7, batch_size=16), phase_of("random-allocation", 8, epoch_steps=4)
@@ -139,3 +171,8 @@ def test_states_that_stand_still_and_a_model_that_is_another(make_job):
 def test_what_rounding_may_keep_as_it_is_is_not_tested(make_job, options):
     _, found = logged(make_job(options=FrozenMap({"reduction": "mean", **options})))
     assert found["states"]["blind"]
+
+
+def test_without_noise_a_model_may_stand_still(make_job):
+    _, found = logged(make_job(noise_multiplier=0.0, sampling={"scheme": "poisson", "rate": 1e-9}))
+    assert found["states"] == {"still": 5, "apart": 0, "blind": True}

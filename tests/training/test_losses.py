@@ -15,7 +15,7 @@ from torch import nn
 from dpspec.contract import ModelError
 from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel
-from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.losses import SeparateLoss, binary_cross_entropy, checked_loss, cross_entropy, huber, squared_error
 from dpspec.training.measure.residuals import Residuals
 
@@ -34,7 +34,7 @@ def sigmoid_entropy(outputs, target, smoothing=0.0):
     return mpmath.fsum(terms + [(1 - w) * mpmath.log1p(mpmath.exp(o)) for w, o in zip(weights, outputs, strict=True)])
 
 
-@pytest.mark.parametrize("outputs", [(1.5, -2.0, 0.25), (1e4, -1e4, 0.0)])
+@pytest.mark.parametrize("outputs", [(0.0, 0.0, 0.0), (1.5, -2.0, 0.25), (80.0, -80.0, 3.0), (1e4, -1e4, 0.0)])
 def test_the_formulas_equal_high_precision(outputs):
     mpmath.mp.dps = 60
     x, exact = torch.tensor([outputs] * 3), [mpmath.mpf(o) for o in outputs]
@@ -47,7 +47,7 @@ def test_the_formulas_equal_high_precision(outputs):
     assert squared_error(x, labels).tolist() == pytest.approx(squares, rel=1e-5)
 
 
-@pytest.mark.parametrize("difference", [0.0, -0.5, 2.0, 1e18])
+@pytest.mark.parametrize("difference", [0.0, 1e-3, -0.5, 0.5, 2.0, -1e4, 1e18])
 def test_losses_of_real_targets_equal_high_precision(difference):
     mpmath.mp.dps = 60
     outputs, targets = torch.tensor([[difference, 7.0]]), torch.tensor([0.0])
@@ -107,6 +107,18 @@ def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(name, m
     assert abs(deviations[0]) < 5.0 < deviations[1]
 
 
+def test_runs_together_have_one_loss(make_job):
+    jobs = [make_job(loss=squared_error, seed=seed) for seed in (1, 2)]
+    alone = [make_job(loss=squared_error, seed=seed) for seed in (1, 2)]
+    train_many(NativeTrainer(), jobs)
+    for job, single in zip(jobs, alone, strict=True):
+        NativeTrainer().train(single)
+        for together, apart in zip(job.model.parameters(), single.model.parameters(), strict=True):
+            torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="loss"):
+        train_many(NativeTrainer(), [*jobs, make_job()])
+
+
 def in_place(outputs, targets):
     targets.zero_()
     return cross_entropy(outputs, targets)
@@ -127,8 +139,12 @@ REFUSED = {
     "number": (lambda o, t: 3.0, "returns a float"),
     "nan": (lambda o, t: cross_entropy(o, t) * math.nan, "infinite or NaN"),
     "centred": (lambda o, t: cross_entropy(o - o.mean(0), t), "mixes records"),
+    "normalized": (lambda o, t: cross_entropy(o, t) / cross_entropy(o, t).sum().detach(), "mixes records"),
     "rank": (lambda o, t: cross_entropy(o, t) * torch.arange(len(o)), "mixes records"),
+    "neighbor": (lambda o, t: cross_entropy(o, t.roll(1)), "mixes records"),
+    "balanced": (lambda o, t: cross_entropy(o, t) * (t == t[:1]).sum(), "mixes records"),
     "gradient": (lambda o, t: cross_entropy(o - o.mean(0) + o.mean(0).detach(), t), "mixes records"),
+    "hardest": (lambda o, t: cross_entropy(o, t) * (cross_entropy(o, t) >= cross_entropy(o, t).max()), "mixes records"),
     "random": (lambda o, t: cross_entropy(nn.functional.dropout(o, 0.5), t), "draws random numbers"),
     "constant": (lambda o, t: o.detach().sum(1), "differentiable"),
     "in place": (in_place, "changes its targets"),

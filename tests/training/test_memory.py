@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from dpspec.training.gradients import memory
 
@@ -28,6 +29,13 @@ def test_containers_have_limits_of_their_own(monkeypatch):
     assert memory.free_bytes("cpu") == 1000
     monkeypatch.setattr(memory, "_available", lambda: None)
     assert memory.free_bytes("cpu") == 2**30
+
+
+def test_activations_are_counted_once_and_not_the_data_set():
+    rows = torch.randn(1000, 64)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    kept = memory.activation_bytes(model, rows[:1])
+    assert 4 * (64 + 32) <= kept <= 4 * (64 + 32 + 32 + 10)
 
 
 def test_halving_goes_on_until_it_fits_and_is_remembered():
@@ -72,12 +80,14 @@ def test_what_torch_keeps_of_earlier_work_is_free(monkeypatch):
     "said",
     [
         "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "Unable to find a valid cuDNN algorithm to run convolution",
         "GET was unable to find an engine to execute this computation",
     ],
 )
 def test_a_lack_of_memory_is_recognised(said):
+    """Includes the message of cuDNN."""
     assert memory.ran_out(RuntimeError(said))
     assert not memory.ran_out(ValueError(said))
     assert not memory.ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

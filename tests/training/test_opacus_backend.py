@@ -18,6 +18,7 @@ from dpspec.registry.loader import Candidate, build  # noqa: E402
 from dpspec.stats.conformance import sampling  # noqa: E402
 from dpspec.stats.conformance.evidence import write_run  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402
+from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
 from dpspec.training.loop.native import NativeTrainer  # noqa: E402
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence  # noqa: E402
 from dpspec.training.providers import BACKENDS  # noqa: E402
@@ -60,6 +61,19 @@ def test_without_chance_it_trains_as_native_does(make_job, make_model, reduction
     NativeTrainer().train(ours)
     for a, b in zip(theirs.model.parameters(), ours.model.parameters(), strict=True):
         assert torch.allclose(a, b, atol=2e-4)
+
+
+def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
+    """With full batches and no noise the update along a direction is one clip norm per member."""
+    directions = SignBlocks(63, 5, seed=0)
+    canaries = CanaryGroups(directions, torch.tensor([1, 1, 3]), 10.0)
+    changes = {"steps": 1, "noise_multiplier": 0.0, "sampling": {"scheme": "full"}, "options": options(reduction="sum")}
+    seen = SeenRun()
+    plain, planted = make_job(**changes, observers=(seen,)), make_job(**changes, canaries=canaries)
+    trainer().train(plain)
+    trainer().train(planted)
+    moved = torch.cat([p.detach().flatten() for p in planted.model.parameters()]) - seen.states[1]
+    assert torch.allclose(directions.project(-moved) / 0.5, torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from support.layers import Net, one_by_one
 from torch import nn
 from torch.nn import functional
 
+from dpspec.contract import FrozenMap
 from dpspec.models.architectures import MODELS
+from dpspec.training.gradients import persample
 from dpspec.training.gradients.ghost_calls import squares_of
 from dpspec.training.gradients.persample import (
     Clipper,
@@ -20,9 +22,43 @@ from dpspec.training.gradients.persample import (
     add_clipped,
     clip_factors,
     clipper_of,
+    per_example_gradients,
 )
+from dpspec.training.loop.contributions import RecordsAndCanaries
 
 pytestmark = pytest.mark.rounding
+
+
+def close(a, b):
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_buffers_take_part(rows):
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.5))  # a parameter without dimensions
+            self.register_buffer("shift", torch.tensor([1.0, -2.0, 0.5]))
+
+        def forward(self, x):
+            return self.scale * x[:, :3] + self.shift
+
+    x, y = rows("mlp", 6)
+    model = Shifted()
+    assert close(persample.per_example_gradients(model, x, y), one_by_one(model, x, y))
+    flat = FlatModel(model)
+    assert flat.clipped_sum(flat.initial(), x, y, 0.1).sum.shape == (1,)
+
+
+def test_an_empty_batch_gives_zeros(make_model, rows):
+    model = FlatModel(make_model("cnn"))
+    x, y = rows("cnn", 0)
+    assert persample.per_example_gradients(model, x, y).shape == (0, model.size)
+    assert [found.shape for found in model.look(model.initial(), x, y)] == [(0,), (0,)]
+    clipped = model.clipped_sum(model.initial(), x, y, 1.0)
+    assert torch.equal(clipped.sum, torch.zeros(model.size))
+    assert clipped.norms.shape == (0,)
+    assert list(model.gradients(model.initial(), x, y)) == []
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError, "not enough memory: you tried to allocate 9"])
@@ -129,7 +165,7 @@ def test_coordinates_are_cut_after_scaling():
 HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1), Clipper(0.7, per_layer=True)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(HOW, st.integers(0, 2**31), st.floats(-6, 6))
 def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
     """The reported norms never exceed the bound, and contributions exceed it at most by float32 rounding."""
@@ -145,7 +181,7 @@ def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
 
 
 @pytest.mark.parametrize("how", [Clipper(1.0), Clipper(1.0, 0.2), Clipper(1.0, per_layer=True)])
-@pytest.mark.parametrize("value", [inf, float("nan")])
+@pytest.mark.parametrize("value", [inf, -inf, float("nan")])
 def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
     rows, healthy = gradients(5), totals()
     add_clipped(healthy, {n: r[1:] for n, r in rows.items()}, how)
@@ -160,7 +196,7 @@ def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
 
 def test_not_even_by_the_last_bit():
     """Norms a few units in the last place around the bound, where quotients round to one."""
-    for clip in (*torch.linspace(0.1, 3.0, 100, dtype=torch.float64).tolist(), 1.9792058565034691):
+    for clip in (*torch.linspace(0.1, 3.0, 500, dtype=torch.float64).tolist(), 1.9792058565034691):
         norms = torch.tensor([*(clip + steps * ulp(clip) for steps in range(-3, 9)), 5.0], dtype=torch.float64)
         factors = clip_factors(norms, clip)
         assert bool((norms * factors <= clip).all())
@@ -185,6 +221,7 @@ def test_norms_are_summed_in_float64():
     ("make", "words"),
     [
         (lambda: Clipper(0.0), "clip_norm must be finite and above 0"),
+        (lambda: Clipper(inf), "clip_norm must be finite and above 0"),
         (lambda: Clipper(1.0, 0.0), "coordinate_bound must be above 0"),
         (
             lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
@@ -195,3 +232,56 @@ def test_norms_are_summed_in_float64():
 def test_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("clipping", "expected"),
+    [
+        (None, Clipper(2.0)),
+        ({"scheme": "flat"}, Clipper(2.0)),
+        ({"scheme": "truncated", "coordinate_bound": 0.5}, Clipper(2.0, 0.5)),
+        ({"scheme": "per-layer"}, Clipper(2.0, per_layer=True)),
+    ],
+)
+def test_phases_declare_clippers(clipping, expected):
+    phase = {"clip_norm": 2.0, **({} if clipping is None else {"clipping": clipping})}
+    assert clipper_of(FrozenMap(phase)) == expected
+
+
+@pytest.mark.parametrize("how", [Clipper(0.4, 0.05), Clipper(0.4, per_layer=True)])
+def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
+    x, y = rows("cnn", 6)
+    model = FlatModel(make_model("cnn"))
+    state = model.initial()
+    real = per_example_gradients(model, x, y)
+
+    class Copies:
+        count = 6
+
+        def gradients(self, indices):
+            return real[indices]
+
+    both = RecordsAndCanaries(model, x, y, Copies())
+    planted = both(state, torch.arange(6, 12), how)
+    records = both(state, torch.arange(6), how)
+    assert torch.allclose(planted.sum, records.sum, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(planted.norms, records.norms, rtol=1e-6)
+    assert float(records.norms.max()) <= 0.4
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_neighbors_of_a_layerwise_clipped_step_differ_by_at_most_the_clip_norm(factor, make_model, rows):
+    """Every tensor of the difference is min(1, c / norm) times the record's gradient, with c = clip norm / sqrt(L)."""
+    model, (x, y), how = make_model("cnn"), rows("cnn", 5), Clipper(0.4 * factor, per_layer=True)
+    flat = FlatModel(model)
+    state = flat.initial()
+    whole, without = (flat.clipped_sum(state, x[:n], y[:n], how) for n in (5, 4))
+    loss = torch.nn.functional.cross_entropy(model(x[4:]), y[4:])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    share = how.clip_norm / sqrt(len(gradients))
+    expected = torch.cat([(g * min(1.0, share / float(g.norm()))).flatten() for g in gradients])
+    torch.testing.assert_close(whole.sum - without.sum, expected, rtol=1e-3, atol=1e-5 * factor)
+    assert float(expected.norm()) <= how.clip_norm * (1.0 + 1e-6)
+    assert float(whole.norms[4]) == pytest.approx(float(expected.norm()), rel=1e-5)
+    written = how.rows(flat.layout, per_example_gradients(flat, x, y))
+    torch.testing.assert_close(written.sum(0), whole.sum, rtol=1e-4, atol=1e-6 * factor)

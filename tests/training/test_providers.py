@@ -80,6 +80,11 @@ def test_without_a_schedule_it_stays():
     assert series(kind="constant", warmup=4) == [0.5, 1.0, 1.5] + [2.0] * 7
 
 
+def test_linear_and_cosine_fall_towards_their_end():
+    assert series(5, kind="linear", warmup=1, final=0.5) == pytest.approx([2.0, 2.0, 1.75, 1.5, 1.25])
+    assert series(4, kind="cosine", final=1.0) == [2.0] * 4
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_as_torch_does(name):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)

@@ -84,11 +84,13 @@ def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
             yield from leaves(inner, (*place, i))
 
 
-def outcomes(evidence: dict[str, Any], others: list[dict[str, Any]]) -> Iterator[tuple[Place, Any, str]]:
-    """For each leaf and two other values: the message of the ``ValueError``, or nothing where checks are made."""
+def outcomes(
+    evidence: dict[str, Any], others: list[dict[str, Any]], few: int = len(OTHERS)
+) -> Iterator[tuple[Place, Any, str]]:
+    """For each leaf and ``few`` other values: the message of the ``ValueError``, or nothing where checks are made."""
     beside, values = [FrozenMap(other) for other in others], cycle(OTHERS)
     for place in leaves(evidence):
-        for value in islice(values, 2):
+        for value in islice(values, few):
             began, message = time.process_time(), ""
             try:
                 made = list(table.checks(PHASES, [FrozenMap(put(evidence, place, value)), *beside]))
@@ -99,10 +101,11 @@ def outcomes(evidence: dict[str, Any], others: list[dict[str, Any]]) -> Iterator
             yield place, value, message
 
 
-def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("few", [2, pytest.param(len(OTHERS), marks=pytest.mark.slow)])
+def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> None:
     assert list(table.checks(PHASES, [FrozenMap(run) for run in runs]))
     tested, refused = 0, 0
-    for place, value, message in outcomes(runs[0], runs[1:]):
+    for place, value, message in outcomes(runs[0], runs[1:], few):
         tested, refused = tested + (not message), refused + bool(message)
         never = value is None or value == "x" or (isinstance(value, int | float) and not abs(value) < 1e305)
         if never:
@@ -126,7 +129,10 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
         (("sampling_log", "records"), 10, "total must be at most 10 times the steps"),
         (("sampling_log", "batches", 0, "steps"), 25, "sizes.steps must be 25, got 24"),
         (("internal", "measured", "steps"), 0, "drift and lag must be present exactly if there are steps"),
+        (("internal", "measured", "drift", "total"), float("nan"), "drift.total must be a number from -1e+304"),
         (("internal", "signal", "moments"), [], "signal.moments must have each size"),
+        (("internal", "signal", "moments", 0, 1), 1, "signal.moments must have each size"),
+        (("internal", "signal", "moments", 0, 0), 10**6, "signal.moments must have each size"),
         (("internal", "signal", "by_step", "steps"), 40, "signal.by_step must be of at most 31 steps, got 40"),
         (("internal", "signal", "by_step", "products", 0), [0.0, 1.0], "by_step.products must be a triangle"),
         (
@@ -134,10 +140,14 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
             1e300,
             "products must be at most the products of the norms",
         ),
+        (("internal", "measured", "shared", "squares"), {"a": 1e6, "b": 1e6}, "shared.squares must name two of"),
         (("internal", "measured", "shared", "count"), 7, "of the smaller layer in 31 steps, got 7"),
+        (("internal", "measured", "shared", "pairs"), 2**60, "shared.pairs must be 15, got"),
         (("internal", "measured", "shared", "planned"), 2**62, "for each of at most 31 steps, got"),
+        (("internal",), None, "internal must be a mapping, got None"),
         (("steps",), 10**100, "steps must be an integer from 0 to 9.223e+18, got a huge number"),
         (("internal", "measured", "layers"), {"\x1b[2J": "x"}, "layers.'\\x1b[2J' must be a list of 2: total, degrees"),
+        (("states", "blind"), 1, "states.blind must be true or false, got 1"),
     ],
 )
 def test_what_contradicts_itself_is_refused(runs: list[dict[str, Any]], place: Place, value: Any, rule: str) -> None:

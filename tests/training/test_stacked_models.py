@@ -67,7 +67,7 @@ def test_as_a_plain_loop(kind, how):
     assert torch.allclose(sums, 2 * before, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", [Clipper(0.5, 0.05), Clipper(0.3, per_layer=True)])
+@pytest.mark.parametrize("how", [Clipper(0.3), Clipper(0.5, 0.05), Clipper(0.3, per_layer=True)])
 def test_a_record_that_is_not_finite_counts_as_nothing(how):
     models, states, x, y = runs_of("dense")
     inside = torch.ones(RUNS, RECORDS, dtype=torch.bool)
@@ -94,10 +94,43 @@ def test_products_with_directions_are_those_of_gradients_written_out(kind):
         assert torch.allclose(squares[run], rows.square().sum(1), rtol=1e-4)
 
 
+class InTurn:
+    def train(self, job):
+        NativeTrainer().train(job)
+
+
 def watched(make_job, runs, **changes):
     jobs = [make_job(seed=seed, **changes) for seed in range(runs)]
     watchers = [ProjectionObserver(job, SignBlocks(63, 5, seed=seed)) for seed, job in enumerate(jobs)]
     return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
+
+
+@pytest.mark.parametrize(("trainer", "clip_norm"), [(NativeTrainer(), 0.3), (InTurn(), 50.0)])
+def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
+    jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
+    for job in jobs:
+        NativeTrainer().train(job)
+    jobs, together = watched(make_job, 4, clip_norm=clip_norm)
+    shared = SharedPopulations(together, make_job().model)
+    assert all(w.x is together[0].x and w.populations is shared for w in together)
+    train_many(trainer, jobs)
+    for one, other in zip(alone, together, strict=True):
+        assert one.steps == other.steps == 5
+        assert torch.allclose(one.projections, other.projections, atol=1e-4)
+        assert torch.allclose(one.squares, other.squares, rtol=1e-4)
+        assert torch.allclose(one.spread, other.spread, rtol=1e-4)
+
+
+def test_chunks_of_runs_and_records_change_nothing(make_job):
+    _, watchers = watched(make_job, 3)
+    whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
+    states = torch.randn(3, 63, generator=torch.Generator().manual_seed(0))
+    found = whole._all(states, [Clipper(0.5)] * 3)
+    for size in (1, 8):
+        pieces._model.chunk = lambda how, size=size: size
+        for one, other in zip(found, pieces._all(states, [Clipper(0.5)] * 3), strict=True):
+            assert torch.allclose(one.sum, other.sum, atol=1e-4)
+            assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
 
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
