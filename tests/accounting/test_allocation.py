@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -93,7 +93,6 @@ def exact_sum(values: Floats, masses: Floats, times: int) -> tuple[Floats, Float
     return total, chance
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(st.floats(0.01, 50.0), min_size=2, max_size=6, unique=True),
     times=st.integers(2, 4),

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Span
@@ -284,7 +284,6 @@ def read_back(text: str) -> object:
     return plain(source.root)
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(TEXTS.filter(lambda key: key != "<<"), VALUES, min_size=1, max_size=4))
 def test_round_trip(document):
     assert repr(read_back(to_yaml(document))) == repr(document)

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.checked_runs import audit_by_spec, checked, run_page
 from support.opacus_training import PrivateTraining, Training
@@ -133,7 +133,6 @@ def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
     assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), clip=st.floats(1e-3, 1e3), count=st.integers(8, 30))
 def test_directions_are_orthogonal_no_longer_than_the_clip_norm_and_follow_from_the_seed(seed, clip, count):
     def entered():

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
@@ -180,7 +180,6 @@ def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=5, deadline=None)
 @given(text=st.text(max_size=40).filter(lambda text: text.strip() and text not in PRIVATE))
 def test_no_text_at_all_does(format_: str, text: str) -> None:
     """But for the names of quantities, which hypothesis draws from our own modules: epsilons make a guarantee."""

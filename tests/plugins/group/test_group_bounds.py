@@ -169,7 +169,7 @@ class TestGroup(MechanismSuite):
 
 
 ONE = {"noise_multiplier": 1.3, "clip_norm": 2.0, "sampling": {"scheme": "poisson", "rate": 0.2}, "steps": 1}
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
+FEW = {"suppress_health_check": list(HealthCheck)}
 
 
 def found(phases: list[dict[str, Any]], claims: list[Claim], records: int = 100) -> list[Finding]:
@@ -249,7 +249,7 @@ def test_nothing_is_bounded_without_noise_or_without_a_claim() -> None:
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
 
 
-@settings(max_examples=20, **FEW)
+@settings(**FEW)
 @given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
 def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:
     claims = [

@@ -98,7 +98,7 @@ def leak_no_more(
         assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(tmp_path, table, most, data):
     leak_no_more(
@@ -296,7 +296,7 @@ def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torc
     return float(contributions.clipped_user_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
     leak_no_more(table, data, lambda rows: [drawn_law(tmp_path, rows, most)], lambda delta: drawn_spec(delta=delta))
