@@ -105,7 +105,8 @@ class Schedule:
         assert self.batch_size is not None
         without = self.records - group_size
         if self.batch_size > without:
-            raise ValueError(f"batch_size must be at most records - group_size = {without}, got {self.batch_size}")
+            message = f"batch_size must be at most records - group_size = {without}, got {self.batch_size}"
+            raise ValueError(f"{message}; rate 1 is for batches of all records, however many there are")
         return Mixture.fixed(group_size, without, self.batch_size, self.noise)
 
     def loss(self, group_size: int, direction: str) -> PrivacyLoss:

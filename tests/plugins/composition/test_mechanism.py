@@ -67,7 +67,11 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
         ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "a sample is covered"),
         ("{kind: gaussian, sigma: 1, batch_size: 2}", "", "records"),
         ("{kind: gaussian, sigma: 1, records: 9}", "", "batch_size"),
-        ("{kind: gaussian, sigma: 1, batch_size: 9, records: 9}", "", "at most records less the group"),
+        (
+            "{kind: gaussian, sigma: 1, batch_size: 10, records: 9}",
+            "",
+            "batch_size must be at most the 9 records, got 10",
+        ),
         ("{kind: gaussian, sigma: 1, batch_size: 2, records: 9, rate: 0.1}", "", "belongs to Poisson samples"),
         (
             "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}",
