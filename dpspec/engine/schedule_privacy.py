@@ -46,8 +46,8 @@ FALSE_POSITIVES = 0.01
 #: Supported ranges: beyond them losses leave float64 or the grids.
 MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-6, 1e6, 10**6, 10_000
 
-#: The smallest noise that a search for a target returns: at less, one epsilon of many steps takes seconds, and no target
-#: that anybody states needs it.
+#: The smallest noise that a search for a target returns: with less, one epsilon of many steps takes seconds, and no
+#: stated target needs it.
 _LEAST_CALIBRATED = 1e-2
 
 #: The largest sensitivity over the scale of Laplace noise.
