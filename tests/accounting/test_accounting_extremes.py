@@ -58,6 +58,7 @@ def require_sane(answer: Interval, low: float, high: float) -> None:
     assert math.copysign(1.0, answer.lower) > 0.0
 
 
+@pytest.mark.ci
 @extremes
 @given(losses(), questions())
 def test_any_question_about_any_composition(loss: PrivacyLoss, question: Question) -> None:
@@ -148,6 +149,7 @@ def test_advantages_below_delta_prove_an_epsilon_of_zero() -> None:
     assert PrivacyLoss.gaussian(1e-5, rate=1e-9).compose(2).epsilon(1e-6) == Interval(0.0, 0.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "low", "high"), [(1, 4.9e23, 5.1e23), (2, 9.9e23, 1.01e24)])
 def test_almost_no_noise(steps: int, low: float, high: float) -> None:
     """A draw shows the record: 1 - 0.99^T, and an epsilon of about T / (2 sigma^2) while all draws exceed delta."""
@@ -204,6 +206,7 @@ def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: fl
     require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("level", [1e-100, 1e-300])
 @pytest.mark.parametrize("effect", [1e-6, 1e-4])
 def test_powers_at_tiny_levels_of_almost_no_effect(effect: float, level: float) -> None:

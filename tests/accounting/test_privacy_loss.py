@@ -219,6 +219,7 @@ SAMPLE: list[Setting] = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("setting", SAMPLE, ids=str)
 def test_some_extremes(setting: Setting, direction: Direction) -> None:
@@ -248,6 +249,7 @@ with (Path(__file__).parent / "ganesh_figures.csv").open(encoding="utf-8", newli
     ROWS = list(csv.DictReader(file))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['scheme']}-{row['sigma']}-{row['k']}")
 def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
     k, sigma = int(row["k"]), float(row["sigma"])
@@ -308,6 +310,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("scheme", "k", "rate", "sigma", "steps"), SETTINGS)
 def test_few_steps(scheme: str, k: int, rate: float, sigma: float, steps: int) -> None:
     poisson, fixed = Mixture.poisson(k, rate, sigma), Mixture.fixed(k, 1000, int(rate * 1000), sigma)

@@ -128,6 +128,7 @@ def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) ->
     assert ours == pytest.approx(math.log(total) / (order - 1), rel=1e-11)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize("order", [1.3, 4.5])
 def test_groups_against_mpmath(order: float, direction: str) -> None:
@@ -202,6 +203,7 @@ def test_a_divergence_bounds_the_total_variation(rdp: float, order: float, delta
     assert float(log_delta_at_orders(order, rdp, 0.0)) <= math.log(variation) + 1e-9
 
 
+@pytest.mark.ci
 @given(effect=st.floats(0.01, 10.0), delta=DELTAS)
 def test_never_below_the_exact_gaussian(effect: float, delta: float) -> None:
     exact = float(gaussian.epsilon(delta, effect))

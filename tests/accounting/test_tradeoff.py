@@ -236,6 +236,7 @@ def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) ->
             check_invariants(curve, 1e-13)
 
 
+@pytest.mark.ci
 def test_the_direction_of_reconstruction(sampled: dict[str, TradeOffBounds]) -> None:
     """Absent against present is the reconstruction game; the other direction has another number."""
     rero = sampled["present-first"].rero(0.1)

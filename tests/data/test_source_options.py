@@ -136,6 +136,7 @@ def test_blocks_give_the_bits_of_the_whole(shape: tuple[int, ...], monkeypatch: 
         checked(integers, np.zeros(len(x), dtype=np.int64), 2, "x")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["npz-float64", "npz-uint8", "csv", "parquet"])
 def test_loading_takes_at_most_the_planned_memory(kind, source, tmp_path):
     change = {"split": {"test": 0.5}, "standardise": {"mean": 0.5}, "radius": 0.5}

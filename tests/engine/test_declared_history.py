@@ -144,6 +144,7 @@ def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_th
     assert 0.0 < lower <= upper <= pld_epsilon(dp.SelfComposedDpEvent(step, 20)) * (1.0 + 1e-4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("noise", "shifts", "chances"),
     [(2.0, [0, 1, 2], [0.9, 0.08, 0.02])],

@@ -13,6 +13,7 @@ from dpspec.integrations.federated import check_rounds, record_rounds
 pytestmark = pytest.mark.filterwarnings("ignore:dpspec, rule guessable-seed")
 
 
+@pytest.mark.ci
 def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     serve(tmp_path / "rounds")
     checked = check_rounds(tmp_path / "rounds", epsilon=8)
@@ -22,6 +23,7 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     assert not check_rounds(tmp_path / "rounds", epsilon=4).run.proved
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -137,6 +137,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_texts_are_answered_soon(name: str) -> None:
     text, code = HOSTILE[name]

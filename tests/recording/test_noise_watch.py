@@ -206,6 +206,7 @@ def rejected_noise(found: CheckedRun) -> list[str]:
     return [one.test for one in found.checks if one.assumption in names and one.p_value * len(found.checks) <= 1e-6]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_plain_loop_with_other_noise_deviates(attack: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -241,6 +242,7 @@ class Patched:
         return std * self._waiting.pop(0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
@@ -281,6 +283,7 @@ SHAPES: list[list[tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "four sums", "long sums"])
 def test_honest_noise_of_any_type_and_shape_passes(shapes: list[tuple[int, ...]], kind: str) -> None:

@@ -82,6 +82,7 @@ def test_a_script_whose_constants_are_its_own_differs_in_nothing(clipping: str, 
     found.require_same()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "named"),
     [

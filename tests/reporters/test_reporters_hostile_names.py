@@ -172,6 +172,7 @@ def due(format_: str) -> Any:
     return structure(render(result(TAME)))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:

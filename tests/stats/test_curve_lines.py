@@ -19,6 +19,7 @@ def ranked_coins(mu: float, canaries: int, seed: int) -> str:
     return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 20.0])
 def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
     for epsilon, delta in curve_lines.gaussian(mu):

@@ -37,6 +37,7 @@ def test_it_is_valid_for_randomised_response(guesses: tuple[int, ...], epsilon: 
             assert level == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("guesses", [(2, 4), (1, 3, 6), (3, 5)])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.7, 0.0), (0.7, 0.004), (1.8, 0.02)])
 def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:

@@ -406,6 +406,7 @@ def drift(watcher: Residuals) -> float:
     return float(along.mean() / (along.std(ddof=1) / np.sqrt(len(along))))
 
 
+@pytest.mark.ci
 def test_estimates_show_no_drift_along_another_one(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Along itself an estimate is too long, by its own error; along one that was made apart it is not."""
 

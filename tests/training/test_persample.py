@@ -94,6 +94,7 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
     assert max(asked) == 4  # what has run out once is not tried again
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_exactly_the_gradients_of_each_record(kind, monkeypatch):
     """In float64, where they agree to ten digits, in chunks of any size. All layers have a rule and need no vmap."""

@@ -32,6 +32,7 @@ def close(a, b, digits=10):
     return torch.allclose(a, b, rtol=10.0**-digits, atol=10.0**-digits)
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # operations that vmap takes record by record
 @pytest.mark.parametrize(("name", "vmapped"), [(name, False) for name in CASES] + [(name, True) for name in TOGETHER])
 def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):

@@ -271,6 +271,7 @@ def test_steps_without_noise_refute_every_epsilon_below_the_probability_that_the
     assert ("epsilon is infinite, above the claimed 1000" in judged.reason) == (verdict == "refuted")
 
 
+@pytest.mark.ci
 @settings(**FEW)
 @given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
 def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:

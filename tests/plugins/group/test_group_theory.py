@@ -76,6 +76,7 @@ def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interv
     return found
 
 
+@pytest.mark.ci
 @settings(**FEW)
 @given(st.lists(st.sampled_from(GRADIENTS), max_size=2), st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3))
 def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -> None:
@@ -85,6 +86,7 @@ def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
 def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float) -> None:
     phase, epsilon = phase_of(2, 1, sigma), 1.0
@@ -163,6 +165,7 @@ def simulated(losses: Array, epsilon: float) -> tuple[float, float]:
     return float(gains.mean()), 6.0 * float(gains.std()) / len(losses) ** 0.5
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "batches", "size"), [(4, 2, 1), (4, 3, 1), (5, 2, 1), (4, 2, 2), (3, 2, 3)])
 def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int, batches: int, size: int) -> None:
     sigma, epsilon, draws = 1.5 * size, 1.0, 100_000
@@ -310,6 +313,7 @@ def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -
             assert float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * cell) <= most + 1e-6
 
 
+@pytest.mark.ci
 @settings(**FEW)
 @given(st.lists(st.sampled_from((0.5, -1.0, 4.0, 40.0)), min_size=2, max_size=3), st.integers(1, 2), st.data())
 def test_no_records_leak_more(x: list[float], size: int, data: st.DataObject) -> None:

@@ -113,6 +113,7 @@ def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
     return int((batches[lag:] & batches[:-lag]).sum()), int(batches[:-lag].sum())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("lag", [1, 5])
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
 def test_independent_batches_pass(lag: int, scheme: str) -> None:
