@@ -73,3 +73,21 @@ def test_a_round_without_clients_is_noise_alone(tmp_path: Path) -> None:
         rounds.aggregated([], [], [noise])
         assert 0.0 < rounds.epsilon(1e-5) < 2.0
     assert check_rounds(tmp_path / "rounds").run.epsilon is not None
+
+
+def test_rounds_of_drawn_clients_have_the_epsilon_of_the_check(tmp_path: Path) -> None:
+    """Without a rate: nine clients, three in turn in each of six rounds, so that each is in two rounds."""
+    model = nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    declared = {"clients": 9, "rate": None, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    with record_rounds(tmp_path / "rounds", model, optimizer, **declared) as rounds:
+        for number in range(6):
+            drawn = [3 * (number % 3) + i for i in range(3)]
+            updates = [torch.full((2, 3), 0.1) for _ in drawn]
+            noise = 2.0 * torch.randn(2, 3)
+            model.weight.grad = (torch.stack(updates).sum(0) + noise) / 3.0
+            optimizer.step()
+            rounds.aggregated(drawn, [[update] for update in updates], [noise])
+        spent = rounds.epsilon(1e-5)
+    checked = check_rounds(tmp_path / "rounds")
+    assert checked.run.epsilon == pytest.approx(spent, rel=1e-3)
