@@ -300,6 +300,7 @@ class WatchedTraining:
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
+            **({"clip_limits": opacus.limits.found} if opacus is not None else {}),
             **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,

@@ -16,6 +16,7 @@ from dpspec.contract import Series
 from dpspec.contract.results import RecordedPhase
 from dpspec.engine.recorded.recorded_run import LARGEST_MULTIPLIER, RecordedRun
 from dpspec.kit.findings import PROFILE_DELTAS, profile
+from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -81,6 +82,9 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
         reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
+    limits = None if run.end is None else run.end.clip_limits
+    if limits is not None and limits[1] < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
+        bound = replace(bound, tight=False)
     if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
         bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
     return bound

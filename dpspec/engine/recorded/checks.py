@@ -13,6 +13,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.audited_steps import found_faults
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
@@ -20,6 +21,7 @@ from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
 
+LIMITS = "norm to which gradients are clipped, over the norm by which their noise is scaled"
 EDITED = "changes of the summed gradient outside of clipping"
 ADDED = "batches with other gradients than the second backward pass left"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
@@ -83,6 +85,13 @@ _ADVICE = {
     "changes the sampling rate.",
 }
 
+#: Which attributes clip, and which one scales the noise.
+_LIMITS = (
+    "Opacus clips by max_grad_norms per layer, or by the model's max_grad_norm with ghost clipping. It scales noise by "
+    "the optimizer's max_grad_norm, which alone its schedulers set. Set both, between steps and not between physical "
+    "batches; with layers the optimizer's is the root of the sum of squares."
+)
+
 #: The scale of all noise and of the quietest layer, as ratios to the declared standard deviation.
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
@@ -116,6 +125,11 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
+    if check.test.startswith(LIMITS) and check.measured:
+        return (
+            f"Gradients are clipped to up to {nearest(check.measured, digits=3)} times the norm by which their noise "
+            f"is scaled: the noise multiplier is smaller than declared. {_LIMITS}"
+        )
     if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
@@ -226,6 +240,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.sums is not None and end.sums[0]:
         compared, edited = end.sums
         yield _audited("clipping", EDITED, end, edited, f"compared {compared} times, ", 1e-4)
+    if end.clip_limits is not None:
+        larger, _, largest = end.clip_limits
+        note = f"larger at {larger} of {run.steps} steps"
+        yield exactly(LIMITS, larger == 0, 1.0, largest, CLIP_ROUNDING).check("clipping", "measured", note)
     if end.ghost is not None and end.ghost[0]:
         batches, _, changed = end.ghost
         yield _audited("clipping", ADDED, end, changed, f"{batches} batches, ", None)

@@ -34,6 +34,7 @@ class Facts:
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
+    clip_limits: tuple[Count, Number, Number] | None = None
     ghost: tuple[Count, Count, Count] | None = None
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
@@ -101,6 +102,7 @@ _RANKS: dict[str, Join] = {
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
+    "clip_limits": _columns(max, min, max),
     "audits": _columns(min, min, min),
     "replays": _columns(sum, sum, sum, max, max, max),
     "sizes": _columns(sum, min, max, max),
@@ -113,6 +115,7 @@ _PARTS: dict[str, Join] = {
     **dict.fromkeys(("history", "error"), itemgetter(-1)),
     "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),
+    "clip_limits": _columns(sum, min, max),
     "gradients": _columns(sum, sum, sum, max),
     "noise": list,
 }
