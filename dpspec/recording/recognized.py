@@ -26,6 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Clipping, Scheme
+from dpspec.recording.folder.step_record import RAND_ON_EMPTY
 
 #: Opacus' optimizers by class, and their clipping.
 CLIPPING: dict[str, Clipping] = {
@@ -219,6 +220,13 @@ def sampler_of(loader: Any) -> Sampler:
         return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
     note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
     return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
+
+
+def fills_empty_batches(loader: Any) -> bool | None:
+    """Whether Opacus' loader replaces an empty batch by a random row; None for other loaders and older versions."""
+    collate = getattr(loader, "collate_fn", None)
+    fills = getattr(getattr(collate, "original", collate), RAND_ON_EMPTY, None)
+    return None if fills is None else bool(fills)
 
 
 def refuse_model(model: Any) -> None:

@@ -214,7 +214,8 @@ class WatchedTraining:
 
     def _declared_options(self) -> dict[str, Any]:
         """The options of a custom loop's private sum."""
-        return {name: option for name, option in self.declared.items() if name != "records"}
+        declared = {name: option for name, option in self.declared.items() if name != "records"}
+        return {**declared, **self._parts.loader_options()}
 
     def _start(self, part: int) -> None:
         if self.writer is None:
@@ -300,7 +301,7 @@ class WatchedTraining:
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
-            **({"clip_limits": opacus.limits.found} if opacus is not None else {}),
+            **({"clip_limits": opacus.limits.ratios} if opacus is not None else {}),
             **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,

@@ -48,7 +48,7 @@ def test_the_largest_limit_of_a_step_counts(steps: Any, found: Any) -> None:
         for limit in clipped:
             limits.clip(limit)
         limits.add_noise(clip_norm)
-    assert limits.found == (found if found is None else pytest.approx(found, rel=1e-12))
+    assert limits.ratios == (found if found is None else pytest.approx(found, rel=1e-12))
 
 
 def changed(change: Callable[[Training], None], at: int = 3) -> Script:

@@ -26,6 +26,7 @@ EDITED = "changes of the summed gradient outside of clipping"
 ADDED = "batches with other gradients than the second backward pass left"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
 REMOVED = "move of the clipped sum for each record that a replayed step omits or repeats, in clip norms"
+FILLED = "empty batches that rand_on_empty replaced by a random row"
 OTHERS_MOVED = (
     "change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"
 )
@@ -38,6 +39,7 @@ NEXT_NORM = "clip norms that do not follow from the noisy count before"
 UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
+_MORE_ROWS = "clipped norms in excess of the drawn records"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
@@ -76,9 +78,11 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
+    FILLED: "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn alone, "
+    "the sum without it has the random row in its place, and moves by two clip norms.",
     "drawn records without a clipped norm": "Each record needs a row and a norm: step with each reported batch; drop "
     "unusable records before loading.",
-    "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
+    _MORE_ROWS: "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
@@ -125,6 +129,8 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
+    if check.test.startswith(_MORE_ROWS) and any(FILLED in bad.test for bad in rejected):
+        return ""
     if check.test.startswith(LIMITS) and check.measured:
         return (
             f"Gradients are clipped to up to {nearest(check.measured, digits=3)} times the norm by which their noise "
@@ -313,6 +319,8 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
     if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
         yield none_found("sampling", _UNSEEN, "reported", unseen, "every step has a batch")
+    if run.options.fills_empty:
+        yield none_found("sampling", FILLED, "reported", int(run.filled.sum()), f"of {run.steps} batches", None)
     if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
         yield none_found("sampling", "steps with several drawn batches", "reported", several, "one batch a step")

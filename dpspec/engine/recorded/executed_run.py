@@ -236,7 +236,7 @@ def _executed(
             ended=run.end is not None,
             setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
             cautions=(
-                *cautions(run, canaries, infinite=unbounded is not None),
+                *cautions(run, canaries, "" if unbounded is None else unbounded.method),
                 *hidden_sums(spec.claims, run, findings),
             ),
             unrecognized=tuple(unrecognized(run)),

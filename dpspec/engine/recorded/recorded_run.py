@@ -23,7 +23,15 @@ from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec.recording.folder.run_folder import INTERNAL, RunFolder, Scored
-from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, InternalStep, OptionChange
+from dpspec.recording.folder.step_record import (
+    COLUMNS,
+    MOST_OPTIONS,
+    RAND_ON_EMPTY,
+    UNREAD,
+    UNSEEN,
+    InternalStep,
+    OptionChange,
+)
 from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
@@ -51,7 +59,7 @@ LARGEST_MULTIPLIER = 1e9
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
 
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
-PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")
+PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
 
 #: Option names of torch, and the names under which users declare them public.
 _NAMES = dict.fromkeys(("lr", "swa_lr", "initial_lr", "max_lr", "min_lr"), "learning_rate")
@@ -66,6 +74,7 @@ class OptionHistory:
 
     unexplained: by option, changes that no known scheduler made: the first affected step, the parameter groups that
     change there, and the number of affected steps. unread: by option, the type of values that the recorder cannot read.
+    fills_empty: whether Opacus' loader replaced empty batches by random rows at any step.
     """
 
     def __init__(self) -> None:
@@ -73,12 +82,14 @@ class OptionHistory:
         self.unexplained: dict[str, tuple[int, tuple[int, ...], int]] = {}
         self.unread: dict[str, str] = {}
         self.schedulers: set[str] = set()
+        self.fills_empty = False
         self._last: dict[str, OptionChange] = {}
 
     def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
         for name, change in changes.items():
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
+            self.fills_empty = self.fills_empty or (name == RAND_ON_EMPTY and any(change.values))
             unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
             if unread_values:
                 self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
@@ -262,6 +273,12 @@ class RecordedRun:
         both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
         missing = (self["drawn"] - self["rows"])[both]
         return (int(missing.sum()), int((missing != 0).sum())) if both.any() else (None, None)
+
+    @cached_property
+    def filled(self) -> Array:
+        """(T,) whether Opacus' loader replaced the empty batch of a step by a random row."""
+        empty: Array = (self["drawn"] == 0.0) & (self["rows"] > 0.0)
+        return empty & self.options.fills_empty
 
     @property
     def norm_excess(self) -> float:

@@ -40,7 +40,7 @@ class ClipLimits:
         self._larger, self._smallest, self._largest = 0, math.inf, 0.0
 
     @property
-    def found(self) -> list[float] | None:
+    def ratios(self) -> list[float] | None:
         """[steps that clip to a larger norm, smallest and largest ratio of the norms]; None without steps."""
         if self._largest == 0.0:
             return None
