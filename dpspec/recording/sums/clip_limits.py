@@ -2,7 +2,7 @@
 
 Its optimizer scales noise by ``max_grad_norm``. Flat and adaptive clipping read the same attribute, per-layer clipping
 reads the list ``max_grad_norms``, and ghost clipping reads ``max_grad_norm`` of the model. A scheduler or a script may
-change one of them alone, or change both between the physical batches of a step.
+change one norm alone, or change both between the physical batches of a step.
 """
 
 import math
