@@ -302,7 +302,7 @@ class WatchedTraining:
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
             **({"clip_limits": opacus.limits.ratios} if opacus is not None else {}),
-            **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
+            **self._ghost_facts(),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,
             "sizes": self._replays.sizes if self._replays is not None else None,
@@ -323,6 +323,10 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
+
+    def _ghost_facts(self) -> dict[str, Any]:
+        ghost = None if self._opacus is None else self._opacus.ghost
+        return {} if ghost is None else {"ghost": ghost.found, "unverified_norms": ghost.unverified}
 
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""

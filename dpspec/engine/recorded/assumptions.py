@@ -219,9 +219,16 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     if observed and not ghost:
         return
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
-    passes = None if run.end is None else run.end.ghost
+    passes, unverified = (None, ()) if run.end is None else (run.end.ghost, run.end.unverified_norms)
     status: AssumptionStatus = "unchecked"
-    if ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
+    if ghost and unverified:
+        layers = f"{', '.join(unverified[:5])}{f' and {len(unverified) - 5} more' if len(unverified) > 5 else ''}"
+        text += (
+            f", and ghost clipping has no sure norm for {layers}: Opacus counts an index that a record of EmbeddingBag "
+            "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
+            "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
+        )
+    elif ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
             "gives the weighted sum of the gradients"

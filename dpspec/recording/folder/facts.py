@@ -36,6 +36,7 @@ class Facts:
     sums: tuple[Count, Count] | None
     clip_limits: tuple[Count, Number, Number] | None = None
     ghost: tuple[Count, Count, Count] | None = None
+    unverified_norms: Names = ()
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
@@ -95,7 +96,7 @@ _RANKS: dict[str, Join] = {
         ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes"),
+        ("buffers", "state", "attributes", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "loss_scaler"), max),
