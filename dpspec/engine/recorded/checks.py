@@ -80,8 +80,8 @@ _ADVICE = {
     **joined_checks.ADVICE,
     FILLED: "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn alone, "
     "the sum without it has the random row in its place, and moves by two clip norms.",
-    "drawn records without a clipped norm": "Each record needs a row and a norm: step with each reported batch; drop "
-    "unusable records before loading.",
+    "drawn records without a clipped norm": "Clip the gradient of each drawn record by itself, not a sum or a mean "
+    "over several, and report its norm, of an unusable record 0. Step with each reported batch.",
     _MORE_ROWS: "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",

@@ -46,6 +46,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
         yield f"{header.canaries} canaries were inserted and {score_state}: the model's leakage was not measured."
     if run.scored is not None and not run.scored.final:
         yield "The scored model is not the recorded one: the results for the recorded steps do not apply to it."
+    if run.resumed is not None and (history := _history(run)) is not None:
+        counted = sum(int(steps) for _, _, steps in history) - header.told_before
+        if header.accountant and counted < run.steps:
+            yield f"The accountant counted {counted} of {run.steps} steps: its epsilon is not the cost of all parts."
     if not header.accountant:
         yield "The recorder got no accountant, so steps before the recording were not checked."
     if header.canary_kind in _REPEATED:
