@@ -39,12 +39,14 @@ from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.arrays import ReportedUpdates
+from dpspec.recording.watching.loaded_weights import LoadedWeights
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec.recording.watching.options import UNKNOWN, OptionWatch
+from dpspec.recording.watching.other_engines import OtherEngines
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
@@ -139,6 +141,9 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
+        self._loaded = LoadedWeights(self._watch.moved, None if part > 1 else self._watch.advance)
+        self._loaded.attach(inner_module(training_parts.model), self.guarded, self._undo)
+        self._others = OtherEngines([training_parts.optimizer, inner], self._undo)
         self._model_state = ModelState(training_parts.model, trained)
         self._reported = ReportedGradients(noisy)
         self._noise = NoiseWatch([local(p) for p in noisy])
@@ -296,6 +301,8 @@ class WatchedTraining:
             passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
+            "loaded": self._loaded.count + self._loaded.is_pending,
+            "other_steps": self._others.steps,
             **self._model_state.changed(),
             "audits": self.audits.counts,
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
@@ -451,6 +458,7 @@ class WatchedTraining:
 
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
+        self._loaded.before_step(opacus.step.outside)
         opacus.gradients.compare()
         opacus.gradients.divide(opacus.step)
         self._before_update()
@@ -484,7 +492,9 @@ class WatchedTraining:
         self._write(step, drawn)
 
     def _before_own(self) -> None:
-        self.own.moved_outside(self._watch.moved())
+        moved = self._watch.moved()
+        self.own.moved_outside(moved)
+        self._loaded.before_step(moved)
         self._reported.before_step()
         self._before_update()
 

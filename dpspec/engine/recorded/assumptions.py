@@ -300,7 +300,12 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt = ", but its optimizer had made steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
+    elif run.end.other_steps:
+        doubt += (
+            f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
+            "recording: record the steps of each engine in a part of their own, with resume=True"
+        )
+    status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
         return

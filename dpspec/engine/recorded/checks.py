@@ -32,6 +32,7 @@ OTHERS_MOVED = (
 )
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"
+LOADED = "weights that load_state_dict put into the model between steps"
 MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
 COUNT_NOISE = "noise of the count of unclipped records"
@@ -57,6 +58,8 @@ _ADVICE = {
     "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
+    LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
+    "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
@@ -129,6 +132,8 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
+    if check.test.startswith(OTHER_PARAMETERS) and any(LOADED in bad.test for bad in rejected):
+        return ""
     if check.test.startswith(_MORE_ROWS) and any(FILLED in bad.test for bad in rejected):
         return ""
     if check.test.startswith(LIMITS) and check.measured:
@@ -207,7 +212,11 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
     if np.isfinite(internal.outside).any():
         moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
         moved += end is not None and end.outside > 0.0
-        yield none_found("update", MOVED, "measured", moved, "between and after the recorded steps")
+        loaded = 0 if end is None else min(end.loaded, moved)
+        note = "between and after the recorded steps"
+        yield none_found("update", MOVED, "measured", moved - loaded, note)
+        if loaded:
+            yield none_found("update", LOADED, "measured", loaded, note)
     if end is not None:
         names = [*end.buffers, *end.state]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
