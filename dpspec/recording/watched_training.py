@@ -79,6 +79,7 @@ class WatchedTraining:
         self.own, self.audits = PendingStep(), AuditedSteps(audit)
         self.declared = training_parts.declared
         self.writer: RunWriter | None = None
+        self._failed: RunWriter | None = None  # by the last observation, which was of the recorder's own fault
         self.ended: RunWriter | None = None
         part, rank = next_part(folder) if resume else 1, ""
         group = meet(part) if training_parts.distributed else None
@@ -252,6 +253,7 @@ class WatchedTraining:
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
+            self._failed = None  # the training goes on
             return
         pauses = self._pauses
         pauses.depth += 1
@@ -272,8 +274,18 @@ class WatchedTraining:
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
                 writer.fail(str(error) if stated else f"an error of the recorder, {type(error).__name__}")
+                self._failed = None if stated else writer
         finally:
             pauses.depth -= 1
+
+    def blame_training(self, kind: type[BaseException]) -> None:
+        """An exception ends the block. If an observation failed right before it, both have one cause, in the script."""
+        if self._failed is not None and _PROCESS[0] == self._pid:
+            with contextlib.suppress(Exception):
+                self._failed.fail_again(
+                    f"{kind.__name__[:100]} ended the block in step {self._failed.steps + 1}, and the recorder met its "
+                    "cause first"
+                )
 
     def _stop(self) -> RunWriter | None:
         writer, self.writer = self.writer, None

@@ -57,7 +57,9 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
     run = read_run(path)
     if run.steps == 0:
         reason = run.folder.fault
-        cause = f"the recorder stopped: {reason}" if reason else "the optimizer never stepped"
+        error = "" if run.end is None else run.end.error
+        stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
+        cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
     return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
 

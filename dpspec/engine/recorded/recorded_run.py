@@ -196,7 +196,7 @@ class RecordedRun:
         if self.end is not None:
             return ""
         if reason := self.folder.fault:
-            return f"the recorder stopped after step {self.steps}, and the training went on: {reason}"
+            return f"the recorder stopped after step {self.steps}: {reason}"
         return f"the recording has no end after step {self.steps}: the process was killed, or still runs"
 
     @cached_property
