@@ -99,6 +99,9 @@ def _first_assumptions(
     if sampled or header.in_epochs:
         yield from _unused_batches(run)
     yield from _clipping(run)
+    if rows := run.further_rows:
+        text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
+        yield stated("public-rows", text, "unchecked")
     if run.sums_type:
         text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
         yield stated("precision", text, "unchecked")
@@ -234,6 +237,8 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
             "gives the weighted sum of the gradients"
         )
         status = "declared"
+    elif ghost and run.norm_excess:
+        text += ", because ghost clipping computes norms in half precision: compute the loss in float32"
     elif ghost:
         text += (
             ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
@@ -286,7 +291,11 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
             f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of the model "
             "does not hold them, but a model that is saved as a whole does"
         )
-    yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
+    texts = [text] if run.header.model == ARRAYS else []
+    if run.end is not None and run.end.rounded:
+        named = ", ".join(run.end.rounded[:5])
+        texts.append(f"{named} changed by rounding alone, as frozen weights do when adapters are merged and taken out")
+    yield from _doubted("model-state", doubts, "; ".join(texts))
 
 
 def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:

@@ -46,6 +46,9 @@ _HUGE, _HUGE_SUM = 1e70, 1e300
 #: Maximum number of records whose inclusions are counted one by one: 256 MiB.
 MOST_COUNTED = 2**26
 
+#: Number of sizes of batches from which on a fixed number of further rows is no coincidence.
+_SIZES = 5
+
 #: Maximum number of phases that are tested one by one.
 MOST_PHASES = 100
 
@@ -267,11 +270,24 @@ class RecordedRun:
         """Whether the norm of some contribution was observed."""
         return self.internal is not None and bool(np.isfinite(self.internal.largest).any())
 
+    @cached_property
+    def further_rows(self) -> int:
+        """The number of rows that each step has beyond its drawn records, if it is the same for batches of many sizes.
+
+        Rows of records, such as their views, are as many more as there are records. Public rows may be a fixed number.
+        """
+        drawn, further = self["drawn"], self["rows"] - self["drawn"]
+        is_same = np.isfinite(further).all() and len(np.unique(further)) == 1
+        return int(max(0.0, further[0])) if is_same and len(np.unique(drawn)) >= _SIZES else 0
+
     @property
     def contribution_gaps(self) -> tuple[int | None, int | None]:
-        """The number of drawn records without a contribution, and of steps with another number of contributions."""
+        """The number of drawn records without a contribution, and of steps with another number of contributions.
+
+        Further rows of a fixed number are not counted: the assumption ``public-rows`` is about them.
+        """
         both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
-        missing = (self["drawn"] - self["rows"])[both]
+        missing = (self["drawn"] - self["rows"])[both] + self.further_rows
         return (int(missing.sum()), int((missing != 0).sum())) if both.any() else (None, None)
 
     @cached_property

@@ -88,7 +88,7 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
         passed_over=None if end is None else math.ceil(end.passed_over or 0),
         empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
         drawn_records=int(drawn[both].sum()) if both.any() else None,
-        gradient_rows=int(rows[both].sum()) if both.any() else None,
+        gradient_rows=int((rows[both] - run.further_rows).sum()) if both.any() else None,
         zero_quarter_steps=int((lower_quartiles[compared] == 0.0).sum()),
         norm_steps=int(compared.sum()),
     )

@@ -33,6 +33,7 @@ class Facts:
     buffers: Names
     state: Names
     attributes: Names
+    rounded: Names = ()
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
@@ -99,7 +100,7 @@ _RANKS: dict[str, Join] = {
         ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes", "unverified_norms"),
+        ("buffers", "state", "attributes", "rounded", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "loaded", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max),
