@@ -253,7 +253,7 @@ class WatchedTraining:
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
-            self._failed = None  # the training goes on
+            self._failed = None  # the training continues
             return
         pauses = self._pauses
         pauses.depth += 1

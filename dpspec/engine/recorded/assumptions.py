@@ -312,7 +312,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     elif run.end.other_steps:
         doubt += (
             f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
-            "recording: record the steps of each engine in a part of their own, with resume=True"
+            "recording: record the steps of each engine in a separate part, with resume=True"
         )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":

@@ -24,7 +24,7 @@ SHARED = "records drawn by several ranks at one step"
 SEEDS = "steps at which two ranks draw from one seed"
 FOREIGN = "steps with records from outside of a rank's share"
 #: The largest number of parts or ranks that doubts name one by one.
-_MOST_PLACES = 2
+_MOST_SUBJECTS = 2
 
 RECOUNTED = "parts whose accountant does not continue the earlier history"
 
@@ -104,15 +104,16 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
     for number in folder.missing:
         predicate = "was killed, and not all that its checkpoint contains was observed"
         subjects.setdefault(predicate, []).append(f"part {number}")
-    doubts = [doubt for predicate, places in subjects.items() for doubt in _together(predicate, places)]
+    doubts = [doubt for predicate, named in subjects.items() for doubt in _together(predicate, named)]
     text += f", but {'; '.join(doubts)}" if doubts else ""
     return stated("joined-parts", text, "unchecked" if doubts else "declared")
 
 
-def _together(predicate: str, places: Sequence[str]) -> list[str]:
-    """Sentences on the first parts or ranks for which a predicate holds, and the number of others."""
-    others = f" (also {len(places) - 1} others)" if len(places) > _MOST_PLACES else ""
-    return [f"{place} {predicate}{others}" for place in (places[:1] if others else places)]
+def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
+    """Sentences on each part or rank with a predicate; of many on the first one, and the number of the others."""
+    if len(subjects) <= _MOST_SUBJECTS:
+        return [f"{subject} {predicate}" for subject in subjects]
+    return [f"{subjects[0]} {predicate} (also {len(subjects) - 1} others)"]
 
 
 def seam_notes(run: RecordedRun) -> Iterator[str]:

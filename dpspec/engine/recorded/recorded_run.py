@@ -46,7 +46,7 @@ _HUGE, _HUGE_SUM = 1e70, 1e300
 #: Maximum number of records whose inclusions are counted one by one: 256 MiB.
 MOST_COUNTED = 2**26
 
-#: Number of sizes of batches from which on a fixed number of further rows is no coincidence.
+#: Number of different batch sizes from which on an equal number of further rows does not arise by chance.
 _SIZES = 5
 
 #: Maximum number of phases that are tested one by one.

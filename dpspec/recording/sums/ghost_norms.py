@@ -2,7 +2,7 @@
 
 Ghost clipping takes the norm of a record's gradient from a formula of the layer's class, and its sum from autograd. Of
 Opacus' formulas these give other norms than autograd has: ``EmbeddingBag`` counts an index that a record repeats once,
-convolutions pad with zeros whatever their ``padding_mode`` is, and embeddings ignore ``scale_grad_by_freq``, with which
+convolutions ignore ``padding_mode`` and pad with zeros, and embeddings ignore ``scale_grad_by_freq``, with which
 a record changes the gradients of others. Layers without a formula have gradients of single records by autograd.
 """
 
@@ -20,7 +20,7 @@ def unverified_norms(model: Any) -> Iterator[str]:
     """
     norms = model.NORM_SAMPLERS if model.use_ghost_clipping else {}
     formulas = norms if model.force_functorch else {**model.GRAD_SAMPLERS, **norms}
-    kind_of = getattr(model, "_get_module_type", type)  # FSDP2 derives classes of its own
+    kind_of = getattr(model, "_get_module_type", type)  # FSDP2 trains derived classes
     for name, layer in model._module.named_modules():
         formula = formulas.get(kind_of(layer))
         if formula is not None and any(p.requires_grad for p in layer.parameters(recurse=False)):

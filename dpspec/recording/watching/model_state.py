@@ -79,9 +79,9 @@ class ModelState:
             frozen parameters that changed by rounding alone.
         """
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
-        other = _different(digests, self._digests)
-        rounded = {name for name in other if self._is_rounded(name)}
-        changed, attributes = (other - rounded) | self._changed, dict(self._held_attributes())
+        different = _different(digests, self._digests)
+        rounded = {name for name in different if self._is_rounded(name)}
+        changed, attributes = (different - rounded) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
         self._compare_names()
         names = {

@@ -1,4 +1,4 @@
-"""Steps of other private optimizers in the block, such as those of an engine that a script makes for each round."""
+"""Steps of other private optimizers in the block, such as the optimizers of one engine for each round."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ class OtherEngines:
         undo.callback(register_optimizer_step_post_hook(suppressed(self._observe)).remove)
 
     def _observe(self, optimizer: Any, *_: Any) -> None:
-        if any(optimizer is own for own in self._recorded) or hasattr(optimizer, "original_optimizer"):
+        if any(optimizer is recorded for recorded in self._recorded) or hasattr(optimizer, "original_optimizer"):
             return
         tensors = (p for group in optimizer.param_groups for p in group["params"])
         self.steps += any(hasattr(p, "grad_sample") for p in tensors)
