@@ -243,8 +243,7 @@ def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
 
 
 def test_an_engine_over_all_rounds_asks_about_the_weights_alone(tmp_path: Path) -> None:
-    restored = ("model", "accountant", "scheduler")
-    later: dict[str, Any] = {"change": put_weights_of_a_server, "restores": restored, "steps": 5}
+    later: dict[str, Any] = {"change": put_weights_of_a_server, "steps": 5}
     found = resumed(tmp_path / "run", {"steps": 5}, later, later)
     assert found.status == ("open", "no-deviation-found")
     assert "The accountant counted" not in " ".join(found.cautions)
