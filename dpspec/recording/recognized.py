@@ -3,10 +3,12 @@
 It never guesses the behavior of an unknown part.
 """
 
+import contextlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,6 +69,9 @@ _DELEGATING = {
     "LightningOptimizer": ("lightning", "pytorch_lightning"),
     "AcceleratedOptimizer": ("accelerate",),
 }
+
+#: Nested wrappers of a loader's ``collate_fn`` that are looked into.
+_WRAPPERS = 3
 
 #: Datasets with more indices, or deeper nesting, are not resolved.
 _MOST, _DEEPEST = 2**26, 100
@@ -223,10 +228,35 @@ def sampler_of(loader: Any) -> Sampler:
 
 
 def fills_empty_batches(loader: Any) -> bool | None:
-    """Whether Opacus' loader replaces an empty batch by a random row; None for other loaders and older versions."""
-    collate = getattr(loader, "collate_fn", None)
-    fills = getattr(getattr(collate, "original", collate), RAND_ON_EMPTY, None)
-    return None if fills is None else bool(fills)
+    """Whether Opacus' loader replaces an empty batch by a random row; None for other loaders and older versions.
+
+    Scripts may wrap its ``collate_fn``, for example to give batches names.
+    """
+    visited, waiting = set[int](), [(getattr(loader, "collate_fn", None), _WRAPPERS)]
+    while waiting:
+        collate, depth = waiting.pop()
+        if not callable(collate) or id(collate) in visited:
+            continue
+        visited.add(id(collate))
+        fills = getattr(collate, RAND_ON_EMPTY, None)
+        if fills is not None:
+            return bool(fills)
+        if depth:
+            waiting += [(inner, depth - 1) for inner in _called_by(collate)]
+    return None
+
+
+def _called_by(function: Any) -> Iterator[Any]:
+    """The objects that a wrapper of a function holds, and those that a function of Python names."""
+    if isinstance(function, partial):
+        yield from (function.func, *function.args, *function.keywords.values())
+    yield from getattr(function, "__dict__", {}).values()
+    yield getattr(function, "__self__", None)
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    yield from (function.__globals__.get(name) for name in names)
 
 
 def refuse_model(model: Any) -> None:

@@ -1,5 +1,6 @@
 """Opacus' ``rand_on_empty`` replaces an empty batch by a random row, which moves the sum by up to two clip norms."""
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -71,6 +72,30 @@ def switched_on(training: Training) -> None:
         training.loader.collate_fn.original.rand_on_empty = True
 
     training.train(each=each)
+
+
+def wrapped(training: Training) -> None:
+    inner = training.loader.collate_fn
+    training.loader.collate_fn = lambda rows: tuple(inner(rows))
+    training.train()
+
+
+class WrappedBefore(Filled):
+    def build(self) -> Training:
+        super().build()
+        self.loader.collate_fn = functools.partial(_tuple_of, self.loader.collate_fn)
+        return self
+
+
+def _tuple_of(collate: Any, rows: Any) -> Any:
+    return tuple(collate(rows))
+
+
+@pytest.mark.parametrize(("kind", "script"), [(Filled, wrapped), (WrappedBefore, Training.train)])
+def test_the_option_is_found_in_wrappers(kind: Any, script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", kind(batch=10, epochs=1), script)
+    assert found.verdict == "open"
+    assert "rand_on_empty=True" in " ".join(found.cautions)
 
 
 def test_the_option_is_read_at_each_step(tmp_path: Path) -> None:

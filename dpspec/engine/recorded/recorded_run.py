@@ -118,7 +118,7 @@ class OptionHistory:
                 yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
         for name, (step, changed, steps) in self.unexplained.items():
             option = public_name(name)
-            if (name in PRIVATE) is not private or option in public:
+            if (name in PRIVATE) is not private or option in public or name == RAND_ON_EMPTY:  # the bound counts it
                 continue
             groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
             times = f" (the first of {steps} such steps)" if steps > 1 else ""
