@@ -50,7 +50,8 @@ _ADVICE = {
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, sums of earlier steps, and "
-    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
+    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False); a scale from the longest record "
+    "of the batch; and a forward pass that reads other records of the dataset (graphs, retrieval, class means).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "

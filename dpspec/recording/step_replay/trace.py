@@ -206,12 +206,34 @@ class StepTrace(TorchDispatchMode):
         """Return the value of a tensor of the step before the step writes into it."""
         return Replay(self, []).value(tensor).detach()
 
-    def replay(self, changed: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]) -> list[Tensor]:
+    def tensors_before(self) -> list[Tensor]:
+        """Return the tensors from before the step that its operations read or write, each once."""
+        tensors: dict[int, Tensor] = {}
+        produced: set[int] = set()
+        for operation in self.operations:
+            for tensor in tensors_in((operation.args, dict(operation.kwargs))):
+                if id(tensor) not in produced:
+                    tensors.setdefault(id(tensor), tensor)
+            produced |= {id(tensor) for tensor in tensors_in(operation.results)}
+        return list(tensors.values())
+
+    def memory_before(self, tensor: Tensor) -> tuple[int, Tensor]:
+        """Return the address of the memory of a tensor from before the step, and a copy of its content as bytes."""
+        address = _address(tensor)
+        return address, (self.before[address] if address in self.before else _whole(tensor)).clone()
+
+    def replay(
+        self,
+        changed: Sequence[tuple[Tensor, Tensor]],
+        targets: Sequence[Tensor],
+        memory: Mapping[int, Tensor] | None = None,
+    ) -> list[Tensor]:
         """Repeat the operations with other values of some tensors.
 
         Args:
             changed: Pairs of a tensor of the step and its other value, of the same shape.
             targets: Tensors of the step.
+            memory: By address, other content of memory from before the step, as of :meth:`memory_before`.
 
         Returns:
             Copies of the values of ``targets`` in the replay.
@@ -223,7 +245,7 @@ class StepTrace(TorchDispatchMode):
         if self.failure:
             raise AbstainError(self.failure)
         with torch.no_grad():
-            replay = Replay(self, changed)
+            replay = Replay(self, changed, memory)
             for operation in self.operations:
                 replay.repeat(operation)
             self.reads = self.reads or replay.reads
@@ -235,21 +257,21 @@ class StepTrace(TorchDispatchMode):
         overwritten = {_address(t): t.dtype for t in tensors if _address(t) in before}
         written = {key: (before[key].view(dtype) + 1).view(torch.uint8) for key, dtype in overwritten.items()}
         changed = [(t, t.detach() + 1) for t in tensors if _address(t) not in before and id(t) not in produced]
-        self.before = {**before, **written}
-        try:
-            return self.replay(changed, targets)
-        finally:
-            self.before = before
+        return self.replay(changed, targets, written)
 
 
 class Replay:
     """One replay of a trace, operation by operation."""
 
-    def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]], memory: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """memory: by address, other content of memory from before the step."""
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
         self._changed_addresses = {_address(tensor) for tensor, _ in changed}
-        self._memory = {address: content.clone() for address, content in trace.before.items()}
+        contents = {**trace.before, **(memory or {})}
+        self._memory = {address: content.clone() for address, content in contents.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
         self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
         self.reads = ""
