@@ -235,12 +235,15 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
-        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * MOVE_ROUNDING, MOVE_ROUNDING, note)
+        # the bound reduces the noise multipliers by what rounding adds to the norms
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * rounding, rounding, note)
         yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
-        yield _replayed(REMOVED, 1.0, moved, MOVE_ROUNDING, MOVE_ROUNDING, note)
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(REMOVED, 1.0, moved, rounding, rounding, note)
     if end.passes is not None and end.passes[0]:
         passes, wrong, steps, without, compared = end.passes
         note = f"{passes} passes, at {steps - without} of {steps} steps"
