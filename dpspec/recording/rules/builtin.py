@@ -6,6 +6,7 @@ from dpspec.recording.rules import (
     guessable_seed,
     loaded_weights,
     metric_scheduler,
+    mixing_dataset,
     model_inputs,
     one_norm_at_the_bound,
     run_counts,
@@ -24,6 +25,7 @@ RULES = (
     standardized_features.RULE,
     class_weights_from_labels.RULE,
     *model_inputs.RULES,
+    mixing_dataset.RULE,
     one_norm_at_the_bound.RULE,
     *run_counts.RULES,
 )
