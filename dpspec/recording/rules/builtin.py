@@ -9,6 +9,7 @@ from dpspec.recording.rules import (
     mixing_dataset,
     model_inputs,
     one_norm_at_the_bound,
+    records_in_model,
     run_counts,
     second_optimizer,
     standardized_features,
@@ -26,6 +27,7 @@ RULES = (
     class_weights_from_labels.RULE,
     *model_inputs.RULES,
     mixing_dataset.RULE,
+    records_in_model.RULE,
     one_norm_at_the_bound.RULE,
     *run_counts.RULES,
 )
