@@ -49,15 +49,13 @@ _ADVICE = {
     REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
-    "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, sums of earlier steps, and "
-    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False); a scale from the longest record "
-    "of the batch; and a forward pass that reads other records of the dataset (graphs, retrieval, class means).",
+    "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total of the batch, "
+    "scales from its longest record, sums of earlier steps, forward passes that read the dataset (graphs, retrieval, "
+    "class means), and layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
-    CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
-    "records: if it reads no record, keep it outside the recorded model; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
@@ -117,6 +115,12 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
+    if check.test.startswith(CHANGED):
+        return (
+            f"Buffers, frozen or new parameters changed without noise: {check.note}. Running statistics of a layer, means "
+            "and histories of losses are computed from records: remove them. State that reads no record, such as a "
+            "step counter, belongs outside of the recorded model."
+        )
     if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
@@ -190,7 +194,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         moved += end is not None and end.outside > 0.0
         yield none_found("update", MOVED, "measured", moved, "between and after the recorded steps")
     if end is not None:
-        names = [*end.buffers, *end.state]
+        names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:

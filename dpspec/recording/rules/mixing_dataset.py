@@ -291,7 +291,9 @@ def _distance(first: Any, second: Any) -> float:
         return float(first != second)
     if not all(isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float) for value in (first, second)):
         return 0.0
-    numbers = [np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value) for value in (first, second)]
+    numbers = [
+        np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value) for value in (first, second)
+    ]
     if numbers[0].shape != numbers[1].shape:
         return 1.0
     if any(array.dtype.kind not in "fiub" for array in numbers):

@@ -133,7 +133,9 @@ def rows_in(held: Any, table: Any) -> int:
     found = 0
     for form in forms:
         cast = form.to(device=rows.device, dtype=rows.dtype)
-        candidates = [number for number, key in enumerate(_bytes(cast[:, keys.to(rows.device)])) if bytes(key) in numbers]
+        candidates = [
+            number for number, key in enumerate(_bytes(cast[:, keys.to(rows.device)])) if bytes(key) in numbers
+        ]
         compared = candidates[:_MOST_COMPARED]
         equal = sum(len(cast[c].unique()) >= fewest and bool((rows == cast[c]).all(1).any()) for c in compared)
         found = max(found, round(equal * len(candidates) / max(1, len(compared))))
