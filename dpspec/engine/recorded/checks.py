@@ -117,9 +117,9 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 return ""
     if check.test.startswith(CHANGED):
         return (
-            f"Buffers, frozen or new parameters changed without noise: {check.note}. Running statistics of a layer, means "
-            "and histories of losses are computed from records: remove them. State that reads no record, such as a "
-            "step counter, belongs outside of the recorded model."
+            f"Buffers, frozen or new parameters changed without noise: {check.note}. Running statistics of a layer, "
+            "means and histories of losses are computed from records: remove them. State that reads no record, such as "
+            "a step counter, belongs outside of the recorded model."
         )
     if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"

@@ -1,4 +1,4 @@
-"""Whether the script loads weights into the model within the block, such as the best ones of the training so far."""
+"""Whether the script loads weights into the model within the block, such as earlier ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _MOST_STATES, _MOST_CALLS = 1000, 10_000
 RULE = Rule(
     name="loaded-weights",
     summary="load_state_dict changed the weights of the model within the block, for example to earlier ones",
-    why="Which weights a loss or an accuracy on the records chooses, without noise, depends on each of them.",
+    why="Which weights a loss or an accuracy on the records chooses, without noise, depends on each record.",
     fix="Load nothing within the block; choose by public records, or release the last weights.",
     code="dpspec.recording.rules.loaded_weights:LoadedWeights",
 )
@@ -100,5 +100,5 @@ class LoadedWeights(TrainingRule):
         step, origin = next((change for change in changes if change[1] >= 0), changes[0])
         number = int(facts["changed"])
         loads = f"load_state_dict changed the weights {'once' if number == 1 else f'{number} times'} within the block"
-        source = f"to those after step {int(origin)}" if origin >= 0 else "to those of another source"
+        source = f"to the weights after step {int(origin)}" if origin >= 0 else "to weights of another source"
         return f"{loads}, after step {int(step)} {source}: did a loss on the records choose them?"

@@ -61,9 +61,8 @@ def drawn_rows(loader: Any, drawn: Any) -> tuple[tuple[Any, ...], Any, int] | No
         stacked = _stacked([dataset[index] for index in indices]) if len(indices) else None
         rows = [] if stacked is None else list(stacked.tensors)
     else:
-        held = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value)]
-        held = [value for value in held if value.ndim and hasattr(dataset, "__len__") and len(value) == len(dataset)]
-        rows = [torch.as_tensor(value[indices]).detach() for value in held]
+        arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value) and value.ndim]
+        rows = [torch.as_tensor(array[indices]).detach() for array in arrays if len(array) == len(dataset)]
     return (tuple(rows), torch.as_tensor(indices), len(dataset)) if rows else None
 
 

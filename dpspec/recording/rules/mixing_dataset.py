@@ -69,7 +69,7 @@ class MixingDataset(TrainingRule):
             return ""
         return (
             f"{mixed} of {read} records that were read again from {facts['dataset']} have other values if other "
-            "records of the dataset change: __getitem__ mixes records, or uses statistics of them."
+            "records of the dataset change: __getitem__ mixes records, or uses their statistics."
         )
 
 
@@ -92,8 +92,8 @@ def _datasets(loader: Any) -> list[Any]:
 def mixed_records(dataset: Any) -> tuple[int, int]:
     """Read some records of a dataset in which others have other values.
 
-    Only the tables of its records count: the record's own row changes what the dataset returns by more than another
-    row. A public table may have as many rows.
+    Only the tables of its records count: ``dataset[i]`` changes with row i by more than with another row.
+    A public table may have as many rows.
 
     Returns:
         The number of records that were read, and of those that depend on the values of others.
@@ -116,12 +116,12 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
             for number, values in tables.items():
                 if _distance(values[index], values[(index + shift) % count]):
                     rows = (index, source.choice([row for row in range(count) if row != index]))
-                    own, other = (
+                    by_own, by_other = (
                         _distance(record, _read(dataset, index, _Change({number}, _with_row, row, shift)))
                         for row in rows
                     )
-                    changed |= {number} if own else set()
-                    of_records -= set() if own > _LARGER * other else {number}
+                    changed |= {number} if by_own else set()
+                    of_records -= set() if by_own > _LARGER * by_other else {number}
         of_records &= changed
         mixed = sum(
             _distance(record, _read(dataset, index, _Change(of_records, _with_others, index, shift))) > 0.0
@@ -204,10 +204,14 @@ def _with_globals(kind: Any, count: int, change: _Changes) -> Any:
     changed: dict[str, Any] = {}
     for name, function in functions.items():
         read = {key: function.__globals__[key] for key in function.__code__.co_names if key in function.__globals__}
-        other = {key: _changed(value, count, change, _DEPTH) for key, value in read.items() if _is_data(value, count)}
+        replaced_globals = {
+            key: _changed(value, count, change, _DEPTH) for key, value in read.items() if _is_data(value, count)
+        }
         cells = tuple(_cell(cell, count, change) for cell in function.__closure__ or ())
-        if other or any(cell is not old for cell, old in zip(cells, function.__closure__ or (), strict=True)):
-            values = {**function.__globals__, **other}
+        if replaced_globals or any(
+            cell is not old for cell, old in zip(cells, function.__closure__ or (), strict=True)
+        ):
+            values = {**function.__globals__, **replaced_globals}
             replaced = types.FunctionType(function.__code__, values, name, function.__defaults__, cells or None)
             replaced.__kwdefaults__ = function.__kwdefaults__
             changed[name] = replaced
@@ -245,9 +249,9 @@ def _has_records(value: Any, count: int) -> bool:
 
 def _with_row(values: Any, index: int, shift: int) -> Any:
     """Give a record the values of the one ``shift`` places on."""
-    other = (index + shift) % len(values)
+    donor = (index + shift) % len(values)
     changed = _cloned(values)
-    changed[index] = values[other]
+    changed[index] = values[donor]
     return tuple(changed) if isinstance(values, tuple) else changed
 
 
@@ -279,7 +283,7 @@ def _cloned(values: Any) -> Any:
 
 
 def _distance(first: Any, second: Any) -> float:
-    """The sum of the absolute differences of two records; 1 for other texts or shapes, 0 for values of unknown types."""
+    """The sum of the absolute differences of two records; 1 for other texts or shapes, 0 for values of other types."""
     import numpy as np
     import torch
 
@@ -297,7 +301,7 @@ def _distance(first: Any, second: Any) -> float:
     if numbers[0].shape != numbers[1].shape:
         return 1.0
     if any(array.dtype.kind not in "fiub" for array in numbers):
-        return float(not np.array_equal(*numbers))
+        return float(not np.array_equal(numbers[0], numbers[1]))
     return float(np.nansum(np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))))
 
 

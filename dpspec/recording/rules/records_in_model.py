@@ -74,12 +74,12 @@ class RecordsInModel(InputRule):
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        held: Mapping[str, int] = facts["held"]
-        if not held:
+        counts: Mapping[str, int] = facts["held"]
+        if not counts:
             return ""
-        phrases = [f"{name} holds {int(count)} row{'' if count == 1 else 's'}" for name, count in held.items()]
-        more = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
-        text = f"{', '.join(phrases[:3])}{more} of the dataset: is the model that you release a copy of records?"
+        phrases = [f"{name} holds {int(count)} row{'' if count == 1 else 's'}" for name, count in counts.items()]
+        omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
+        text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]
 
 
@@ -101,9 +101,9 @@ def _tensors(model: Any) -> Iterator[tuple[str, str, Any]]:
     of_modules = {*vars(nn.Module()), *OF_OPACUS}
     for prefix, module in model.named_modules():
         prefix = f"{prefix.removeprefix('_module').lstrip('.')}."
-        held = [("parameter", module._parameters), ("buffer", module._buffers)]
-        own = {key: value for key, value in vars(module).items() if key not in of_modules}
-        for kind, tensors in (*held, ("attribute", own)):
+        tensors_of_module = [("parameter", module._parameters), ("buffer", module._buffers)]
+        attributes = {key: value for key, value in vars(module).items() if key not in of_modules}
+        for kind, tensors in (*tensors_of_module, ("attribute", attributes)):
             for key, value in tensors.items():
                 entries = value.values() if isinstance(value, dict) else value
                 values = entries if isinstance(value, dict | list | tuple) else [value]
@@ -113,14 +113,16 @@ def _tensors(model: Any) -> Iterator[tuple[str, str, Any]]:
                         yield kind, f"{prefix}{key}".lstrip("."), tensor
 
 
-def rows_in(held: Any, table: Any) -> int:
+def rows_in(tensor: Any, table: Any) -> int:
     """The number of rows of a tensor or array that are rows of a table (n, ...), up to its type of numbers."""
     import numpy as np
     import torch
 
     width = table[0].numel() if len(table) else 0
     fewest = _FEWEST_REAL if table.is_floating_point() else _FEWEST_INTEGERS
-    values = torch.as_tensor(held).detach() if not isinstance(held, np.ndarray) or held.dtype.kind in "fiub" else None
+    values = (
+        torch.as_tensor(tensor).detach() if not isinstance(tensor, np.ndarray) or tensor.dtype.kind in "fiub" else None
+    )
     if values is None or values.layout != torch.strided or values.is_complex() or table.is_complex():
         return 0
     if width < fewest or values.dim() < 1 or not width <= values.numel() <= _MOST_NUMBERS or values.numel() % width:
@@ -130,16 +132,21 @@ def rows_in(held: Any, table: Any) -> int:
     numbers = set(map(bytes, _bytes(rows[:, keys.to(rows.device)])))
     forms = [values.reshape(-1, width)]
     forms += [values.t().reshape(-1, width)] if values.dim() == 2 and len(values) == width else []
-    found = 0
+    most = 0
     for form in forms:
         cast = form.to(device=rows.device, dtype=rows.dtype)
         candidates = [
             number for number, key in enumerate(_bytes(cast[:, keys.to(rows.device)])) if bytes(key) in numbers
         ]
-        compared = candidates[:_MOST_COMPARED]
-        equal = sum(len(cast[c].unique()) >= fewest and bool((rows == cast[c]).all(1).any()) for c in compared)
-        found = max(found, round(equal * len(candidates) / max(1, len(compared))))
-    return found
+        compared = [cast[number] for number in candidates[:_MOST_COMPARED]]
+        equal = sum(_different(row) >= fewest and bool((rows == row).all(1).any()) for row in compared)
+        most = max(most, round(equal * len(candidates) / max(1, len(compared))))
+    return most
+
+
+def _different(row: Any) -> int:
+    different: int = row.unique().numel()
+    return different
 
 
 def _bytes(rows: Any) -> Any:

@@ -147,10 +147,10 @@ class ReplayedLoop:
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
 
-        held = self._held(trace, batch, drawn, records, dataset_records)
+        locations = self._places_of(trace, batch, drawn, records, dataset_records)
 
         def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
-            changed, memory = list(zip(batch, values, strict=True)), held.memory(rows, values)
+            changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
             try:
                 totals = trace.replay(changed, sums, memory)
             except AbstainError:  # such as a logged loss over all records
@@ -184,7 +184,7 @@ class ReplayedLoop:
         self._moved = max(self._moved, moved / clip_norm)
         self._replayed += 1
 
-    def _held(
+    def _places_of(
         self,
         trace: StepTrace,
         batch: Sequence[Tensor],
@@ -194,10 +194,10 @@ class ReplayedLoop:
     ) -> HeldRecords:
         """The other places at which the step holds the records of its batch."""
         indices = drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
-        known = None
+        in_dataset = None
         if dataset_records and len(indices) == records and bool((indices < dataset_records).all()):
-            known = DrawnRecords((), indices, dataset_records)
-        return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], known, omitted=self._trained)
+            in_dataset = DrawnRecords((), indices, dataset_records)
+        return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
 
     def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
         """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""

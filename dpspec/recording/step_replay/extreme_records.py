@@ -29,7 +29,7 @@ def extreme_records(
     """
     size = len(batch[0])
     sequences = [is_sequence(tensor) for tensor in batch]
-    lengths = [(t != padding_of(t)).sum(1) for t, held in zip(batch, sequences, strict=True) if held]
+    lengths = [(t != padding_of(t)).sum(1) for t, has_lengths in zip(batch, sequences, strict=True) if has_lengths]
     total = torch.stack(lengths).sum(0) if lengths else torch.zeros(size)
     shortest = torch.nonzero(total == total.min())[:, 0].tolist()
     row = randomness.choice(shortest)
@@ -55,14 +55,14 @@ def _pair(
     fill: whether the extreme record has the full width and large features; else it has one token.
     """
     base, changed = [], []
-    for tensor, held in zip(batch, sequences, strict=True):
+    for tensor, has_lengths in zip(batch, sequences, strict=True):
         before = tensor.detach().clone()
         after = before
         if tensor.numel() == len(tensor) and tensor.dtype is not torch.bool:
             before[...] = usual(tensor)
             after = before.clone()
             after[row] = extreme(tensor)
-        elif held:
+        elif has_lengths:
             before = _shortened(before, row) if fill else before
             after = before.clone()
             after[row] = _filled(before, row) if fill else _single(before, row)
@@ -110,13 +110,13 @@ def _filled(batch: Tensor, row: int) -> Tensor:
     """The record of a row in full width: its own tokens, and one that it does not have in place of the padding."""
     record, padding = batch[row].clone(), padding_of(batch)
     short = record == padding
-    own = record[~short]
-    if not bool(short.any()) or not len(own):
+    tokens = record[~short]
+    if not bool(short.any()) or not len(tokens):
         return record
-    record[short] = own[0]
-    others = batch[(batch != padding) & ~torch.isin(batch, own)]
-    if len(others):
-        record[short.nonzero()[0]] = others[0]
+    record[short] = tokens[0]
+    new_tokens = batch[(batch != padding) & ~torch.isin(batch, tokens)]
+    if len(new_tokens):
+        record[short.nonzero()[0]] = new_tokens[0]
     return record
 
 

@@ -14,9 +14,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dpspec.recording.step_replay.trace import StepTrace
+from dpspec.recording.step_replay.trace import StepTrace, address_of
 
-#: The largest tensor, in numbers, that is searched, and the most columns that are compared with each other.
+#: The largest tensor, in numbers, that is searched, and the largest number of columns that are compared.
 _MOST_NUMBERS, _MOST_COLUMNS = 2**26, 512
 
 #: The fewest different values of a row that is found by its values, and of a column: fewer may be equal by chance.
@@ -45,7 +45,7 @@ class DrawnRecords:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """Rows of a tensor that hold the records of a batch.
 
     Attributes:
@@ -92,14 +92,14 @@ class HeldRecords:
         self._trace = trace
         self.values = [*values, *(() if drawn is None else (row.to(values[0].device) for row in drawn.rows))]
         skipped = {*map(id, batch), *omitted}
-        self._places: list[_Place] = []
+        self._locations: list[_Location] = []
         for tensor in trace.tensors_before():
             is_searched = tensor.dim() and 1 < tensor.numel() <= _MOST_NUMBERS and tensor.layout == torch.strided
             if id(tensor) not in skipped and is_searched and not tensor.is_complex():
                 self._search(tensor, drawn)
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._locations)
 
     def memory(self, rows: Iterable[int], replaced: Sequence[Tensor]) -> dict[int, Tensor]:
         """The memory from before the step with other records.
@@ -112,33 +112,37 @@ class HeldRecords:
             By address, the content of the memory in which the record changes, as bytes.
         """
         contents: dict[int, Tensor] = {}
-        for place, row in product(self._places, rows):
-            position = int(place.positions[row])
+        for location, row in product(self._locations, rows):
+            position = int(location.positions[row])
             if position < 0:
                 continue
-            tensor, new = place.tensor, replaced[place.source][row].detach()
-            address, content = self._trace.memory_before(tensor)
-            content = contents.setdefault(address, content)
-            whole = content.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-            held = (whole.t() if place.transposed else whole)[position]
-            if place.columns:
-                for column, source, factor, summand in place.columns:
-                    held[column] = factor * new.reshape(-1)[source] + summand
+            tensor, new = location.tensor, replaced[location.source][row].detach()
+            address = address_of(tensor)
+            if address not in contents:
+                contents[address] = self._trace.memory_before(tensor)
+            whole = (
+                contents[address].view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            )
+            target = (whole.t() if location.transposed else whole)[position]
+            if location.columns:
+                for column, source, factor, summand in location.columns:
+                    target[column] = factor * new.reshape(-1)[source] + summand
             else:
-                held.copy_(new.reshape(held.shape))
+                target.copy_(new.reshape(target.shape))
         return contents
 
     def _search(self, tensor: Tensor, drawn: DrawnRecords | None) -> None:
+        """Note the place of the records in a tensor, if it holds them."""
         value = self._trace.value_before(tensor)
         for transposed in (False, True) if tensor.dim() == 2 else (False,):
             rows = value.t() if transposed else value
             for source, records in enumerate(self.values):
                 if records.device != rows.device or records.is_complex():
                     continue
-                place = self._by_index(tensor, rows, records, source, drawn, transposed=transposed)
-                place = place or _by_value(tensor, rows, records, source, transposed=transposed)
-                if place is not None:
-                    self._places.append(place)
+                location = self._by_index(tensor, rows, records, source, drawn, transposed=transposed)
+                location = location or _by_value(tensor, rows, records, source, transposed=transposed)
+                if location is not None:
+                    self._locations.append(location)
                     return
 
     def _by_index(
@@ -150,8 +154,8 @@ class HeldRecords:
         drawn: DrawnRecords | None,
         *,
         transposed: bool,
-    ) -> _Place | None:
-        """Rows at the drawn indices, if they or some of their columns are those of the records."""
+    ) -> _Location | None:
+        """Rows at the drawn indices, if they or some of their columns equal the records."""
         if drawn is None or len(rows) != drawn.records:
             return None
         indices = drawn.indices.to(rows.device)
@@ -159,57 +163,58 @@ class HeldRecords:
         flat = records.reshape(len(records), -1)
         if at_indices.shape == flat.shape and bool((at_indices == flat).all()):
             different = len(flat.unique(dim=0))  # type: ignore[no-untyped-call]
-            return _Place(tensor, transposed, source, indices) if different > 1 else None
+            return _Location(tensor, transposed, source, indices) if different > 1 else None
         if not (rows.is_floating_point() and max(at_indices.shape[1], flat.shape[1]) <= _MOST_COLUMNS):
             return None
         columns = _equal_columns(at_indices.double(), flat.double())
         # other forms of rows than vectors have no columns in place
-        return _Place(tensor, transposed, source, indices, columns) if columns and rows.dim() == 2 else None
+        return _Location(tensor, transposed, source, indices, columns) if columns and rows.dim() == 2 else None
 
 
-def _equal_columns(held: Tensor, records: Tensor) -> tuple[tuple[int, int, float, float], ...]:
-    """Columns of ``held`` (b, k) that are a column of ``records`` (b, d), up to a factor and a summand."""
-    varied = [column for column in range(records.shape[1]) if len(records[:, column].unique()) >= _FEWEST_IN_COLUMN]  # type: ignore[no-untyped-call]
+def _equal_columns(table: Tensor, records: Tensor) -> tuple[tuple[int, int, float, float], ...]:
+    """Columns of ``table`` (b, k) that are a column of ``records`` (b, d), up to a factor and a summand."""
+    varied = [column for column, values in enumerate(records.T) if _different(values) >= _FEWEST_IN_COLUMN]
     if not varied:
         return ()
-    centered, held_centered = records[:, varied] - records[:, varied].mean(0), held - held.mean(0)
-    norms, held_norms = centered.norm(dim=0), held_centered.norm(dim=0)
-    cosines = (held_centered.T @ centered) / (held_norms[:, None] * norms).clamp_min(1e-300)
-    best = cosines.abs().max(1)
+    sources = records[:, varied]
+    centered, table_centered = sources - sources.mean(0), table - table.mean(0)
+    norms, table_norms = centered.norm(dim=0), table_centered.norm(dim=0)
+    cosines = (table_centered.T @ centered) / (table_norms[:, None] * norms).clamp_min(1e-300)
+    nearest = cosines.abs().argmax(1).tolist()
     columns = []
-    for column, cosine in enumerate(best.values.tolist()):
-        index = int(best.indices[column])
-        factor = float(cosines[column, index] * held_norms[column] / norms[index])
-        summand = float(held[:, column].mean()) - factor * float(records[:, varied[index]].mean())
-        error = (held[:, column] - factor * records[:, varied[index]] - summand).norm()
-        if cosine > 0.5 and float(error) <= _ROUNDING * float(held_norms[column]):
+    for column, index in enumerate(nearest):
+        factor = float(cosines[column, index] * table_norms[column] / norms[index])
+        summand = float(table[:, column].mean()) - factor * float(sources[:, index].mean())
+        error = float((table[:, column] - factor * sources[:, index] - summand).norm())
+        if factor and error <= _ROUNDING * float(table_norms[column]):
             columns.append((column, varied[index], factor, summand))
     return tuple(columns)
 
 
-def _by_value(tensor: Tensor, rows: Tensor, records: Tensor, source: int, *, transposed: bool) -> _Place | None:
-    """Rows with the values of most records, at any place."""
+def _by_value(tensor: Tensor, rows: Tensor, records: Tensor, source: int, *, transposed: bool) -> _Location | None:
+    """Rows with the values of most records, at any position."""
     flat = records.reshape(len(records), -1)
     if len(rows) < 2 or not flat.shape[1] or rows[0].numel() != flat.shape[1]:
         return None
-    held = rows.reshape(len(rows), -1)
+    table = rows.reshape(len(rows), -1)
     keys = (flat != flat[0]).sum(0).topk(min(_KEYS, flat.shape[1])).indices
-    held_keys, flat_keys = held[:, keys].to(flat.dtype), flat[:, keys]
-    candidates = torch.isin(held_keys[:, 0], flat_keys[:, 0]).nonzero()[:, 0]
+    table_keys, flat_keys = table[:, keys].to(flat.dtype), flat[:, keys]
+    candidates = torch.isin(table_keys[:, 0], flat_keys[:, 0]).nonzero()[:, 0]
     if len(candidates) < 2:
         return None
-    distinctive = [number for number, record in enumerate(flat) if _is_distinctive(record)]
+    step = max(1, flat.shape[1] // _MOST_COLUMNS)
+    distinctive = [number for number, record in enumerate(flat) if _different(record[::step]) >= _FEWEST_VALUES]
     positions = torch.full((len(flat),), -1)
     for number in distinctive:
-        equal = candidates[(held_keys[candidates] == flat_keys[number]).all(1)]
-        equal = equal[(held[equal].to(flat.dtype) == flat[number]).all(1)]
+        equal = candidates[(table_keys[candidates] == flat_keys[number]).all(1)]
+        equal = equal[(table[equal].to(flat.dtype) == flat[number]).all(1)]
         if len(equal) == 1:
             positions[number] = equal[0]
-    placed = int((positions >= 0).sum())
-    return _Place(tensor, transposed, source, positions) if placed >= 2 and 2 * placed > len(distinctive) else None
+    count = int((positions >= 0).sum())
+    return _Location(tensor, transposed, source, positions) if count >= 2 and 2 * count > len(distinctive) else None
 
 
-def _is_distinctive(record: Tensor) -> bool:
-    """Whether a record (d,) has so many different values that another one hardly equals it by chance."""
-    some = record[:: max(1, len(record) // _MOST_COLUMNS)]
-    return len(some.unique()) >= _FEWEST_VALUES  # type: ignore[no-untyped-call]
+def _different(values: Tensor) -> int:
+    """The number of different values."""
+    different: int = values.unique().numel()  # type: ignore[no-untyped-call]
+    return different

@@ -101,9 +101,9 @@ def measure(
         if not batch or len(batch[0]) < 2:
             raise AbstainError("its batch has fewer than two records")
         replays = _Replays(trace, batch, sums, (outputs, gradients, per_sample), clip_norm, may_sort=may_sort)
-        held = HeldRecords(trace, batch, replays.values, drawn, omitted={*map(id, trained)})
-        for row, replaced in _replacements(held.values, len(batch), randomness):
-            replays.replace(row, replaced, held, skips_counts=skips_counts)
+        locations = HeldRecords(trace, batch, replays.values, drawn, omitted={*map(id, trained)})
+        for row, replaced in _replacements(locations.values, len(batch), randomness):
+            replays.replace(row, replaced, locations, skips_counts=skips_counts)
         for row, base, extreme in extreme_records(replays.values, randomness, keeps_counts=skips_counts):
             replays.compare(row, base, extreme)
         result = replays.result()
@@ -147,13 +147,13 @@ class _Replays:
         if not all(torch.equal(repeated, total.detach()) for repeated, total in zip(self._same, sums, strict=False)):
             raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
 
-    def replace(self, row: int, replaced: list[Tensor], held: HeldRecords, *, skips_counts: bool) -> None:
-        """Replay with another record. replaced: the values of ``held``."""
-        kept = [
+    def replace(self, row: int, replaced: list[Tensor], locations: HeldRecords, *, skips_counts: bool) -> None:
+        """Replay with another record. replaced: the values of ``locations``."""
+        of_features = [
             new if new.is_floating_point() else _renamed(old, row, row)
-            for new, old in zip(replaced, held.values, strict=True)
+            for new, old in zip(replaced, locations.values, strict=True)
         ]
-        if held and self._replace_held(row, (replaced, kept), held):
+        if locations and self._replace_held(row, (replaced, of_features), locations):
             return
         try:
             self._add(row, self._replay(replaced), self._same)
@@ -164,18 +164,18 @@ class _Replays:
         except AbstainError as error:
             # Whole numbers, such as the length of a sequence, may decide shapes: keep them, and the number of tokens.
             self._depends_on_counts = str(error)
-            self._add(row, self._replay(kept), self._same)
+            self._add(row, self._replay(of_features), self._same)
 
-    def _replace_held(self, row: int, variants: Sequence[list[Tensor]], held: HeldRecords) -> bool:
+    def _replace_held(self, row: int, variants: Sequence[list[Tensor]], locations: HeldRecords) -> bool:
         """Replay with another record at all places that hold it; False if only a part of it was replaced.
 
-        A step may also log the loss over all records, which no replay tells from a use of it. Then the replay with the
-        batch alone counts, unless this one shows a fault.
+        A step may also log the loss over all records, which no replay distinguishes from a use. Then the replay with
+        the batch alone counts, unless this one shows a fault.
         """
         reads = self._trace.reads
         for number, replaced in enumerate(variants):
             try:
-                moved = self._replay(replaced, held.memory([row], replaced))
+                moved = self._replay(replaced, locations.memory([row], replaced))
             except AbstainError:
                 continue
             self._add(row, moved, self._same)
@@ -242,9 +242,9 @@ def _replacements(batch: Sequence[Tensor], of_batch: int, randomness: random.Ran
     themselves with other tokens, as many different ones and as much padding: ghost norms of embeddings have their
     number as a shape.
     """
-    size, own = len(batch[0]), batch[:of_batch]
-    labels = [tensor for tensor in own if not tensor.is_floating_point() and tensor.numel() == size]
-    has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in own)
+    size, of_step = len(batch[0]), batch[:of_batch]
+    labels = [tensor for tensor in of_step if not tensor.is_floating_point() and tensor.numel() == size]
+    has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in of_step)
     chosen: list[tuple[int, list[Tensor]]] = []
     scaled_donor = 0
     for attempt in range(MOST_REPLACEMENTS):

@@ -143,10 +143,10 @@ class StepTrace(TorchDispatchMode):
         results = func(*args, **named)
         try:
             tensors = tensors_in(results)
-            shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
+            shapes, addresses = tuple(t.shape for t in tensors), tuple(address_of(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads))
             # memory that a storage argument names is from before, even if a result is in it, as is a view of it
-            argument_addresses = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
+            argument_addresses = {address_of(tensor) for tensor in tensors_in((args, dict(named)))}
             self._note_results(
                 results, argument_addresses, new=not any(isinstance(item, torch.UntypedStorage) for item in args)
             )
@@ -164,13 +164,13 @@ class StepTrace(TorchDispatchMode):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             for tensor in tensors_in(value):
-                address = _address(tensor)
+                address = address_of(tensor)
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
-            address = _address(tensor)
+            address = address_of(tensor)
             if (
                 new
                 and address not in argument_addresses
@@ -200,7 +200,7 @@ class StepTrace(TorchDispatchMode):
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""
         results = (result for operation in self.operations for result in tensors_in(operation.results))
-        return _address(tensor) in self.before or any(result is tensor for result in results)
+        return address_of(tensor) in self.before or any(result is tensor for result in results)
 
     def value_before(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step before the step writes into it."""
@@ -217,10 +217,10 @@ class StepTrace(TorchDispatchMode):
             produced |= {id(tensor) for tensor in tensors_in(operation.results)}
         return list(tensors.values())
 
-    def memory_before(self, tensor: Tensor) -> tuple[int, Tensor]:
-        """Return the address of the memory of a tensor from before the step, and a copy of its content as bytes."""
-        address = _address(tensor)
-        return address, (self.before[address] if address in self.before else _whole(tensor)).clone()
+    def memory_before(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the memory of a tensor from before the step, as bytes."""
+        address = address_of(tensor)
+        return (self.before[address] if address in self.before else _whole(tensor)).clone()
 
     def replay(
         self,
@@ -254,9 +254,9 @@ class StepTrace(TorchDispatchMode):
     def replay_with_other_memory(self, tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
         """Repeat the operations after the values of some tensors from before the step grew by 1, as :meth:`replay`."""
         before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
-        overwritten = {_address(t): t.dtype for t in tensors if _address(t) in before}
+        overwritten = {address_of(t): t.dtype for t in tensors if address_of(t) in before}
         written = {key: (before[key].view(dtype) + 1).view(torch.uint8) for key, dtype in overwritten.items()}
-        changed = [(t, t.detach() + 1) for t in tensors if _address(t) not in before and id(t) not in produced]
+        changed = [(t, t.detach() + 1) for t in tensors if address_of(t) not in before and id(t) not in produced]
         return self.replay(changed, targets, written)
 
 
@@ -269,7 +269,7 @@ class Replay:
         """memory: by address, other content of memory from before the step."""
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
-        self._changed_addresses = {_address(tensor) for tensor, _ in changed}
+        self._changed_addresses = {address_of(tensor) for tensor, _ in changed}
         contents = {**trace.before, **(memory or {})}
         self._memory = {address: content.clone() for address, content in contents.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
@@ -285,7 +285,7 @@ class Replay:
 
     def _from_before(self, tensor: Tensor) -> Tensor:
         """The value of a tensor from before the step: its own memory, or a copy if the step writes into it."""
-        memory = self._memory.get(_address(tensor))
+        memory = self._memory.get(address_of(tensor))
         if memory is None:
             return tensor.detach()
         return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -345,7 +345,8 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) or (first != first and second != second)
 
 
-def _address(tensor: Tensor) -> int:
+def address_of(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor."""
     return tensor.untyped_storage().data_ptr()
 
 
