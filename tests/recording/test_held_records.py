@@ -75,6 +75,8 @@ READING_ALL = {
     "joined with labels": (lambda table: lambda x, index: (EDGES[index] @ table)[:, 1:])(
         torch.cat([X, Y[:, None].float()], 1)
     ),
+    "a copy in half precision": (lambda table: lambda x, index: EDGES[index] @ table.float())(X.half()),
+    "a list of records": (lambda rows: lambda x, index: EDGES[index] @ torch.stack(rows))([row.clone() for row in X]),
     "means of classes": class_means(X),
     "retrieval": retrieved(X, Y),
     "a nearest neighbor": lambda x, index: X[torch.cdist(x, X).topk(2, largest=False).indices[:, 1]],

@@ -43,11 +43,8 @@ def confirmations(
         "is used"
     )
     yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
-    yield (
-        "initial weights, the selected features and classes, and the architecture (vocabulary, outputs, layer sizes) "
-        "were not computed from or chosen by them"
-    )
-    constants = joined([*_constants(run, public), f"{run.steps} steps"])
+    architecture = ("selected features and classes", "vocabulary", "layer sizes", "initial weights")
+    constants = joined([*architecture, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "

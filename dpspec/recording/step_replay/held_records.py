@@ -123,6 +123,7 @@ class HeldRecords:
             whole = (
                 contents[address].view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
             )
+            whole = whole[None] if tensor.shape == new.shape else whole  # a single record
             target = (whole.t() if location.transposed else whole)[position]
             if location.columns:
                 for column, source, factor, summand in location.columns:
@@ -141,6 +142,7 @@ class HeldRecords:
                     continue
                 location = self._by_index(tensor, rows, records, source, drawn, transposed=transposed)
                 location = location or _by_value(tensor, rows, records, source, transposed=transposed)
+                location = location or _single(tensor, value, records, source)
                 if location is not None:
                     self._locations.append(location)
                     return
@@ -166,13 +168,14 @@ class HeldRecords:
             return _Location(tensor, transposed, source, indices) if different > 1 else None
         if not (rows.is_floating_point() and max(at_indices.shape[1], flat.shape[1]) <= _MOST_COLUMNS):
             return None
-        columns = _equal_columns(at_indices.double(), flat.double())
+        unit = max(torch.finfo(t.dtype).eps for t in (at_indices, flat) if t.is_floating_point())
+        columns = _equal_columns(at_indices.double(), flat.double(), max(_ROUNDING, 2.0 * unit))
         # other forms of rows than vectors have no columns in place
         return _Location(tensor, transposed, source, indices, columns) if columns and rows.dim() == 2 else None
 
 
-def _equal_columns(table: Tensor, records: Tensor) -> tuple[tuple[int, int, float, float], ...]:
-    """Columns of ``table`` (b, k) that are a column of ``records`` (b, d), up to a factor and a summand."""
+def _equal_columns(table: Tensor, records: Tensor, rounding: float) -> tuple[tuple[int, int, float, float], ...]:
+    """Columns of ``table`` (b, k) that are a column of ``records`` (b, d), up to a factor, a summand and rounding."""
     varied = [column for column, values in enumerate(records.T) if _different(values) >= _FEWEST_IN_COLUMN]
     if not varied:
         return ()
@@ -186,7 +189,7 @@ def _equal_columns(table: Tensor, records: Tensor) -> tuple[tuple[int, int, floa
         factor = float(cosines[column, index] * table_norms[column] / norms[index])
         summand = float(table[:, column].mean()) - factor * float(sources[:, index].mean())
         error = float((table[:, column] - factor * sources[:, index] - summand).norm())
-        if factor and error <= _ROUNDING * float(table_norms[column]):
+        if factor and error <= rounding * float(table_norms[column]):
             columns.append((column, varied[index], factor, summand))
     return tuple(columns)
 
@@ -212,6 +215,18 @@ def _by_value(tensor: Tensor, rows: Tensor, records: Tensor, source: int, *, tra
             positions[number] = equal[0]
     count = int((positions >= 0).sum())
     return _Location(tensor, transposed, source, positions) if count >= 2 and 2 * count > len(distinctive) else None
+
+
+def _single(tensor: Tensor, value: Tensor, records: Tensor, source: int) -> _Location | None:
+    """A tensor that is one record, such as an entry of a list."""
+    if value.shape != records.shape[1:] or _different(value) < _FEWEST_VALUES:
+        return None
+    equal = (value.to(records.dtype) == records).flatten(1).all(1).nonzero()[:, 0]
+    if len(equal) != 1:
+        return None
+    positions = torch.full((len(records),), -1)
+    positions[equal] = 0
+    return _Location(tensor, transposed=False, source=source, positions=positions)
 
 
 def _different(values: Tensor) -> int:
