@@ -51,6 +51,7 @@ class RecordsInModel(InputRule):
     def after_step(self, step: RuleStep) -> None:
         rows, self._input = self._input, None
         if rows is not None:
+            super().stop()
             self._search([rows.detach()])
 
     def stop(self) -> None:
