@@ -50,6 +50,7 @@ def for_a_while(training: Training, layer: Any) -> None:
     layer.scale.fill_(1.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("leak", "name", "level"),
     [
@@ -104,6 +105,7 @@ def switched(training: Training, layer: Any) -> None:
     layer.is_active = True
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "clipping"),
     [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],

@@ -88,6 +88,7 @@ def named() -> DataLoader[Any]:
     return DataLoader(Named(X, Y), batch_size=30, sampler=Names())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("loader_of", [streamed, named])
 def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loader_of, tmp_path):
     ends = []
@@ -157,6 +158,7 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_p
         checked(tmp_path / "run")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 8])
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_models_that_opacus_does_not_wrap_are_proved(mode: str, physical: int | None, tmp_path: Path) -> None:
@@ -189,6 +191,7 @@ def test_the_mark_of_accelerate_on_a_prepared_model_is_no_change_of_state(tmp_pa
     assert checked(tmp_path / "run").status == ("proved", "no-deviation-found")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", [None, SECRET])
 def test_rounds_in_one_process_run_on_unless_the_script_seeds_each(seed: int | None, tmp_path: Path) -> None:
     torch.manual_seed(SECRET + 1)
