@@ -204,12 +204,15 @@ class Releases:
         scores: Evidence (n,) that the group was inserted, ideally the log-likelihood ratio. Must not depend on the
             bits.
         noise: Added noise (m,) in units of the declared scale, as drawn or as observed. Core tests its distribution.
+        values: Released numbers (n, ...) that add the noise to what only the inclusion bit changes; None if there are
+            none. The conformance suite measures the noise in them, whatever ``noise`` says.
         told: Further numbers by name; :meth:`AttackedMechanism.further_checks` receives their sums over all releases.
     """
 
     scores: np.ndarray[Any, Any]
     noise: np.ndarray[Any, Any]
     told: Mapping[str, float] = field(default_factory=dict)
+    values: np.ndarray[Any, Any] | None = None
 
 
 class AttackedMechanism(SimpleMechanism):

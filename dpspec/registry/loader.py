@@ -17,7 +17,7 @@ import logging
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
@@ -141,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def is_foreign(offered: Offered) -> bool:
-    return offered.distribution != "dpspec"
+    return offered.is_foreign
 
 
 def made(offered: Offered, reference: str, role: str, *arguments: Any, **named: Any) -> Any:
@@ -328,6 +328,31 @@ def _registry(files: tuple[ProjectFile, ...]) -> Registry:
 def load_catalog() -> Catalog:
     """The catalog of all installed plugins and of the used project, computed once per process and project."""
     return load_registry().catalog
+
+
+def sign_off(catalog: Catalog, distributions: Sequence[str]) -> Catalog:
+    """The catalog, with these distributions marked as signed off by the user.
+
+    Raises:
+        UsageError: No installed plugin or file of the project has such a name.
+    """
+    tables = {family.field: getattr(catalog, family.field) for family in FAMILIES}
+    offering = {offered.distribution for table in tables.values() for offered in table.values() if offered.is_foreign}
+    known = {canonicalize_name(distribution) for distribution in offering}
+    trusted = {canonicalize_name(name) for name in distributions}
+    if unknown := sorted(name for name in distributions if canonicalize_name(name) not in known):
+        names = ", ".join(sorted(offering)) or "none"
+        raise UsageError(f"trust: no plugin is of the distribution {unknown[0]!r} (third-party ones: {names})")
+    signed = {
+        field: MappingProxyType(
+            {
+                kind: replace(offered, signed_off=canonicalize_name(offered.distribution) in trusted)
+                for kind, offered in table.items()
+            }
+        )
+        for field, table in tables.items()
+    }
+    return replace(catalog, **signed)
 
 
 def find_method(kind: str) -> methods.Method | None:

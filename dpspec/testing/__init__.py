@@ -15,7 +15,9 @@ The plugin must be installed. The docstring of every test states a requirement. 
 
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
-from dpspec.testing.mechanism import MechanismSuite, Trend, decreasing, increasing
+from dpspec.testing.attained import Neighbors
+from dpspec.testing.example import Trend, constant, decreasing, increasing
+from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
 
@@ -26,10 +28,12 @@ __all__ = [
     "LossSuite",
     "MechanismSuite",
     "ModelSuite",
+    "Neighbors",
     "ProviderSuite",
     "ReporterSuite",
     "ScoreSuite",
     "Trend",
+    "constant",
     "decreasing",
     "increasing",
 ]
