@@ -37,12 +37,15 @@ class Neighbors:
         present: Draws outputs of the larger dataset, or of the changed one.
         log_ratio: ln of the density of an output in ``present`` over that in ``absent``, (n, ...) to (n,). Without it
             dpspec learns a threshold from half of the outputs, which shows less.
+        tails: Further possible outputs (n, ...) far from the usual ones, at which ``log_ratio`` may not exceed a pure
+            bound either. Draws alone show no log ratio of a chance below 1e-5.
         name: What changes, for messages.
     """
 
     absent: Sampler
     present: Sampler
     log_ratio: Callable[[Array], Array] | None = None
+    tails: Array | None = None
     name: str = ""
 
 
@@ -81,9 +84,11 @@ def exceeded(
         worst: tuple[float, Exceeded] | None = None
         level = LEVEL / (2 * len(finite))
         ratios = None if neighbors.log_ratio is None else sign * np.asarray(neighbors.log_ratio(outputs[direction]))
+        largest = -math.inf if ratios is None else float(ratios.max())
+        if neighbors.log_ratio is not None and neighbors.tails is not None:
+            largest = max(largest, float((sign * np.asarray(neighbors.log_ratio(neighbors.tails))).max()))
         for epsilon, delta in finite:
             if ratios is not None:
-                largest = float(ratios.max())
                 if delta == 0.0 and largest > epsilon * (1.0 + _ROUNDING) + _ROUNDING:
                     attained = largest
                 else:

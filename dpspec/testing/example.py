@@ -32,7 +32,7 @@ from dpspec.registry.loader import describe
 from dpspec.results import codec
 from dpspec.results.codec import result_schema
 from dpspec.results.diff import differing
-from dpspec.results.evidence_weight import claim_scope, covers, shortfall
+from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_profile, shortfall
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
@@ -157,7 +157,7 @@ class ExampleSuite(ProviderSuite):
         """Findings, series, checks and evidence are complete and valid, and every claim has an upper bound."""
         for spec, audit in zip(self.first().specs, self.first().result.audits, strict=True):
             outcomes: list[Outcome] = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
-            faults = [*flaws(outcomes), *unanswered(spec, audit.findings)]
+            faults = [*flaws(outcomes), *unanswered(spec, audit.findings), *_unimplied(audit.series)]
             require(not faults, "\n".join(dict.fromkeys(faults)))
 
     def test_example_runs_as_expected(self) -> None:
@@ -314,6 +314,18 @@ def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
                     bound = f"the bound of {quantity} by {method!r}"
                     missing = "; ".join(shortfall(scope, needed_scope))
                     yield f"claim {claim.id!r} expects to be proved, and {bound} does not apply to it: {missing}"
+
+
+def _unimplied(series: Sequence[Series]) -> Iterator[str]:
+    """Describe columns of upper bounds that no attack tests: a report would print them as maxima."""
+    for table in series:
+        proved = table.rigor in ("certified", "theorem")
+        columns = [name for name, side in table.bounds.items() if side == "upper"]
+        if proved and columns and not is_profile(table) and table.name != TRADE_OFF:
+            yield (
+                f"the series {table.name!r} states upper bounds in {', '.join(columns)}, which no finding implies and no "
+                "attack tests: yield findings, or a profile of delta against epsilon (kit.profile)"
+            )
 
 
 def flaws(outcomes: Sequence[Outcome]) -> Iterator[str]:

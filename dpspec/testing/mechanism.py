@@ -19,7 +19,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.kit.mechanisms import AttackedMechanism
 from dpspec.language.load import load_specs
-from dpspec.results.evidence_weight import group_size, implied_pairs, proven_bound, series_bounds
+from dpspec.results.evidence_weight import group_size, implied_pairs, is_profile, proven_bound, series_bounds
 from dpspec.testing.attained import Neighbors, exceeded
 from dpspec.testing.example import SLACK, ExampleSuite, example_file, in_words
 from dpspec.testing.provider import require
@@ -102,6 +102,8 @@ class MechanismSuite(ExampleSuite):
     def test_a_bound_is_a_curve(self) -> None:
         """Epsilon falls with delta, is not negative, and grows with the size of the group."""
         for spec in self.load():
+            negative = [value for outcome in self._bounds(spec) for value in _epsilons(outcome) if value < 0.0]
+            require(not negative, f"an upper bound on epsilon is negative: {negative[:3]}")
             of_scope: dict[Scope, dict[float, list[tuple[int, float]]]] = {}
             for curve in curves(self._bounds(spec)):
                 ordered = sorted(curve.points, key=lambda point: point[1])
@@ -185,7 +187,7 @@ class MechanismSuite(ExampleSuite):
             raise unittest.SkipTest("no key of the noise is known: name it as `noise`")
 
     def test_noise_has_the_size_of_the_neighbors_law(self) -> None:
-        """``Releases.values`` without the group vary as the ``neighbors`` law says, at two sizes of the noise."""
+        """``Releases.values`` vary, and move with the group, as the ``neighbors`` say, at two sizes of the noise."""
         import numpy as np
 
         audit = self._attacked()
@@ -205,7 +207,14 @@ class MechanismSuite(ExampleSuite):
                     for column in range(law.shape[1]):
                         z, ratio = _spread(values[:, column], law[:, column])
                         text = f"noise of {ratio:.4g} times the size that the law of `neighbors` says"
-                        require(abs(z) < _FAR, f"released values at {_noise_text(spec, self._noise_keys())} have {text}")
+                        at = _noise_text(spec, self._noise_keys())
+                        require(abs(z) < _FAR, f"released values at {at} have {text}")
+                    with_group = self._release(audit, spec, size, 0, coin=1).values
+                    moved = _moved(np.asarray(with_group, dtype=np.float64).reshape(values.shape), values)
+                    allowed = _moved(_matrix(pair.present(np.random.default_rng(4), 100_000)), law)
+                    beyond = moved[0] - allowed[0] > _FAR * math.hypot(moved[1], allowed[1])
+                    text = f"the group's values move by {moved[0]:.4g}, and by the law of `neighbors` {allowed[0]:.4g}"
+                    require(not beyond, text)
         if not tried:
             raise unittest.SkipTest("release() returns no `values` of the form of the `neighbors`' outputs")
 
@@ -228,7 +237,9 @@ class MechanismSuite(ExampleSuite):
             require(of_column > 1.0 - 1e-6, f"the reported noise is not that of the values (correlation {of_column:.4f})")
 
     def test_noise_follows_the_seed(self) -> None:
-        """Other seeds, trials and group sizes have other noise, for the same inclusion bits."""
+        """Other seeds and trials have other noise for the same inclusion bits, and no release repeats noise."""
+        import numpy as np
+
         audit = self._attacked()
         (spec, *_) = self.load()
         assert spec.audit is not None
@@ -238,11 +249,11 @@ class MechanismSuite(ExampleSuite):
             "two seeds": self._release(audit, other, size, 0),
             "two trials": self._release(audit, spec, size, 1),
         }
-        if len(spec.threat_model.group_size) > 1:
-            drawn["two group sizes"] = self._release(audit, spec, spec.threat_model.group_size[1], 0)
         first = self._release(audit, spec, size, 0)
         again = self._release(audit, spec, size, 0)
         require(_shared(first.noise, again.noise) == 1.0, "the same seed gives other noise")
+        distinct = len(np.unique(first.noise)) / max(1, np.size(first.noise))
+        require(distinct > 0.5, f"noise repeats: {distinct:.1%} of its numbers are distinct")
         for what, releases in drawn.items():
             share = _shared(first.noise, releases.noise)
             require(share < 0.5, f"{what} have the same noise: derive it from context.seed(index, ...)")
@@ -338,14 +349,14 @@ class MechanismSuite(ExampleSuite):
         self.first(trials=True)
         return audit
 
-    def _release(self, audit: AttackedMechanism, spec: Spec, group_size: int, index: int) -> Any:
-        """Releases without the group."""
+    def _release(self, audit: AttackedMechanism, spec: Spec, group_size: int, index: int, coin: int = 0) -> Any:
+        """Releases without the group, or with it for the ``coin`` 1."""
         import numpy as np
 
         _, context = self._context(spec)
         count = min(2000, int(context.inputs["audit"]["releases"]))
         with in_words("release"):
-            return audit.release(context.inputs, context, index, group_size, np.zeros(count, dtype=np.int64))
+            return audit.release(context.inputs, context, index, group_size, np.full(count, coin, dtype=np.int64))
 
     def _noise_keys(self) -> list[str]:
         if self.noise:
@@ -443,6 +454,13 @@ def attack_above_bound(audit: AuditResult) -> str:
     return ""
 
 
+def _epsilons(outcome: Finding | Series) -> list[float]:
+    """The upper bounds on epsilon that a finding or a profile states."""
+    if isinstance(outcome, Finding):
+        return [outcome.value] if (outcome.quantity, outcome.bound) == ("epsilon", "upper") else []
+    return [v for v in outcome.columns.get("epsilon", ()) if _is_number(v)] if is_profile(outcome) else []
+
+
 def _number(document: Mapping[str, Any], key: str) -> float | int | None:
     value: Any = document
     for part in key.split("."):
@@ -481,6 +499,21 @@ def _spread(values: np.ndarray[Any, Any], law: np.ndarray[Any, Any]) -> tuple[fl
     difference = spreads[0] - spreads[1]
     z = difference / error if error > 0.0 else (0.0 if difference == 0.0 else math.inf)
     return z, float(np.sqrt(spreads[0] / spreads[1])) if spreads[1] > 0.0 else math.inf
+
+
+def _matrix(values: Any) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    array = np.asarray(values, dtype=np.float64)
+    return array.reshape(len(array), -1)
+
+
+def _moved(present: np.ndarray[Any, Any], absent: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The distance of two means, and its standard error."""
+    import numpy as np
+
+    variances = present.var(axis=0) / len(present) + absent.var(axis=0) / len(absent)
+    return float(np.linalg.norm(present.mean(axis=0) - absent.mean(axis=0))), float(np.sqrt(variances.sum()))
 
 
 def _shared(first: Any, second: Any) -> float:

@@ -1,12 +1,8 @@
-"""A mechanism of a plugin's author: votes of teachers with Gaussian noise, and wrong variants of it."""
+"""A mechanism of a plugin's author: votes of teachers with Gaussian noise. ``wrong_votes`` has wrong variants."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, ClassVar
-
-import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -25,6 +21,9 @@ audit: {method: many-run, runs: 2, releases: 1000, seed: 1}
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Epsilon of the Gaussian mechanism with effect ``mu`` at ``delta`` (Balle and Wang 2018)."""
+    import numpy as np
+    from scipy.optimize import brentq
+    from scipy.stats import norm
 
     def excess(epsilon: float) -> float:
         return float(norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta)
@@ -43,8 +42,9 @@ class Votes(kit.AttackedMechanism):
     source = "Papernot et al. 2018; Balle and Wang 2018"
     noise = "gaussian"
 
-    #: The noise that is drawn, in units of the declared one.
+    #: The noise that is drawn, and the change of a record, in units of the declared ones.
     drawn = 1.0
+    moved = 1.0
 
     def mu(self, spec: dps.Spec, group_size: int) -> float:
         return math.sqrt(2.0) * group_size / float(spec.mechanism["sigma"])
@@ -55,27 +55,32 @@ class Votes(kit.AttackedMechanism):
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
         return 2
 
-    def generator(self, context: dps.Context, index: int, group_size: int) -> np.random.Generator:
-        return np.random.default_rng(context.seed(index, "noise", str(group_size)))
+    def seed(self, context: dps.Context, index: int, group_size: int) -> Any:
+        return context.seed(index, "noise", str(group_size))
+
+    def normals(self, context: dps.Context, index: int, group_size: int, count: int) -> Any:
+        import numpy as np
+
+        return np.random.default_rng(self.seed(context, index, group_size)).normal(size=(count, 2))
+
+    def scale(self, sigma: float) -> float:
+        return self.drawn * sigma
+
+    def scores(self, released: Any, counts: Any, change: Any, sigma: float, coins: Any) -> Any:
+        return ((released - counts - change / 2) @ change) / sigma**2
+
+    def reported(self, noise: Any, context: dps.Context) -> Any:
+        return noise.ravel()
 
     def release(
-        self, inputs: dps.FrozenMap, context: dps.Context, index: int, group_size: int, coins: Any
+        self, inputs: Mapping[str, Any], context: dps.Context, index: int, group_size: int, coins: Any
     ) -> kit.Releases:
-        sigma = self.drawn * float(inputs["mechanism"]["sigma"])
+        import numpy as np
+
+        sigma = float(inputs["mechanism"]["sigma"])
         counts = np.bincount(context.data.train_y, minlength=2)[:2]
-        noise = self.generator(context, index, group_size).normal(size=(len(coins), 2))
+        noise = self.normals(context, index, group_size, len(coins))
         change = group_size * np.array([-1.0, 1.0])
-        released = counts + coins[:, None] * change + sigma * noise
-        scores = ((released - counts - change / 2) @ change) / sigma**2
-        return kit.Releases(scores=scores, noise=noise.ravel(), values=released)
-
-
-class HalvedMu(Votes):
-    """Claims half of the effect."""
-
-    def mu(self, spec: dps.Spec, group_size: int) -> float:
-        return super().mu(spec, group_size) / 2.0
-
-
-def offered(audit: type[Votes]) -> Iterable[dps.Mechanism]:
-    yield audit.offer()
+        released = counts + self.moved * coins[:, None] * change + self.scale(sigma) * noise
+        scores = self.scores(released, counts, change, sigma, coins)
+        return kit.Releases(scores=scores, noise=self.reported(noise, context), values=released)

@@ -45,6 +45,7 @@ class VotesSuite(MechanismSuite):
             absent=lambda rng, n: sigma * rng.normal(size=(n, 2)),
             present=lambda rng, n: change + sigma * rng.normal(size=(n, 2)),
             log_ratio=lambda y: (y @ change - (change @ change) / 2) / sigma**2,
+            tails=change * np.linspace(-30.0, 30.0, 61)[:, None] * sigma,
             name="a changed vote",
         )
 
