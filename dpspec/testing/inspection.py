@@ -23,12 +23,16 @@ from dpspec.testing.reporter import ReporterSuite
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """The outcome of one test on one provider: ``broken`` holds the failure, ``left_out`` the reason for a skip."""
+    """The outcome of one test on one provider.
+
+    ``broken`` holds the failure, ``left_out`` the reason for a skip, ``remark`` what is no test.
+    """
 
     provider: str
     demand: str
     broken: str = ""
     left_out: str = ""
+    remark: str = ""
 
 
 #: The suite of each family of providers.
@@ -81,6 +85,10 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             broken = f"it raises {describe(error)}"
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
+    if isinstance(suite, MechanismSuite):
+        with suppress(AssertionError):  # a failed example was told above
+            remark = "\n".join(suite.weakest_passing())
+            yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
 
 
 #: Shapes of records with which a model is tried.
