@@ -15,6 +15,7 @@ The plugin must be installed. The docstring of every test states a requirement. 
 
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
+from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.attained import Neighbors
 from dpspec.testing.example import Trend, constant, decreasing, increasing
 from dpspec.testing.mechanism import MechanismSuite
@@ -22,6 +23,7 @@ from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
 
 __all__ = [
+    "AttackMethodSuite",
     "BackendSuite",
     "CanarySuite",
     "DatasetSuite",

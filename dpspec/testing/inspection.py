@@ -14,6 +14,7 @@ from typing import Any
 
 from dpspec.contract import Facts, thaw
 from dpspec.registry.loader import FAMILIES, Registry, describe
+from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -37,7 +38,7 @@ class Promise:
 
 #: The suite of each family of providers.
 _ALL: list[type[ProviderSuite]] = [MechanismSuite, DatasetSuite, ModelSuite, LossSuite, CanarySuite, ScoreSuite]
-_ALL += [BackendSuite, ReporterSuite]
+_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite]
 _SUITES = {suite.family: suite for suite in _ALL}
 
 
