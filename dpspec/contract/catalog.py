@@ -67,4 +67,5 @@ class Catalog:
     losses: Mapping[str, Offered] = field(default_factory=dict)
     attack_methods: Mapping[str, Offered] = field(default_factory=dict)
     rules: Mapping[str, Offered] = field(default_factory=dict)
+    sampling_schemes: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract.frozen import Json
-from dpspec.contract.sampling import OPTIONS, SCHEMES
+from dpspec.contract.sampling import OPTIONS, SCHEMES, SamplingKind, offer_schemes
 from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
@@ -148,6 +148,12 @@ def sampling_schema() -> dict[str, Json]:
 
 
 SAMPLING: dict[str, Json] = sampling_schema()
+
+
+def use_schemes(kinds: Mapping[str, SamplingKind]) -> None:
+    """Make third-party schemes available to specs, and their names to the fragment ``SAMPLING`` of all mechanisms."""
+    if offer_schemes(kinds):
+        SAMPLING.update(sampling_schema())
 
 NOISE: dict[str, Json] = choice(
     "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "

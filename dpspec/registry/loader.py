@@ -30,7 +30,9 @@ from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, S
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
+from dpspec.contract.fragments import use_schemes
 from dpspec.contract.rules import Rule
+from dpspec.contract.sampling import OPTIONS, OWN_SCHEMES, SamplingKind
 from dpspec.errors import PluginError, UsageError
 from dpspec.registry.project import ProjectFile, load_file
 from dpspec.stats.attacks import methods
@@ -104,6 +106,11 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
             yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(provider.claims))})"
     if isinstance(provider, AttackMethod) and (bad := set(provider.statistics.values()) - set(get_args(Statistic))):
         yield f"statistics must be of type {', '.join(get_args(Statistic))}, got {bad.pop()!r}"
+    if isinstance(provider, SamplingKind):
+        if provider.kind in OWN_SCHEMES:
+            yield "dpspec has a sampling scheme of this name"
+        if unknown := sorted({*provider.takes, *provider.may} - OPTIONS.keys()):
+            yield f"unknown options {', '.join(unknown)} (valid: {', '.join(OPTIONS)})"
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
@@ -121,7 +128,7 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind) else {"schema": provider.schema}
 
 
 #: All families, in the order in which their hooks are called.
@@ -135,6 +142,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
     Family("loss", "losses", "dpspec_losses", Loss, "function", block="loss"),
+    Family("sampling scheme", "sampling_schemes", "dpspec_sampling_schemes", SamplingKind, "code"),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )
@@ -298,7 +306,7 @@ def use_project(files: tuple[ProjectFile, ...]) -> None:
         UsageError: A file cannot be imported, offers an invalid provider, or a kind that is already taken.
     """
     global _project
-    _registry(files)
+    use_schemes(_schemes(_registry(files)))
     _project = files
 
 
@@ -307,7 +315,14 @@ def used_project() -> tuple[ProjectFile, ...]:
 
 
 def load_registry() -> Registry:
-    return _registry(_project)
+    """The registry of installed plugins and of the used project, whose sampling schemes specs may then name."""
+    registry = _registry(_project)
+    use_schemes(_schemes(registry))
+    return registry
+
+
+def _schemes(registry: Registry) -> dict[str, SamplingKind]:
+    return {kind: offered.provider for kind, offered in registry.catalog.sampling_schemes.items()}
 
 
 @functools.cache

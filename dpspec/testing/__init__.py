@@ -21,6 +21,7 @@ from dpspec.testing.example import Trend, constant, decreasing, increasing
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
+from dpspec.testing.sampling_scheme import SamplingSchemeSuite
 
 __all__ = [
     "AttackMethodSuite",
@@ -33,6 +34,7 @@ __all__ = [
     "Neighbors",
     "ProviderSuite",
     "ReporterSuite",
+    "SamplingSchemeSuite",
     "ScoreSuite",
     "Trend",
     "constant",
