@@ -18,7 +18,8 @@ def plugins(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Test the contract of a plugin, or of all third-party ones (all); a mechanism's example runs five times.",
+            help="Test the contract of a plugin, or of all third-party ones (all). It runs a mechanism's example five "
+            "times.",
         ),
     ] = None,
     plugins: Plugins = [],  # noqa: B006 - typer copies it

@@ -155,6 +155,7 @@ def use_schemes(kinds: Mapping[str, SamplingKind]) -> None:
     if offer_schemes(kinds):
         SAMPLING.update(sampling_schema())
 
+
 NOISE: dict[str, Json] = choice(
     "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "
     "the scale of laplace is this divided by sqrt(2). Default gaussian.",

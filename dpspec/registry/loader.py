@@ -109,8 +109,8 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
     if isinstance(provider, SamplingKind):
         if provider.kind in OWN_SCHEMES:
             yield "dpspec has a sampling scheme of this name"
-        if unknown := sorted({*provider.takes, *provider.may} - OPTIONS.keys()):
-            yield f"unknown options {', '.join(unknown)} (valid: {', '.join(OPTIONS)})"
+        if unknown_options := sorted({*provider.takes, *provider.may} - OPTIONS.keys()):
+            yield f"unknown options {', '.join(unknown_options)} (valid: {', '.join(OPTIONS)})"
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
@@ -128,7 +128,11 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind) else {"schema": provider.schema}
+    return (
+        {}
+        if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind)
+        else {"schema": provider.schema}
+    )
 
 
 #: All families, in the order in which their hooks are called.
@@ -358,7 +362,7 @@ def sign_off(catalog: Catalog, distributions: Sequence[str]) -> Catalog:
     if unknown := sorted(name for name in distributions if canonicalize_name(name) not in known):
         names = ", ".join(sorted(offering)) or "none"
         raise UsageError(f"trust: no plugin is of the distribution {unknown[0]!r} (third-party ones: {names})")
-    signed = {
+    signed: dict[str, Any] = {
         field: MappingProxyType(
             {
                 kind: replace(offered, signed_off=canonicalize_name(offered.distribution) in trusted)

@@ -132,13 +132,13 @@ def _configuration(folder: Path) -> tuple[Path, dict[str, tuple[str, ...]]] | No
         if table is None:
             continue
         if not isinstance(table, dict) or set(table) - set(_LISTS):
-            keys = " and ".join(f"{key}, a list of {content}" for key, (content, _) in _LISTS.items())
+            keys = " and ".join(f"{key}, a list of {items}" for key, (items, _) in _LISTS.items())
             raise UsageError(f"{path}: [tool.dpspec] has only the keys {keys}")
         lists = {}
-        for key, (content, example) in _LISTS.items():
+        for key, (items, example) in _LISTS.items():
             names = table.get(key, [])
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise UsageError(f'{path}: [tool.dpspec] {key} must be a list of {content}, such as ["{example}"]')
+                raise UsageError(f'{path}: [tool.dpspec] {key} must be a list of {items}, such as ["{example}"]')
             lists[key] = tuple(names)
         return root, lists
     return None

@@ -177,9 +177,7 @@ def power(audit: AuditResult) -> Figure | None:
 def _tested(audit: AuditResult, bounds: Sequence[ProvenCurve]) -> str:
     """The number of attacks that the run tested the bounds with, and of the bounds' points."""
     attacks = [
-        evidence
-        for evidence in audit.evidence
-        if evidence.quantity == "epsilon" and usable(evidence.assumptions)
+        evidence for evidence in audit.evidence if evidence.quantity == "epsilon" and usable(evidence.assumptions)
     ]
     tested = [
         curve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -217,7 +218,7 @@ class AttackMethodSuite(ProviderSuite):
         for statistics in self._some():
             for ladder in ([(e, 1e-3) for e in (0.0, 0.5, 1.0, 3.0)], [(0.5, d) for d in (0.0, 1e-3, 0.1, 0.5)]):
                 p_values = [self._test().p_value(statistics, (point,)) for point in ladder]
-                rises = all(a <= b * (1.0 + 1e-6) + 1e-12 for a, b in zip(p_values, p_values[1:], strict=False))
+                rises = all(a <= b * (1.0 + 1e-6) + 1e-12 for a, b in itertools.pairwise(p_values))
                 require(rises, f"p-values {p_values} at {ladder} fall")
 
     def test_lower_bounds_are_what_the_p_value_rejects(self) -> None:

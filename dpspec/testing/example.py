@@ -323,8 +323,8 @@ def _unimplied(series: Sequence[Series]) -> Iterator[str]:
         columns = [name for name, side in table.bounds.items() if side == "upper"]
         if proved and columns and not is_profile(table) and table.name != TRADE_OFF:
             yield (
-                f"the series {table.name!r} states upper bounds in {', '.join(columns)}, which no finding implies and no "
-                "attack tests: yield findings, or a profile of delta against epsilon (kit.profile)"
+                f"the series {table.name!r} states upper bounds in {', '.join(columns)}, which no finding implies and "
+                "no attack tests: yield findings, or a profile of delta against epsilon (kit.profile)"
             )
 
 

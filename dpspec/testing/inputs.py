@@ -372,9 +372,13 @@ class ScoreSuite(ProviderSuite):
         scores = np.asarray(self.code()(replace(observed, canaries=records, before=before, after=after, many=True)))
         equal = math.isclose(float(scores[0]), float(scores[1]), rel_tol=1e-6, abs_tol=1e-9)
         require(equal, f"a canary and its copy have the scores {scores[0]:.6g} and {scores[1]:.6g}")
-        ranks = [np.argsort(np.argsort(values[2:], kind="stable"), kind="stable") for values in (expected[order], scores)]
+        ranks = [
+            np.argsort(np.argsort(values[2:], kind="stable"), kind="stable") for values in (expected[order], scores)
+        ]
         agreement = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-        require(agreement > 0.9, f"in another order, scores rank the canaries differently (correlation {agreement:.3f})")
+        require(
+            agreement > 0.9, f"in another order, scores rank the canaries differently (correlation {agreement:.3f})"
+        )
 
 
 def _rows(facts: Facts) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -9,6 +9,7 @@ import pickle
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -125,7 +126,9 @@ class MechanismSuite(ExampleSuite):
         (spec, *_) = self.load()
         sizes = [*spec.threat_model.group_size]
         doubled = [2 * size for size in sizes]
-        self._require_order("threat_model.group_size", sizes, doubled, grows=True, renamed=dict(zip(sizes, doubled, strict=True)))
+        self._require_order(
+            "threat_model.group_size", sizes, doubled, grows=True, renamed=dict(zip(sizes, doubled, strict=True))
+        )
         for key, factor, grows in _CORE_KEYS:
             value = _number(spec.document, key)
             if value is not None:
@@ -228,13 +231,18 @@ class MechanismSuite(ExampleSuite):
         releases = self._release(audit, spec, size, 0)
         if releases.values is None:
             raise unittest.SkipTest("release() returns no `values`")
-        values, noise = np.asarray(releases.values, dtype=float).ravel(), np.asarray(releases.noise, dtype=float).ravel()
+        values, noise = (
+            np.asarray(releases.values, dtype=float).ravel(),
+            np.asarray(releases.noise, dtype=float).ravel(),
+        )
         if values.size != noise.size or len(values) < 10:
             raise unittest.SkipTest("release() returns other numbers of `values` and `noise`")
         columns = max(1, values.size // len(releases.values))
         for column in range(columns):
             of_column = np.corrcoef(values[column::columns], noise[column::columns])[0, 1]
-            require(of_column > 1.0 - 1e-6, f"the reported noise is not that of the values (correlation {of_column:.4f})")
+            require(
+                of_column > 1.0 - 1e-6, f"the reported noise is not that of the values (correlation {of_column:.4f})"
+            )
 
     def test_noise_follows_the_seed(self) -> None:
         """Other seeds and trials have other noise for the same inclusion bits, and no release repeats noise."""
@@ -272,11 +280,8 @@ class MechanismSuite(ExampleSuite):
     def test_trials_and_audits_can_travel(self) -> None:
         """The audit, its inputs and its trials survive pickling, as executors on other machines need."""
         first = self.first()
-        tools: list[Any] = [pickle]
-        if find_spec("cloudpickle") is not None:
-            import cloudpickle
-
-            tools.append(cloudpickle)
+        # Ray sends objects with cloudpickle, local processes with pickle.
+        tools: list[Any] = [pickle, *(import_module(name) for name in ("cloudpickle",) if find_spec(name))]
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
             stored = [first.store.get(record.key) for record in audit.trials]
             trials = [s.trial for s in stored if s is not None]
@@ -284,7 +289,7 @@ class MechanismSuite(ExampleSuite):
             for name, part in parts.items():
                 for tool in tools:
                     with in_words(f"pickling its {name}"):
-                        back = pickle.loads(tool.dumps(part))
+                        back = pickle.loads(tool.dumps(part))  # noqa: S301 - our own object
                     if name != "audit":
                         require(repr(back) == repr(part), f"its {name} change when they are pickled")
 
@@ -310,8 +315,8 @@ class MechanismSuite(ExampleSuite):
                 epsilon, delta = min(finite, key=lambda point: (point[1], point[0]))
                 least = evidence_tests.epsilon_lower(evidence, delta, 1.0 - LEVEL)
                 yield (
-                    f"{audit.name}: a bound down to {min(least, epsilon):.3g} at delta {delta:g}, where {epsilon:.4g} is "
-                    f"stated, or {share:.0%} of the curve would pass this attack ({evidence.method}, group size "
+                    f"{audit.name}: a bound down to {min(least, epsilon):.3g} at delta {delta:g}, where {epsilon:.4g} "
+                    f"is stated, or {share:.0%} of the curve would pass this attack ({evidence.method}, group size "
                     f"{group_size(evidence)})"
                 )
             if not tested:
@@ -333,9 +338,7 @@ class MechanismSuite(ExampleSuite):
             context._rows = rows
         return prepared, context
 
-    def _bounds(
-        self, spec: Spec, rows: LoadedData | None = None, facts: Facts | None = None
-    ) -> list[Finding | Series]:
+    def _bounds(self, spec: Spec, rows: LoadedData | None = None, facts: Facts | None = None) -> list[Finding | Series]:
         prepared, context = self._context(spec, rows, facts)
         if rows is None and facts is None:
             with in_words("bound"):
@@ -397,9 +400,7 @@ class MechanismSuite(ExampleSuite):
             loaded = self._try(f"{key}={json.dumps(value)}", *(["claims=[]"] if renamed else []))
             if loaded is None:
                 return
-            tables.append(
-                {(c.group_size, c.scope, d): e for c in curves(self._bounds(loaded[0])) for e, d in c.points}
-            )
+            tables.append({(c.group_size, c.scope, d): e for c in curves(self._bounds(loaded[0])) for e, d in c.points})
         sizes = renamed or {}
         for (size, scope, delta), epsilon in tables[0].items():
             other = tables[1].get((sizes.get(size, size), scope, delta))

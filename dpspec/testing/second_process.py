@@ -85,7 +85,12 @@ def second_run(registry: Registry, first: Executed, example: Path, overrides: Se
                 candidates[offered.plugin, offered.distribution] = (
                     *(offered.distribution, offered.version, offered.plugin, name),
                 )
-    arguments = [json.dumps(sys.path), json.dumps(sorted(candidates.values())), str(example), json.dumps(list(overrides))]
+    arguments = [
+        json.dumps(sys.path),
+        json.dumps(sorted(candidates.values())),
+        str(example),
+        json.dumps(list(overrides)),
+    ]
     seed = _HASH_SEED if os.environ.get("PYTHONHASHSEED") != _HASH_SEED else "42"
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, *arguments],

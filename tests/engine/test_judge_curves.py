@@ -50,7 +50,12 @@ def test_the_true_mu_is_proved_and_the_caption_counts_the_tested_points(tmp_path
     assert audit.verdicts[0].verdict == "proved"
     figure = power(audit)
     assert figure is not None
-    points = {p for f in [*audit.findings, *series_bounds(audit.findings, audit.series)] if f.bound == "upper" for p in [f.value]}
+    points = {
+        p
+        for f in [*audit.findings, *series_bounds(audit.findings, audit.series)]
+        if f.bound == "upper"
+        for p in [f.value]
+    }
     assert len(points) > 10
     assert "; 1 attack of this run tested" in figure.caption
     assert "points of the bounds" in figure.caption
@@ -92,7 +97,9 @@ def test_signing_off_is_recorded_and_verified(tmp_path: Path) -> None:
 
 def test_own_bounds_need_no_sign_off() -> None:
     catalog = registry(votes.Votes).catalog
-    with pytest.raises(UsageError, match=r"no plugin is of the distribution 'dpspec' \(third-party ones: dpspec-votes\)"):
+    with pytest.raises(
+        UsageError, match=r"no plugin is of the distribution 'dpspec' \(third-party ones: dpspec-votes\)"
+    ):
         sign_off(catalog, ["dpspec"])
 
 

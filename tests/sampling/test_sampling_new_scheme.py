@@ -19,7 +19,6 @@ from dpspec.registry import loader
 from dpspec.registry.loader import Registry
 from dpspec_group.theory import group_epsilons
 
-
 TEXT = """\
 dpspec: 1
 name: periodic

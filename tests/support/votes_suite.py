@@ -63,4 +63,3 @@ def suite(audit: type[Any], base: type[MechanismSuite] = VotesSuite, **attribute
     found = registry(audit)
     kind = audit.kind
     return type("Suite", (base,), {"kind": kind, "registry": classmethod(lambda cls: found), **attributes})()
-

@@ -9,10 +9,9 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, ClassVar
 
-from support.votes import EXAMPLE, Votes, gaussian_epsilon
-
 import dpspec.contract as dps
 from dpspec import kit
+from support.votes import EXAMPLE, Votes, gaussian_epsilon
 
 # -- bounds
 

@@ -33,7 +33,9 @@ class RareSuite(VotesSuite):
 
         assert pair.log_ratio is not None
         law = pair.log_ratio
-        yield Neighbors(absent=pair.absent, present=present, log_ratio=lambda y: np.logaddexp(np.log1p(-q), np.log(q) + law(y)))
+        yield Neighbors(
+            absent=pair.absent, present=present, log_ratio=lambda y: np.logaddexp(np.log1p(-q), np.log(q) + law(y))
+        )
 
 
 def votes_q() -> float:

@@ -44,7 +44,9 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
             direct = high.quantity == low.quantity and part.matches(high.at)
             if direct and low.value > max(0.0, high.value) * (1.0 + _RELATIVE):
                 yield f"{_shown(low)} exceeds {_shown(high)}"
-        pairs = [(pair, f) for f in above if f.scope.direction == "both" for pair in implied_pairs(f)] if attained else []
+        pairs = (
+            [(pair, f) for f in above if f.scope.direction == "both" for pair in implied_pairs(f)] if attained else []
+        )
         if pairs and _above_curve(low, [pair for pair, _ in pairs]):
             (epsilon, delta), source = min(pairs, key=lambda item: (item[0][1], item[0][0]))
             yield (

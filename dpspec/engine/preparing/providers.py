@@ -66,7 +66,7 @@ def _foreign_scheme(spec: Spec) -> Section | None:
     """
     phases = spec.mechanism.get("phases") or (spec.mechanism.options,)
     blocks = [phase.get("sampling") for phase in phases if isinstance(phase, Mapping)]
-    schemes = {block.get("scheme") for block in blocks if isinstance(block, Mapping)}
+    schemes = {str(block.get("scheme")) for block in blocks if isinstance(block, Mapping)}
     foreign = sorted((schemes - OWN_SCHEMES) & SCHEMES.keys())
     if len(foreign) > 1:
         raise PluginError(f"the phases have the sampling schemes {' and '.join(foreign)}: a spec has one of plugins")
