@@ -205,7 +205,7 @@ class Releases:
             bits.
         noise: Added noise (m,) in units of the declared scale, as drawn or as observed. Core tests its distribution.
         values: Released numbers (n, ...) that add the noise to what only the inclusion bit changes; None if there are
-            none. The conformance suite measures the noise in them, whatever ``noise`` says.
+            none. The conformance suite measures the noise in them, independently of ``noise``.
         told: Further numbers by name; :meth:`AttackedMechanism.further_checks` receives their sums over all releases.
     """
 

@@ -357,9 +357,9 @@ def sign_off(catalog: Catalog, distributions: Sequence[str]) -> Catalog:
     """
     tables = {family.field: getattr(catalog, family.field) for family in FAMILIES}
     offering = {offered.distribution for table in tables.values() for offered in table.values() if offered.is_foreign}
-    known = {canonicalize_name(distribution) for distribution in offering}
+    third_parties = {canonicalize_name(distribution) for distribution in offering}
     trusted = {canonicalize_name(name) for name in distributions}
-    if unknown := sorted(name for name in distributions if canonicalize_name(name) not in known):
+    if unknown := sorted(name for name in distributions if canonicalize_name(name) not in third_parties):
         names = ", ".join(sorted(offering)) or "none"
         raise UsageError(f"trust: no plugin is of the distribution {unknown[0]!r} (third-party ones: {names})")
     signed: dict[str, Any] = {

@@ -353,7 +353,7 @@ def _points(series: Series) -> Iterator[tuple[str, int, Pair]]:
 
 
 def series_bounds(findings: Sequence[Finding], series: Sequence[Series]) -> list[Finding]:
-    """The points of proved profiles as upper bounds, so that whatever a report draws from them is tested.
+    """The points of proved profiles as upper bounds, so that attacks test every curve that a report draws.
 
     A point holds in the scope of the proven bounds for its group size and adjacency. If these have several scopes, it
     holds at least in the one that all others cover; without such a scope no report draws it.
@@ -368,13 +368,13 @@ def series_bounds(findings: Sequence[Finding], series: Sequence[Series]) -> list
             continue
         for adjacency, size, (epsilon, delta) in _points(profile):
             scopes = [s for of_size, s in first if of_size == size and adjacency in ("", s.adjacency)]
-            weakest = next((scope for scope in scopes if all(covers(other, scope) for other in scopes)), None)
+            weakest = next((scope for scope in scopes if all(covers(wider, scope) for wider in scopes)), None)
             if weakest is not None:
-                at = FrozenMap({"delta": delta, "group_size": size})
+                conditions = FrozenMap({"delta": delta, "group_size": size})
                 value = max(0.0, epsilon)
                 extended = first[size, weakest]
                 points.append(
-                    replace(extended, quantity="epsilon", value=value, at=at, source=profile.source, lower=None)
+                    replace(extended, quantity="epsilon", value=value, at=conditions, source=profile.source, lower=None)
                 )
     return points
 

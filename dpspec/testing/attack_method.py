@@ -207,14 +207,14 @@ class AttackMethodSuite(ProviderSuite):
                 require(first == again, f"the same statistics give {first} and {again}")
 
     def test_no_evidence_rejects_everything(self) -> None:
-        """At delta 1 every pipeline is private: p-values there are not tiny, whatever the attack shows."""
+        """At delta 1 every pipeline is private: p-values there are not tiny, even of perfect guesses."""
         for statistics in self._some():
             p_value = self._test().p_value(statistics, ((0.0, 1.0),))
             # Tests of the coins may reject unlikely coins even there, at their level.
             require(p_value > 1e-3, f"p = {p_value:.3g} at delta 1, which every pipeline satisfies")
 
     def test_p_values_grow_with_epsilon_and_delta(self) -> None:
-        """A weaker claim is no easier to reject."""
+        """The p-value of a weaker claim is at least as large."""
         for statistics in self._some():
             for ladder in ([(e, 1e-3) for e in (0.0, 0.5, 1.0, 3.0)], [(0.5, d) for d in (0.0, 1e-3, 0.1, 0.5)]):
                 p_values = [self._test().p_value(statistics, (point,)) for point in ladder]

@@ -1,4 +1,4 @@
-"""Upper bounds against the output laws of explicit neighbors: no bound may be below what the neighbors attain.
+"""Upper bounds against the output laws of explicit neighbors: a bound may not be below the attained privacy loss.
 
 The lower ends are Monte Carlo estimates at level 1e-6, so that a correct bound fails once in a million suites.
 """
@@ -78,8 +78,8 @@ def exceeded(
         "remove": np.asarray(neighbors.absent(np.random.default_rng([seed, 0]), DRAWS), dtype=np.float64),
     }
     for direction in directions:
-        other = {"add": "remove", "remove": "add"}[direction]
-        of_other = None if neighbors.log_ratio is not None else outputs[other]
+        opposite = {"add": "remove", "remove": "add"}[direction]
+        of_other = None if neighbors.log_ratio is not None else outputs[opposite]
         sign = 1.0 if direction == "add" else -1.0
         worst: tuple[float, Exceeded] | None = None
         level = LEVEL / (2 * len(finite))

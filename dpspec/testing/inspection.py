@@ -26,7 +26,7 @@ from dpspec.testing.reporter import ReporterSuite
 class Promise:
     """The outcome of one test on one provider.
 
-    ``broken`` holds the failure, ``left_out`` the reason for a skip, ``remark`` what is no test.
+    ``broken`` holds the failure, ``left_out`` the reason for a skip, ``remark`` a limit of the tests.
     """
 
     provider: str
@@ -87,7 +87,7 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
     if isinstance(suite, MechanismSuite):
-        with suppress(AssertionError):  # a failed example was told above
+        with suppress(AssertionError):  # a promise above reports the failed example
             remark = "\n".join(suite.weakest_passing())
             yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
 

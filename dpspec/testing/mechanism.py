@@ -1,4 +1,4 @@
-"""The suite for mechanisms: its example, and what a reviewer of the bound and of the attack would try."""
+"""The suite for mechanisms: its example, and a reviewer's tests of the bound and of the attack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Attacks reject a bound at this level, as in a run.
 LEVEL = 1e-6
 
-#: By how much the noise of an attack grows that must then show nothing; less if the schema allows no more.
+#: Factors of the noise under which an attack must show nothing; the next one if the schema refuses a value.
 _MORE_NOISE = (1000.0, 100.0, 30.0)
 
 #: The share of its value below which a bound has fallen with the noise.
@@ -56,7 +56,7 @@ class Curve:
 
 
 def curves(outcomes: Sequence[object]) -> list[Curve]:
-    """The curves of all bounds that a run tests, those of series included."""
+    """The curves of all bounds that a run tests, with the bounds of series."""
     findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     series = [outcome for outcome in outcomes if isinstance(outcome, Series)]
     points: dict[tuple[int, Scope], list[tuple[float, float]]] = {}
@@ -86,7 +86,7 @@ class MechanismSuite(ExampleSuite):
         return ()
 
     def test_bounds_hold_between_explicit_neighbors(self) -> None:
-        """No proved bound is below what the suite's ``neighbors`` attain, in any direction of its scope."""
+        """No proved bound is below the loss that the suite's ``neighbors`` attain, in any direction of its scope."""
         tested = 0
         for spec in self.load():
             for curve in curves(self._bounds(spec)):
@@ -132,8 +132,8 @@ class MechanismSuite(ExampleSuite):
         for key, factor, grows in _CORE_KEYS:
             value = _number(spec.document, key)
             if value is not None:
-                other = int(value * factor) if isinstance(value, int) else value * factor
-                low, high = sorted((value, other))
+                second = int(value * factor) if isinstance(value, int) else value * factor
+                low, high = sorted((value, second))
                 self._require_order(key, low, high, grows=grows)
         phases = spec.document["mechanism"].get("phases")
         if phases:
@@ -180,7 +180,7 @@ class MechanismSuite(ExampleSuite):
                 if loaded is None:
                     continue
                 if not _least(curves(self._bounds(loaded[0]))) < _FALLEN * usual:
-                    break  # no key of the noise
+                    break  # another key than the noise
                 tried += 1
                 for audit in self.run(loaded).result.audits:
                     problem = attack_above_bound(audit)
@@ -210,8 +210,8 @@ class MechanismSuite(ExampleSuite):
                     for column in range(law.shape[1]):
                         z, ratio = _spread(values[:, column], law[:, column])
                         text = f"noise of {ratio:.4g} times the size that the law of `neighbors` says"
-                        at = _noise_text(spec, self._noise_keys())
-                        require(abs(z) < _FAR, f"released values at {at} have {text}")
+                        setting = _noise_text(spec, self._noise_keys())
+                        require(abs(z) < _FAR, f"released values at {setting} have {text}")
                     with_group = self._release(audit, spec, size, 0, coin=1).values
                     moved = _moved(np.asarray(with_group, dtype=np.float64).reshape(values.shape), values)
                     allowed = _moved(_matrix(pair.present(np.random.default_rng(4), 100_000)), law)
@@ -241,7 +241,8 @@ class MechanismSuite(ExampleSuite):
         for column in range(columns):
             of_column = np.corrcoef(values[column::columns], noise[column::columns])[0, 1]
             require(
-                of_column > 1.0 - 1e-6, f"the reported noise is not that of the values (correlation {of_column:.4f})"
+                of_column > 1.0 - 1e-6,
+                f"the values contain other noise than the reported one (correlation {of_column:.4f})",
             )
 
     def test_noise_follows_the_seed(self) -> None:
@@ -251,10 +252,10 @@ class MechanismSuite(ExampleSuite):
         audit = self._attacked()
         (spec, *_) = self.load()
         assert spec.audit is not None
-        (other, *_) = self.load(f"audit.seed={spec.audit.seed + 1}")
+        (reseeded, *_) = self.load(f"audit.seed={spec.audit.seed + 1}")
         size = spec.threat_model.group_size[0]
         drawn = {
-            "two seeds": self._release(audit, other, size, 0),
+            "two seeds": self._release(audit, reseeded, size, 0),
             "two trials": self._release(audit, spec, size, 1),
         }
         first = self._release(audit, spec, size, 0)
@@ -262,9 +263,9 @@ class MechanismSuite(ExampleSuite):
         require(_shared(first.noise, again.noise) == 1.0, "the same seed gives other noise")
         distinct = len(np.unique(first.noise)) / max(1, np.size(first.noise))
         require(distinct > 0.5, f"noise repeats: {distinct:.1%} of its numbers are distinct")
-        for what, releases in drawn.items():
+        for pair, releases in drawn.items():
             share = _shared(first.noise, releases.noise)
-            require(share < 0.5, f"{what} have the same noise: derive it from context.seed(index, ...)")
+            require(share < 0.5, f"{pair} have the same noise: derive it from context.seed(index, ...)")
 
     def test_another_process_repeats_the_run(self) -> None:
         """Another process, with another hash seed at another time, gives the same trials, conclusions and verdicts."""
@@ -285,8 +286,8 @@ class MechanismSuite(ExampleSuite):
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
             stored = [first.store.get(record.key) for record in audit.trials]
             trials = [s.trial for s in stored if s is not None]
-            parts = {"audit": self.audit(), "inputs": self.audit().trial_inputs(spec), "trials": trials}
-            for name, part in parts.items():
+            sent = {"audit": self.audit(), "inputs": self.audit().trial_inputs(spec), "trials": trials}
+            for name, part in sent.items():
                 for tool in tools:
                     with in_words(f"pickling its {name}"):
                         back = pickle.loads(tool.dumps(part))  # noqa: S301 - our own object
@@ -348,7 +349,7 @@ class MechanismSuite(ExampleSuite):
     def _attacked(self) -> AttackedMechanism:
         audit = self.audit()
         if not isinstance(audit, AttackedMechanism):
-            raise unittest.SkipTest("the mechanism is no kit.AttackedMechanism")
+            raise unittest.SkipTest("only for a kit.AttackedMechanism")
         self.first(trials=True)
         return audit
 
@@ -394,7 +395,7 @@ class MechanismSuite(ExampleSuite):
     def _require_order(
         self, key: str, low: Json, high: Json, *, grows: bool, renamed: Mapping[int, int] | None = None
     ) -> None:
-        """Require that each bound at ``high`` is no smaller than at ``low``, or no larger."""
+        """Require that each bound grows from ``low`` to ``high``, or falls; an equal one passes."""
         tables = []
         for value in (low, high):
             loaded = self._try(f"{key}={json.dumps(value)}", *(["claims=[]"] if renamed else []))
@@ -403,12 +404,12 @@ class MechanismSuite(ExampleSuite):
             tables.append({(c.group_size, c.scope, d): e for c in curves(self._bounds(loaded[0])) for e, d in c.points})
         sizes = renamed or {}
         for (size, scope, delta), epsilon in tables[0].items():
-            other = tables[1].get((sizes.get(size, size), scope, delta))
-            if other is None:
+            second = tables[1].get((sizes.get(size, size), scope, delta))
+            if second is None:
                 continue
-            smaller, larger = (epsilon, other) if grows else (other, epsilon)
+            smaller, larger = (epsilon, second) if grows else (second, epsilon)
             fails = smaller > larger * (1.0 + SLACK) + 1e-9
-            moves = f"{epsilon:.6g} at {low} and {other:.6g} at {high}"
+            moves = f"{epsilon:.6g} at {low} and {second:.6g} at {high}"
             word = "grow" if grows else "fall"
             require(not fails, f"{key}: the bound at delta {delta:g} must {word} with it, and is {moves}")
 
@@ -420,23 +421,23 @@ class MechanismSuite(ExampleSuite):
         records: int | None = None,
     ) -> None:
         """Require equal bounds for all data; with ``records``, only that none of these is larger."""
-        others = {(c.group_size, c.scope, d): e for c in curves(changed) for e, d in c.points}
-        others |= {(s, replace(sc, min_records=0), d): e for (s, sc, d), e in others.items()}
+        epsilons = {(c.group_size, c.scope, d): e for c in curves(changed) for e, d in c.points}
+        epsilons |= {(s, replace(sc, min_records=0), d): e for (s, sc, d), e in epsilons.items()}
         for curve in curves(usual):
             if curve.scope.data != "all" or (records is not None and curve.scope.min_records > records):
                 continue
             for epsilon, delta in curve.points:
-                other = others.get((curve.group_size, curve.scope, delta))
-                if other is None:
-                    other = others.get((curve.group_size, replace(curve.scope, min_records=0), delta))
-                if other is None or (math.isinf(epsilon) and math.isinf(other)):
+                again = epsilons.get((curve.group_size, curve.scope, delta))
+                if again is None:
+                    again = epsilons.get((curve.group_size, replace(curve.scope, min_records=0), delta))
+                if again is None or (math.isinf(epsilon) and math.isinf(again)):
                     continue
-                differs = abs(other - epsilon) > 1e-6 * (abs(epsilon) + abs(other))
-                fails = other > epsilon * (1.0 + SLACK) if records is not None else differs
-                text = f"{epsilon:.6g} is {other:.6g} {where}, at delta {delta:g}"
+                differs = abs(again - epsilon) > 1e-6 * (abs(epsilon) + abs(again))
+                fails = again > epsilon * (1.0 + SLACK) if records is not None else differs
+                text = f"{epsilon:.6g} is {again:.6g} {where}, at delta {delta:g}"
                 require(
                     not fails,
-                    f"the bound for all datasets is not one: {text}. Give its scope data='this' with "
+                    f"the bound differs among datasets: {text}. Give its scope data='this' with "
                     "privacy=spec.data_privacy, or min_records",
                 )
 
@@ -478,7 +479,7 @@ def _noise_text(spec: Spec, keys: Sequence[str]) -> str:
 
 
 def _least(of_spec: Sequence[Curve]) -> float:
-    """The least finite epsilon above 0 at the smallest delta with one."""
+    """The finite epsilon at the smallest delta with one."""
     values = [(d, e) for curve in of_spec for e, d in curve.points if math.isfinite(e)]
     return min((e for _, e in sorted(values)[:1]), default=math.inf)
 

@@ -74,7 +74,7 @@ class SamplingSchemeSuite(ProviderSuite):
             require(abs(z) < _FAR, f"record {record} is in {share:.4f} of the batches, not in {scheme.inclusion:.4f}")
 
     def test_moments_are_those_of_the_batches(self) -> None:
-        """``inclusion_moments`` and ``covariance`` are those of drawn batches."""
+        """Drawn batches have the moments ``inclusion_moments`` and ``covariance``."""
         import numpy as np
 
         scheme, masks = self._scheme(), self._epochs(400)
@@ -92,7 +92,7 @@ class SamplingSchemeSuite(ProviderSuite):
         require(abs(z) < _FAR, f"the covariance of two records is {products.mean():.4g}, not {scheme.covariance():.4g}")
 
     def test_a_resumed_run_draws_the_same_batches(self) -> None:
-        """A scheme with a state goes on as if it had not stopped."""
+        """A scheme with a state continues as if it had not stopped."""
         import torch
 
         scheme, generator = self._scheme(), torch.Generator().manual_seed(5)
@@ -100,22 +100,22 @@ class SamplingSchemeSuite(ProviderSuite):
             return
         for _ in range(scheme.dependent_steps // 2 + 1):
             scheme.draw(generator)
-        other, copy = self._scheme(), torch.Generator()
+        resumed, copy = self._scheme(), torch.Generator()
         copy.set_state(generator.get_state())
-        other.restore(scheme.state())  # type: ignore[attr-defined]
+        resumed.restore(scheme.state())  # type: ignore[attr-defined]
         for _ in range(2 * scheme.dependent_steps):
-            same = torch.equal(scheme.draw(generator), other.draw(copy))
+            same = torch.equal(scheme.draw(generator), resumed.draw(copy))
             require(same, "after restore(state()) the batches differ: the state is not whole")
 
     def test_checks_exist(self) -> None:
         """``checks`` names at least one check of batches that dpspec has."""
         from dpspec.stats.conformance import table
 
-        known = {row.name for row in table.TABLE if row.of_batches}
+        all_checks = {row.name for row in table.TABLE if row.of_batches}
         names = self.code().checks
         require(names, "no check compares the batches with the scheme: name some in `checks`")
-        unknown = sorted(set(names) - known)
-        require(not unknown, f"unknown checks {', '.join(unknown)} (valid: {', '.join(sorted(known))})")
+        unknown = sorted(set(names) - all_checks)
+        require(not unknown, f"unknown checks {', '.join(unknown)} (valid: {', '.join(sorted(all_checks))})")
 
     def test_the_theory_holds_for_executed_batches(self) -> None:
         """No bound of the theory is below what drawn batches show about one record, in either direction."""
@@ -139,8 +139,8 @@ class SamplingSchemeSuite(ProviderSuite):
                 if present:
                     shown += included[rng.integers(0, len(included), n)]
                 # The sum, and the likelihood of one inclusion at an unknown step: the best tests of many schemes.
-                likely = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
-                return np.stack([shown.sum(axis=1), likely], axis=1)
+                log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
+                return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
 
             pair = Neighbors(absent=lambda r, n: outputs(r, n, False), present=lambda r, n: outputs(r, n, True))
             problems = [str(problem) for problem in exceeded(pair, points, ("add", "remove"))]

@@ -20,7 +20,7 @@ from dpspec.testing.provider import require
 if TYPE_CHECKING:
     from dpspec.testing.example import Executed
 
-#: What the other process does: it shifts the clock before any plugin is imported.
+#: The program of the other process. It shifts the clock before any plugin is imported.
 _SCRIPT = """
 import datetime, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
@@ -52,7 +52,7 @@ catalog = build([Candidate(**dict(zip(names, c))) for c in json.loads(sys.argv[2
 example = Path(sys.argv[3])
 loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
-    sys.exit("the example is no valid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
+    sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
 result = run(loaded.specs, catalog, store=Store(example.with_name("second-process")), device="cpu")
 example.with_name("second-process.json").write_text(json.dumps(parts(result)))
 """
