@@ -67,7 +67,17 @@ def array(
 def block(
     description: str | None = None, required: Sequence[str] | None = None, /, **properties: Json
 ) -> dict[str, Json]:
-    """Schema of a mapping with exactly these keys; ``required`` ones must be present."""
+    """Schema of a mapping with exactly these keys, each with its own schema; ``required`` ones must be present.
+
+    >>> block("A circle.", ["radius"], radius={"type": "number"})["required"]
+    ['radius']
+
+    Raises:
+        TypeError: The description is not a text, as in ``block({"radius": ...})``: keys are arguments by name.
+    """
+    if not isinstance(description, str | None):
+        text = f"the description of a block must be a text or None, got a {type(description).__name__}"
+        raise TypeError(f"{text}: give the keys by name, block(None, **keys)")
     shape: dict[str, Json] = {"type": "object", "properties": properties, "required": required}
     return _fragment({**shape, "additionalProperties": False}, description)
 
