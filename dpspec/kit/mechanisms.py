@@ -333,7 +333,9 @@ class AttackedMechanism(SimpleMechanism):
             yield evidence
             for delta in _deltas(spec, size):
                 yield lower_from(evidence, spec.audit.confidence, delta=delta)
-            for other_kind in self.further_evidence(spec, size, _scores([g for g in groups if g["group_size"] == size])):
+            for other_kind in self.further_evidence(
+                spec, size, _scores([g for g in groups if g["group_size"] == size])
+            ):
                 yield other_kind
                 for delta in _deltas(spec, size):
                     yield lower_from(other_kind, spec.audit.confidence, delta=delta)

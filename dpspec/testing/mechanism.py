@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpspec.contract import Evidence, Facts, Finding, Json, LoadedData, Scope, Series, Spec, thaw
+from dpspec.contract import DataError, Evidence, Facts, Finding, Json, LoadedData, Scope, Series, Spec, thaw
 from dpspec.contract.results import AuditResult
 from dpspec.engine.judging.claim_tests import bound_hypotheses
 from dpspec.engine.preparing.context import RunContext
@@ -48,22 +48,32 @@ _CORE_KEYS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """The points (epsilon, delta) of the proved upper bounds for one group size and scope."""
+    """The points (epsilon, delta) of the proved upper bounds for one group size and scope by one method.
+
+    ``method``: how the bounds are computed, their quantity, and their conditions besides group size and delta.
+    """
 
     group_size: int
     scope: Scope
+    method: tuple[str, ...]
     points: tuple[tuple[float, float], ...]
+
+    def at(self, delta: float) -> tuple[int, Scope, tuple[str, ...], float]:
+        """The identity of the point at ``delta`` in another version of the curve."""
+        return self.group_size, self.scope, self.method, delta
 
 
 def curves(outcomes: Sequence[object]) -> list[Curve]:
     """The curves of all bounds that a run tests, with the bounds of series."""
     findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     series = [outcome for outcome in outcomes if isinstance(outcome, Series)]
-    points: dict[tuple[int, Scope], list[tuple[float, float]]] = {}
+    points: dict[tuple[int, Scope, tuple[str, ...]], list[tuple[float, float]]] = {}
     for finding in [*findings, *series_bounds(findings, series)]:
         if finding.bound == "upper" and proven_bound(finding):
-            points.setdefault((group_size(finding), finding.scope), []).extend(implied_pairs(finding))
-    return [Curve(size, scope, tuple(pairs)) for (size, scope), pairs in points.items() if pairs]
+            conditions = (f"{k} {v}" for k, v in finding.at.items() if k not in ("group_size", "delta"))
+            method = (finding.method, finding.source, finding.quantity, *conditions)
+            points.setdefault((group_size(finding), finding.scope, method), []).extend(implied_pairs(finding))
+    return [Curve(*key, tuple(pairs)) for key, pairs in points.items() if pairs]
 
 
 class MechanismSuite(ExampleSuite):
@@ -105,7 +115,7 @@ class MechanismSuite(ExampleSuite):
         for spec in self.load():
             negative = [value for outcome in self._bounds(spec) for value in _epsilons(outcome) if value < 0.0]
             require(not negative, f"an upper bound on epsilon is negative: {negative[:3]}")
-            of_scope: dict[Scope, dict[float, list[tuple[int, float]]]] = {}
+            of_sizes: dict[tuple[Scope, tuple[str, ...], float], list[tuple[int, float]]] = {}
             for curve in curves(self._bounds(spec)):
                 ordered = sorted(curve.points, key=lambda point: point[1])
                 where = f"the bound for group size {curve.group_size}"
@@ -114,9 +124,9 @@ class MechanismSuite(ExampleSuite):
                     text = f"is {epsilon:.6g} at delta {delta:g} and {next_epsilon:.6g} at the larger {next_delta:g}"
                     require(not rises, f"{where} {text}: epsilon may not rise with delta")
                 for epsilon, delta in ordered:
-                    of_scope.setdefault(curve.scope, {}).setdefault(delta, []).append((curve.group_size, epsilon))
-            for delta, sizes in ((d, sorted(s)) for by_delta in of_scope.values() for d, s in by_delta.items()):
-                for (size, epsilon), (larger, of_larger) in itertools.pairwise(sizes):
+                    of_sizes.setdefault((curve.scope, curve.method, delta), []).append((curve.group_size, epsilon))
+            for (_, _, delta), sizes in of_sizes.items():
+                for (size, epsilon), (larger, of_larger) in itertools.pairwise(sorted(sizes)):
                     falls = larger > size and of_larger < epsilon * (1.0 - SLACK)
                     text = f"{epsilon:.6g} for groups of {size} and {of_larger:.6g} for {larger}, at delta {delta:g}"
                     require(not falls, f"the bound is {text}: a larger group contains a smaller one")
@@ -156,14 +166,17 @@ class MechanismSuite(ExampleSuite):
                 continue
             usual = self._bounds(spec)
             for name, change in _ROWS.items():
-                rows = change(prepared.source.load())
-                self._require_equal(usual, self._bounds(spec, rows=rows), f"on {name}")
+                try:
+                    changed = self._bounds(spec, rows=change(prepared.source.load()))
+                except DataError:
+                    continue  # outside of the declared collection of datasets
+                self._require_equal(usual, changed, f"on {name}")
             for records in sorted({max(1, prepared.facts.records // 2), 1}, reverse=True):
                 facts = replace(prepared.facts, records=records, digest=f"{records} records")
                 rows = _first(prepared.source.load(), records)
                 try:
                     fewer = self._bounds(spec, rows=rows, facts=facts)
-                except (ValueError, ArithmeticError, IndexError):
+                except (ValueError, ArithmeticError, IndexError, DataError):
                     continue  # the options need more records
                 self._require_equal(usual, fewer, f"with {records} records", records)
 
@@ -401,10 +414,10 @@ class MechanismSuite(ExampleSuite):
             loaded = self._try(f"{key}={json.dumps(value)}", *(["claims=[]"] if renamed else []))
             if loaded is None:
                 return
-            tables.append({(c.group_size, c.scope, d): e for c in curves(self._bounds(loaded[0])) for e, d in c.points})
+            tables.append({c.at(d): e for c in curves(self._bounds(loaded[0])) for e, d in c.points})
         sizes = renamed or {}
-        for (size, scope, delta), epsilon in tables[0].items():
-            second = tables[1].get((sizes.get(size, size), scope, delta))
+        for (size, scope, method, delta), epsilon in tables[0].items():
+            second = tables[1].get((sizes.get(size, size), scope, method, delta))
             if second is None:
                 continue
             smaller, larger = (epsilon, second) if grows else (second, epsilon)
@@ -421,15 +434,13 @@ class MechanismSuite(ExampleSuite):
         records: int | None = None,
     ) -> None:
         """Require equal bounds for all data; with ``records``, only that none of these is larger."""
-        epsilons = {(c.group_size, c.scope, d): e for c in curves(changed) for e, d in c.points}
-        epsilons |= {(s, replace(sc, min_records=0), d): e for (s, sc, d), e in epsilons.items()}
+        any_records = [replace(c, scope=replace(c.scope, min_records=0)) for c in curves(changed)]
+        epsilons = {c.at(d): e for c in any_records for e, d in c.points}
         for curve in curves(usual):
             if curve.scope.data != "all" or (records is not None and curve.scope.min_records > records):
                 continue
             for epsilon, delta in curve.points:
-                again = epsilons.get((curve.group_size, curve.scope, delta))
-                if again is None:
-                    again = epsilons.get((curve.group_size, replace(curve.scope, min_records=0), delta))
+                again = epsilons.get(replace(curve, scope=replace(curve.scope, min_records=0)).at(delta))
                 if again is None or (math.isinf(epsilon) and math.isinf(again)):
                     continue
                 differs = abs(again - epsilon) > 1e-6 * (abs(epsilon) + abs(again))
