@@ -76,7 +76,8 @@ def block(
         TypeError: The description is not a text, as in ``block({"radius": ...})``: keys are arguments by name.
     """
     if not isinstance(description, str | None):
-        text = f"the description of a block must be a text or None, got a {type(description).__name__}"
+        kind = type(description).__name__  # type: ignore[unreachable]  # callers without types
+        text = f"the description of a block must be a text or None, got a {kind}"
         raise TypeError(f"{text}: give the keys by name, block(None, **keys)")
     shape: dict[str, Json] = {"type": "object", "properties": properties, "required": required}
     return _fragment({**shape, "additionalProperties": False}, description)
