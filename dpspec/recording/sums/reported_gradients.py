@@ -2,6 +2,7 @@
 
 At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. If the
 loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding.
+Centered gradients (:mod:`dpspec.recording.sums.centering`) have the same fit, because g is then a projection of the sum.
 """
 
 import math
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.sums.centering import is_centered
 
 #: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
@@ -26,6 +28,7 @@ class ReportedGradients:
         """parameters: those that noise is added to."""
         self._parameters = list(parameters)
         self._got: Tensor | None = None
+        self._changed_in_step = False
         self._steps = self._summed = self._apart = 0
         self._eps = self._room = 0.0
 
@@ -33,15 +36,14 @@ class ReportedGradients:
         self._got = self._gradients()
 
     def after_step(self, *, added: bool = False) -> None:
-        """Forget the step if a closure or a hook since :meth:`before_step` made other gradients.
+        """Note whether a closure, a hook or the optimizer made other gradients since :meth:`before_step`.
 
         added: whether the step itself adds to its gradients.
         """
         if self._got is None:
             return
         now = self._gradients()
-        if now is None or not (added or torch.equal(now, self._got)):
-            self._got = None
+        self._changed_in_step = not added and (now is None or not torch.equal(now, self._got))
 
     @property
     def found(self) -> list[float] | None:
@@ -59,7 +61,11 @@ class ReportedGradients:
 
     @torch.no_grad()
     def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
-        """Compare a reported step that made one update with its noise and sum, all coordinates in a row."""
+        """Compare a reported step that made one update with its noise and sum, all coordinates in a row.
+
+        A step whose gradients changed in it counts if it began with sum and noise: what its optimizer did with them is
+        the update rule's. Otherwise a closure may have made them in the step, and nothing is compared.
+        """
         got, self._got = self._got, None
         comparable = step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or noise is None or not comparable or got.shape != noise.shape:
@@ -72,19 +78,30 @@ class ReportedGradients:
         product, of_got, of_noise, of_sum = products.tolist()
         if not (math.isfinite(product) and math.isfinite(of_sum) and 0.0 < of_got < math.inf):
             return
-        self._steps += 1
         if total is None:
+            self._steps += not self._changed_in_step
             return
-        self._summed += 1
         divisor = product / of_got
         left = torch.zeros((), dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, summed):
             left += (divisor * g - s - n).square_().sum()
         rounding = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + divisor * math.sqrt(of_got))
         differs = not (divisor > 0.0 and math.sqrt(float(left)) <= rounding)
+        if differs and divisor > 0.0 and self._is_centered(summed + noise, divisor * got):
+            differs = False
+        if differs and self._changed_in_step:
+            return
+        self._steps += 1
+        self._summed += 1
         self._apart += differs
         self._room = max(self._room, rounding / step.deviation)
         step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
+
+    def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
+        sizes, shapes = [p.numel() for p in self._parameters], [p.shape for p in self._parameters]
+        rows = (torch.split(row, sizes) for row in (noisy, got))
+        before, after = ([part.view(shape) for part, shape in zip(row, shapes, strict=True)] for row in rows)
+        return is_centered(before, after)
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:

@@ -24,6 +24,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.step_replay.watch import ReplayedSteps
+from dpspec.recording.sums.centering import is_centered
 from dpspec.recording.sums.clip_limits import ClipLimits, clip_limit
 from dpspec.recording.sums.clipped_sums import Contributions, SummedGradients, summed_gradients
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
@@ -91,6 +92,8 @@ class StepRows:
 class SteppedGradients:
     """Whether the optimizer steps with the noisy sum over the declared divisor, at audited steps.
 
+    Centered gradients count as the noisy sum, whether centered before the step or in it.
+
     Attributes:
         changed: The number of updates with other gradients.
     """
@@ -98,6 +101,7 @@ class SteppedGradients:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._parameters = optimizer, list(optimizer.params)
         self._noisy: Tensor | None = None
+        self._divided: Tensor | None = None
         self._left = TensorSnapshot()
         self.changed = Tally()
 
@@ -138,9 +142,18 @@ class SteppedGradients:
             residual += difference @ difference
         tolerance = max(_DIVIDED, *(8.0 * torch.finfo(kind).eps for kind in {p.grad.dtype for p in self._parameters}))
         differs = residual > (tolerance * measured).square() * square
+        if bool(differs) and self._is_centered(noisy, divided * measured):
+            differs = torch.zeros_like(differs)
         self.changed.add(differs)
         step.divided = torch.where(differs, torch.nan, fitted), 1.0
+        self._divided = divided
         self.keep_divided()
+
+    def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
+        shapes = [local(p).shape for p in self._parameters]
+        rows = (torch.split(row, [shape.numel() for shape in shapes]) for row in (noisy, got))
+        before, after = ([part.view(shape) for part, shape in zip(row, shapes, strict=True)] for row in rows)
+        return is_centered(before, after)
 
     def keep_divided(self) -> None:
         self._left.keep(p.grad for p in self._parameters)
@@ -152,11 +165,14 @@ class SteppedGradients:
 
     def end(self) -> None:
         """The step is over: compare the gradients unless the optimizer adds to them."""
-        self._noisy = None
+        self._noisy, divided, self._divided = None, self._divided, None
         if not self._left.exists:
             return
         if all(p.grad is not None for p in self._parameters) and not adds_in_place(self._optimizer.original_optimizer):
-            self.compare()
+            differs = self._left.differ(p.grad for p in self._parameters)
+            stepped = self._row() if divided is not None and bool(differs) else None
+            if stepped is None or divided is None or not self._is_centered(divided, stepped):
+                self.changed.add(differs)
         self._left.forget()
 
 
