@@ -1,5 +1,6 @@
 """Scripts that tamper with sums or gradients, or train something without noise, and the advice of rejected checks."""
 
+import ast
 import copy
 import io
 from collections.abc import Callable
@@ -15,7 +16,10 @@ from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
-from dpspec.engine.recorded.checks import MEDDLED, SUM_MOVED
+from dpspec.contract import Check
+from dpspec.engine.recorded import checks, joined_checks, noise_checks
+from dpspec.engine.recorded.checks import MEDDLED, SUM_MOVED, advice
+from dpspec.engine.recorded.combined_checks import KINDS
 
 Script = Callable[[Training], None]
 
@@ -346,3 +350,43 @@ def test_a_divisor_that_depends_on_a_record_is_never_proved(tmp_path: Path) -> N
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
     assert "the divisor of gradients is from 30 to 60" in found.reason
+
+
+def rejected_check(assumption: str, test: str = "a test that nobody described") -> Check:
+    return Check(assumption=assumption, test=test, observed="measured", declared=0.0, measured=1.0, p_value=0.0)
+
+
+@pytest.mark.parametrize("assumption", KINDS)
+def test_no_check_is_rejected_without_advice(assumption: str) -> None:
+    """Also a test that was added without advice of its own has that of its assumption."""
+    check = rejected_check(assumption)
+    assert advice(check).endswith(".")
+    assert advice(check, [check]) == advice(check)
+
+
+def test_general_advice_does_not_hide_the_cause() -> None:
+    unknown, known = rejected_check("clipping"), rejected_check("update", MEDDLED)
+    assert [advice(check, [unknown, known]) != "" for check in (unknown, known)] == [False, True]
+
+
+#: Modules with names of tests, and their constants that are parts of advice.
+NAMED = (checks, noise_checks, joined_checks)
+NO_NAMES = {"FRESH", "GAUSSIAN", "_LIMITS", "_SCALE", "_POISSON", "_LAYER"}
+
+
+def test_each_named_test_of_a_recording_has_advice_of_its_own() -> None:
+    """A new name needs advice; the advice of its assumption is for statistics, whose names have many forms."""
+    general = {advice(rejected_check(assumption)) for assumption in KINDS}
+    texts = {f"{name}": text for module in NAMED for name, text in vars(module).items() if isinstance(text, str)}
+    names = {name for name in texts if name.strip("_").isupper() and not name.startswith("__")} - NO_NAMES
+    assert {"MEDDLED", "_UNCLIPPED", "EXTREME", "SHORTER"} <= names
+    assert [name for name in sorted(names) if advice(rejected_check("update", texts[name])) in general] == []
+
+
+def test_checks_are_made_with_these_names() -> None:
+    """No exact test has a name that is written at its call: it would have no advice of its own."""
+    makers = {"none_found": 1, "exactly": 0, "_equal": 1, "_audited": 1, "_sampled": 1, "_replayed": 0}
+    for module in NAMED:
+        for call in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in makers:
+                assert not isinstance(call.args[makers[call.func.id]], ast.Constant), ast.unparse(call)

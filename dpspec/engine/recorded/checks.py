@@ -44,6 +44,15 @@ _MORE_ROWS = "clipped norms in excess of the drawn records"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
+_SEVERAL_BATCHES = "steps with several drawn batches"
+_SEVERAL_UPDATES = "steps with more or fewer than one update"
+_CONTRIBUTIONS = "steps with more or fewer contributions than drawn records"
+_UNCLIPPED = "gradient sums without an observed clipping"
+_LONGER = "steps with a sum longer than its clipped contributions allow"
+_SILENT = "counts of unclipped records without noise"
+_COUNTED = "steps counted by the accountant"
+_TOLD_NOISE, _TOLD_RATE = "noise multiplier of the accountant", "sampling rate of the accountant"
+_DECLARED = "that the spec declares"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
@@ -87,8 +96,51 @@ _ADVICE = {
     _MORE_ROWS: "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",
-    "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
+    _SEVERAL_BATCHES: "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
+    _SEVERAL_UPDATES: "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or "
+    "an update without its own noise, is not what the accountant counts. A plain loop calls run.stepped() after each.",
+    _CONTRIBUTIONS: "Report one norm for each record of the batch that run.sampled reported, of a record without "
+    "gradient 0: missing or additional contributions have another sensitivity.",
+    _UNCLIPPED: "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters the "
+    "sum without clipping. Create the criterion once, by make_private, and use it for every batch.",
+    _LONGER: "The reported norms are not those of the reported sum's contributions: give run.clipped the norm of each "
+    "record's whole gradient, over all layers together, after clipping. Clipping each coordinate or layer to the "
+    "bound leaves longer gradients, whose norm is up to the root of their number times longer.",
+    _SILENT: "Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record.",
+    _COUNTED: "Let the accountant count each update: keep the step hook of make_private, change nothing in its "
+    "history, and use one engine for the optimizer and for get_epsilon.",
+    _TOLD_NOISE: "The accountant counts another noise multiplier than the optimizer used: give both the same one, and "
+    "change it by a scheduler of Opacus only.",
+    _TOLD_RATE: "The accountant counts another sampling rate than the loader drew with: take both from one call of "
+    "make_private, and change neither.",
+}
+
+#: What to do about a rejected test whose name has no advice of its own, by its assumption.
+_GENERAL = {
+    "steps": "The run made other steps than declared: declare the executed number of updates.",
+    "sampling": "Batches were not drawn as declared: draw each record independently at each step, at the declared "
+    "rate, and use every batch that is drawn; or account for the actual scheme.",
+    "noise-scale": "The noise has another size than declared: its standard deviation is the noise multiplier times the "
+    "clip norm, in the sum before it is divided.",
+    "per-layer-noise": "A tensor got less noise than declared: draw noise of one standard deviation for all.",
+    "independent-noise": f"Noise of steps, layers or coordinates depends on each other. {noise_checks.FRESH}",
+    "noise-law": f"The noise is not Gaussian. {noise_checks.GAUSSIAN}",
+    "clipping": "Clip the gradient of each record by itself to the declared clip norm, and change the sum by nothing "
+    "but noise.",
+    "unmixed-batches": "Let each record contribute one gradient that depends on no other record.",
+    "secret-randomness": "Seed generators from the operating system, and publish no seed.",
+    "update": "Let the optimizer step once for each noisy sum, with this sum over the divisor, and write to parameters "
+    "by it alone.",
+    "update-rule": "Let the optimizer of torch make its own update, without hooks that change it.",
+    "gradient-parameters": "Compute gradients at the parameters that the last step left.",
+    "model-state": "Train no buffer and no frozen parameter: they change without noise.",
+    "data-independent-hyperparameters": "Take divisor, rate, clip norm and schedule from constants that no record "
+    "changes.",
+    "accounting": "Let the accountant count the steps, the noise and the rate that the optimizer and the loader used.",
+    "canaries": "Keep the scores of all inserted canaries in the folder.",
+    "nothing-unseen": "Canaries show more than the recorded steps allow: something trains on the records that was not "
+    "recorded. Look for other training, before, within or after the block, and for code that writes to the model.",
 }
 
 #: Which attributes clip, and which one scales the noise.
@@ -111,13 +163,24 @@ _POISSON = "draw each record independently, as torch.rand(records) < rate does, 
 
 
 def advice(check: Check, rejected: Collection[Check] = ()) -> str:
-    """A likely cause of a rejected check and its fix; empty if the name suffices.
+    """A likely cause of a rejected check and its fix; empty if another rejected check has the cause.
+
+    A run with a rejected check has at least one advice: of the test's name, else of its assumption.
 
     Args:
         check: The rejected check.
         rejected: All rejected checks of the run. If all layers have noise of the same wrong scale, only the check of
             the scale gets advice, because the other checks of the noise follow from it.
     """
+    specific = _specific_advice(check, rejected)
+    explained = specific or any(_specific_advice(bad, rejected) for bad in rejected if bad is not check)
+    return specific if explained else _GENERAL[check.assumption]
+
+
+def _specific_advice(check: Check, rejected: Collection[Check]) -> str:
+    """The advice of a test's name or values; empty without one, and if the check follows from another one."""
+    if check.test.removesuffix(", exact").endswith(_DECLARED):
+        return f"Train with the {check.test.partition(f' {_DECLARED}')[0]} of the spec, or declare the executed one."
     scale = next((c for c in rejected if c.assumption == "noise-scale" and c.note == _SCALE), None)
     if scale is not None and scale.measured:
         layers = [
@@ -211,7 +274,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
     internal, end, updates = run.internal, run.end, run["updates"]
     if np.isfinite(updates).any():
         wrong = int((updates != 1).sum())
-        yield none_found("update", "steps with more or fewer than one update", "measured", wrong, "one update a step")
+        yield none_found("update", _SEVERAL_UPDATES, "measured", wrong, "one update a step")
     if internal is None:
         return
     if np.isfinite(internal.outside).any():
@@ -234,14 +297,12 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
 def _contributions(run: RecordedRun) -> Iterator[Check]:
     internal, (_, steps) = run.internal, run.contribution_gaps
     if not run.has_contributions and steps is not None:
-        test = "steps with more or fewer contributions than drawn records"
-        yield none_found("clipping", test, "reported", steps, "", None)
+        yield none_found("clipping", _CONTRIBUTIONS, "reported", steps, "", None)
     if internal is None:
         return
     if run.header.clipping == "ghost":
         unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
-        test = "gradient sums without an observed clipping"
-        yield none_found("clipping", test, "reported", unclipped, "by the criterion of make_private")
+        yield none_found("clipping", _UNCLIPPED, "reported", unclipped, "by the criterion of make_private")
     both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
     if both.any():
         clipped = run["rows"][both]
@@ -249,8 +310,7 @@ def _contributions(run: RecordedRun) -> Iterator[Check]:
             clipped = np.fmin(clipped, internal.reported[both])
         limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + 1e-6
         beyond = int((internal.sum_norm[both] > limit).sum())
-        test = "steps with a sum longer than its clipped contributions allow"
-        yield none_found("clipping", test, "reported", beyond, "length of the sum", None)
+        yield none_found("clipping", _LONGER, "reported", beyond, "length of the sum", None)
 
 
 def _gradients(run: RecordedRun) -> Iterator[Check]:
@@ -299,7 +359,7 @@ def _adaptive_counts(adaptive: tuple[int, float, float, int, int, float]) -> Ite
     yield gaussian_noise.spread(total, steps, COUNT_NOISE).check("noise-scale", "measured", f"of all {steps} counts")
     single = gaussian_noise.spread(largest, 1, COUNT_NOISE, steps)
     yield single.check("noise-scale", "measured", f"at each step, of {steps}")
-    yield none_found("noise-scale", "counts of unclipped records without noise", "measured", silent, f"{steps} steps")
+    yield none_found("noise-scale", _SILENT, "measured", silent, f"{steps} steps")
     yield none_found("data-independent-hyperparameters", NEXT_NORM, "measured", unexplained, f"{steps} steps")
 
 
@@ -340,7 +400,7 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
         yield none_found("sampling", FILLED, "reported", int(run.filled.sum()), f"of {run.steps} batches", None)
     if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
-        yield none_found("sampling", "steps with several drawn batches", "reported", several, "one batch a step")
+        yield none_found("sampling", _SEVERAL_BATCHES, "reported", several, "one batch a step")
 
 
 def _accountant(run: RecordedRun) -> Iterator[Check]:
@@ -349,13 +409,12 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
     counted = run["told_steps"] - run.header.told_before
     behind = int((counted != np.arange(1, run.steps + 1)).sum())
     last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
-    test = "steps counted by the accountant"
-    yield exactly(test, behind == 0, run.steps, last).check("accounting", "reported", "steps")
+    yield exactly(_COUNTED, behind == 0, run.steps, last).check("accounting", "reported", "steps")
     noise, rates = run["noise_multiplier"], _floats(run.rates)
-    yield _equal("accounting", "noise multiplier of the accountant", noise, run["told_noise"])
+    yield _equal("accounting", _TOLD_NOISE, noise, run["told_noise"])
     if (sampled := np.isfinite(rates)).any():
         rates, reported = (np.where(sampled, values, 0.0) for values in (rates, run["told_rate"]))
-        yield _equal("accounting", "sampling rate of the accountant", rates, reported)
+        yield _equal("accounting", _TOLD_RATE, rates, reported)
 
 
 def _floats(values: Sequence[float | None]) -> Array:
@@ -389,8 +448,7 @@ def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> I
     if not phases:
         return
     steps = sum(phase.steps for phase in phases)
-    test = "updates that the spec declares"
-    yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
+    yield exactly(f"updates {_DECLARED}", steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
     compared: tuple[tuple[str, str, list[float], Sequence[float | None]], ...] = (
         ("noise-scale", "noise multiplier", [phase.noise_multiplier for phase in phases], run.noise_multipliers),
         ("sampling", "sampling rate", [phase.rate(records) for phase in phases], run.rates),
@@ -398,7 +456,7 @@ def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> I
     )
     for assumption, name, values, executed in compared:
         declared = np.repeat(values, [min(phase.steps, run.steps) for phase in phases])[: run.steps]
-        yield _equal(assumption, f"{name} that the spec declares", declared, _floats(executed)[: len(declared)])
+        yield _equal(assumption, f"{name} {_DECLARED}", declared, _floats(executed)[: len(declared)])
     if run.header.records is not None:
-        right, test = run.header.records == records, "records that the spec declares"
+        right, test = run.header.records == records, f"records {_DECLARED}"
         yield exactly(test, right, records, run.header.records).check("sampling", "reported", "of the loader's data")

@@ -30,19 +30,20 @@ COARSE = "values rounded more coarsely than their type"
 SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
 PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
 
-_FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
-_GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
+#: Advice on noise that repeats, and on noise of another distribution.
+FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
+GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
 
 #: Advice for a rejected test, by the test's name.
-ADVICE = dict.fromkeys((REPEATED, DIRECTIONS, PAIRS, DISTANCES), _FRESH)
+ADVICE = dict.fromkeys((REPEATED, DIRECTIONS, PAIRS, DISTANCES), FRESH)
 ADVICE[POOLED] = (
     "Few numbers make up all noise (a table, a pool of vectors, noise of an earlier step in another order), and the "
     "difference of two steps has none: draw new noise for every coordinate at every step."
 )
-ADVICE[SHAPE] = _GAUSSIAN
+ADVICE[SHAPE] = GAUSSIAN
 ADVICE[EXTREME] = (
     "Noise is cut (clamp, trunc_normal_) or has other tails: an output beyond the cut shows a record with certainty. "
-    f"{_GAUSSIAN}"
+    f"{GAUSSIAN}"
 )
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."

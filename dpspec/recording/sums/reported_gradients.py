@@ -2,7 +2,7 @@
 
 At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. If the
 loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding.
-Centered gradients (:mod:`dpspec.recording.sums.centering`) have the same fit, because g is then a projection of the sum.
+Centered gradients (:mod:`dpspec.recording.sums.centering`), a projection of the noisy sum, have the same fit.
 """
 
 import math
