@@ -373,3 +373,56 @@ def test_squares_of_large_layers_lose_no_digits() -> None:
     found = NoiseSketch([len(noise)]).measure([noise[None]], [-noise[None]])
     assert abs(float(found.squares) / exact - 1.0) < 1e-6
     assert abs(float(found.products) / exact + 1.0) < 1e-6
+
+
+def single_numbers(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """Each number by itself from a table."""
+    table = first(kept, "table", torch.randn(20_000))
+    drawn: Tensor = table[torch.randint(len(table), (len(z),))]
+    return drawn
+
+
+def returning(change: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor, dict[str, Any]], Tensor]:
+    """Every seventh step has the noise of seven steps before, changed."""
+
+    def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+        kept[str(step)] = change(kept[str(step - 7)]) if step >= 7 and step % 7 == 0 else z
+        value: Tensor = kept[str(step)]
+        return value
+
+    return noise
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        single_numbers,
+        from_table(100_000),
+        returning(permuted),
+        returning(lambda z: z.roll(13)),
+        returning(lambda z: -z.flip(0)),
+        lambda step, z, kept: first(kept, f"vector {int(torch.randint(10, ()))}", z),
+    ],
+    ids=["single numbers", "a large table", "permuted", "shifted", "negated and flipped", "pool of ten"],
+)
+def test_numbers_that_return_in_later_steps_are_found(
+    noise: Callable[[int, Tensor, dict[str, Any]], Tensor], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    kept: dict[str, Any] = {}
+    assert rejected(watched([(2100,)], 70, lambda step: noise(step, torch.randn(2100), kept)), POOLED)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["numpy", "inverse distribution", "float64", "four sums"])
+def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    samplers: dict[str, Callable[[int], Tensor]] = {
+        "numpy": lambda _: torch.from_numpy(generator.standard_normal(2100)).float(),
+        "inverse distribution": lambda _: torch.special.ndtri(torch.rand(2100, dtype=torch.double)).float(),
+        "float64": lambda _: torch.randn(2100, dtype=torch.double).float(),
+        "four sums": lambda _: torch.randn(4, 2100).sum(0) / 2.0,
+    }
+    assert min(check.p_value for check in watched([(2100,)], 70, samplers[kind])) > HONEST
