@@ -123,7 +123,7 @@ def verify(
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verify import verify as recompute
-    from dpspec.reporters.read_results import page_at, read_result
+    from dpspec.reporters.read_results import outcome_differs, page_at, read_result
     from dpspec.reporters.words import place
 
     stored = read_result(result)
@@ -146,6 +146,9 @@ def verify(
         name = plain(place(stored, mismatch.audit, mismatch.what))
         text = f"{name}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
         emit(f"{text}\n    because:    {plain(mismatch.because)}" if mismatch.because else text)
+    if outcome := outcome_differs(result, stored):
+        emit(f"the result states {plain(outcome)}")
+        differing_count += 1
     if page is not None:
         from dpspec.reporters.page import compared
 

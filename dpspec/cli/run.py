@@ -269,7 +269,7 @@ def check(
 
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
-    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
+    from dpspec.engine.recorded.check import RunClaim, check_run, require_claim
 
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
@@ -300,7 +300,7 @@ def check(
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)
-    return exit_code_of(result)
+    return result.exit_code
 
 
 def _check_history(

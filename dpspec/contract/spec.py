@@ -95,7 +95,9 @@ class Claim:
         record: Restricts the claim to one record.
         over: Restricts the claim to a declared collection of datasets.
         expect: Expected verdicts.
-        refuted_by: ``any``, or ``attack`` for a negative control that only an attack may refute, not a certified bound.
+        refuted_by: ``any``, or ``attack`` for a claim that only an attack may refute, not a certified bound.
+        control: Whether nobody makes the claim: it is false on purpose. None for the default, see
+            ``dpspec.results.status.is_control``.
     """
 
     id: str
@@ -111,6 +113,7 @@ class Claim:
     over: str | None = None
     expect: tuple[str, ...] = ("proved",)
     refuted_by: str = "any"
+    control: bool | None = None
     unit: str = "record"
 
     def __getitem__(self, key: str) -> Json:

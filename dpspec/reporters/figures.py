@@ -15,6 +15,7 @@ from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
 from dpspec.results.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
 from dpspec.results.inequalities import implied_points
+from dpspec.results.status import claim_block
 from dpspec.stats.attacks import evidence_tests
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
@@ -134,7 +135,7 @@ def power(audit: AuditResult) -> Figure | None:
     bounds = proven_curves(audit)
     curves = [(f"bound{words.curve(bound)}", bound.polygon) for bound in bounds]
     for verdict in audit.verdicts:
-        block = words.claim_block(audit, verdict)
+        block = claim_block(audit, verdict)
         try:
             points = implied_points(verdict.kind, claim_options(block))
         except (KeyError, TypeError, ValueError):  # an edited document

@@ -57,7 +57,7 @@ _DEFAULTS: dict[str, Json] = {
 _NARROWED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
 #: Keys of a claim that are not part of its statement.
-_ASIDE = frozenset({"id", "expect"})
+_ASIDE = frozenset({"id", "expect", "control"})
 
 #: Blocks that declare the pipeline and the attack. Every claim contains the threat model.
 _BLOCKS = ("mechanism", "data", "model", "training", "audit")
