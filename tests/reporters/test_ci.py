@@ -70,7 +70,11 @@ def test_github_annotates_the_line() -> None:
 
 
 def test_csv_reads_back() -> None:
-    (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(broken())))
+    row, *others = csv.DictReader(io.StringIO(csv_format.render_csv(broken())))
+    assert [(other["kind"], other["verdict"]) for other in others] == [
+        ("conformance", "deviates"),
+        ("trials", "incomplete"),
+    ]
     assert (row["claim"], row["verdict"], row["as_expected"], row["line"]) == ("one", "refuted", "no", "17")
     assert float(row["upper"]) == math.inf
     assert float(row["lower"]) == 0.4
