@@ -59,7 +59,7 @@ def run(
     ] = None,
     max_trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Train at most about N trials; a re-run resumes."),
+        typer.Option(min=1, metavar="N", help="Train at most N trials; a re-run resumes."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
