@@ -85,12 +85,13 @@ def diff(
     from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
     from dpspec.reporters.read_results import read_result
     from dpspec.results.diff import diff as compare
-    from dpspec.results.diff import failing
+    from dpspec.results.diff import regressions
 
     require_known("format", format_, CHANGE_FORMATS)
-    changes = compare(read_result(before), read_result(after))
+    earlier, later = read_result(before), read_result(after)
+    changes = compare(earlier, later)
     emit(render_changes(changes, format_))
-    failures = failing(changes, allow_changed_claims=allow_changed_claims)
+    failures = regressions(earlier, later, allow_changed_claims=allow_changed_claims)
     if any(change.of_claim for change in failures):
         note("Claims were changed or removed; --allow-changed-claims accepts that.")
     if any(not change.of_claim for change in failures):

@@ -6,7 +6,7 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import Conformance, Result
+from dpspec.contract.results import Conformance, FiredRule, Recording, Result
 from dpspec.results.diff import diff, regressions
 
 
@@ -65,7 +65,8 @@ CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("
     [
         (PROVED, FAILED, [("demo", "one", "proved", "refuted")]),
         (FAILED, FAILED, []),  # it is known
-        (PROVED, judged(upper=2.9), []),
+        (PROVED, judged(upper=2.9), [("demo", "one", "2.5", "2.9")]),
+        (PROVED, judged(upper=2.4), []),
         (PROVED, TWO, [("demo", "two", "absent", "open, not as expected")]),
         (CONTROL, HELD, [("demo", "one", "as expected", "proved, not as expected")]),
         (PROVED, DEVIATING, [("demo", "", "not-run", "deviates")]),
@@ -251,3 +252,16 @@ def test_documents_that_are_none_are_compared_as_they_are(document: dict[str, An
     odd = factory.result(factory.audit(document=FrozenMap(document)))
     assert diff(odd, odd) == ()
     assert diff(odd, factory.result()) is not None
+
+
+def test_a_caution_that_opens_is_worse_and_one_that_is_accepted_or_resolved_is_better() -> None:
+    rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.")
+
+    def recorded(*rules: FiredRule) -> Result:
+        return factory.result(factory.audit(recording=Recording(steps=1, ended=True, setup=(), rules=rules)))
+
+    none, open_, accepted = recorded(), recorded(rule), recorded(dataclasses.replace(rule, accepted="secret"))
+    (change,) = regressions(none, open_)
+    assert (change.what, change.before, change.after) == ("caution guessable-seed", "absent", "open")
+    assert [c.after for c in regressions(accepted, open_)] == ["open"]
+    assert regressions(open_, accepted) == regressions(open_, none) == regressions(open_, open_) == ()
