@@ -360,10 +360,28 @@ _OF_CLAIM = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unjudged:
+    """A spec of an invocation that has errors: it has no audit, and the invocation fails.
+
+    Attributes:
+        file: The file of the spec.
+        line: The line of the first error; 1 without one.
+        message: The first error.
+        plugin: Whether only missing plugins prevent its audit.
+    """
+
+    file: str
+    line: int
+    message: str
+    plugin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One invocation: all its audits, judged together.
 
-    ``confidence`` is family-wise over the invocation; ``environment`` contains versions and the machine.
+    ``confidence`` is family-wise over the audits; ``environment`` contains versions and the machine; ``unjudged`` the
+    specs of the invocation that have errors.
     """
 
     audits: tuple[AuditResult, ...]
@@ -372,6 +390,7 @@ class Result:
     environment: FrozenMap
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
+    unjudged: tuple[Unjudged, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -382,8 +401,11 @@ class Result:
     def exit_code(self) -> ExitCode:
         """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise.
 
-        5 for recorded trainings about which nothing is claimed, because no verdict says that they pass.
+        3 if a spec has errors, or 4 if only plugins are missing. 5 for recorded trainings about which nothing is
+        claimed, because no verdict says that they pass.
         """
+        if self.unjudged:
+            return ExitCode.PLUGIN if all(spec.plugin for spec in self.unjudged) else ExitCode.INVALID_SPEC
         if not self.complete:
             return ExitCode.INCOMPLETE
         if not all(audit.as_expected for audit in self.audits):

@@ -96,7 +96,7 @@ def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
     ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a claim of a
     spec, ``dp/exit_code`` the exit code. Names begin with the audit if there are several.
     """
-    failures: list[str] = []
+    failures = ["invalid spec"] if result.unjudged else []
     claims: dict[str, str] = {}
     metrics: dict[str, float] = {}
     for audit in result.audits:

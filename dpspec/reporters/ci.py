@@ -91,6 +91,9 @@ def render_github(result: Result, *, internal: bool = False) -> str:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{entry.subject}: {entry.label}"
             lines.append(workflow_command(entry.level, entry.text, title=title, **location))
+    for spec in result.unjudged:
+        place = {"file": spec.file, "line": str(spec.line)}
+        lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **place))
     outcome = answer(result)
     kind = "notice" if outcome.passed else "error"
     lines.append(workflow_command(kind, f"{outcome.tally} (exit code {outcome.exit_code:d})", title="dpspec"))
@@ -122,7 +125,22 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
             suite.add_testcase(case)
         suite.time = audit.seconds
         suites.append(suite)
+    if result.unjudged:
+        suites.append(_unjudged_specs(result))
     return junit(suites)
+
+
+def _unjudged_specs(result: Result) -> TestSuite:
+    """A suite with an error for each spec that has no audit."""
+    from junitparser import Error, TestCase, TestSuite
+
+    suite = TestSuite("specs")
+    suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
+    for spec in result.unjudged:
+        case = TestCase(plain(spec.file), "specs")
+        case.result = [Error(plain(spec.message), "invalid-spec")]
+        suite.add_testcase(case)
+    return suite
 
 
 def junit(suites: Sequence[TestSuite]) -> str:
@@ -184,6 +202,7 @@ _RULES = {
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
     "large-delta": "The delta of a claim is not below 1 / records",
+    "invalid-spec": "A spec has errors and was not judged",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
@@ -215,6 +234,10 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
     }
     results = [
         _result(audit, entry, list(texts)) for audit in result.audits for entry in (*_problems(audit), *_remarks(audit))
+    ]
+    results += [
+        sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)
+        for spec in result.unjudged
     ]
     return sarif(str(result.environment.get("dpspec", "0")), rules, invocation, results)
 

@@ -59,6 +59,10 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
         of_audit = {"conformance": audit.conformance.status, "file": _text(audit.source), "exit_code": exit_code}
         for cells in _other_rows(audit):
             writer.writerow([(of_audit | cells).get(column, "") for column in COLUMNS])
+    for spec in result.unjudged:
+        cells = _escaped({"kind": "spec", "verdict": "invalid", "reason": spec.message, "file": spec.file})
+        cells |= {"as_expected": "no", "line": str(spec.line), "exit_code": exit_code}
+        writer.writerow([cells.get(column, "") for column in COLUMNS])
     return out.getvalue()
 
 

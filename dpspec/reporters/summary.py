@@ -102,6 +102,21 @@ def answer(result: Result) -> Answer:
 
 
 def _headline(result: Result) -> str:
+    """The decisive fact of the audits, after the specs that have none."""
+    text = _headline_of_audits(result)
+    return f"{_unjudged(result)}. {text}" if result.unjudged else text
+
+
+def _unjudged(result: Result) -> str:
+    """``1 spec has errors and was not judged: a.yaml``; empty if all were."""
+    if not result.unjudged:
+        return ""
+    verb = "has errors and was" if len(result.unjudged) == 1 else "have errors and were"
+    files = words.name_list([spec.file for spec in result.unjudged])
+    return f"{words.count(len(result.unjudged), 'spec')} {verb} not judged: {files}"
+
+
+def _headline_of_audits(result: Result) -> str:
     """The decisive fact, then open cautions, accepted ones and missing trials, unless it is about them."""
     audits = result.audits
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
@@ -316,7 +331,7 @@ def _counted(noun: str, claims: _Claims) -> str:
     predicates = {**_PREDICATES, **{name: _PREDICATES[name] + under for name in ("proved", words.BUT_CAUTIONS)}}
     for name in ("contradicted", "refuted"):  # of claims that somebody makes; controls are counted apart
         if all(verdict.expected for _, verdict in claims if verdict.verdict == name):
-            predicates[name] += ", as expected"
+            predicates[name] += " as expected"
     if len(count_by_label) == 1:
         number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
@@ -452,7 +467,7 @@ def tally(result: Result) -> str:
     """``2 audits, 5 claims: all as expected``, or the failures by name."""
     number = words.count(sum(len(audit.verdicts) for audit in result.audits), "claim")
     everything = f"{words.count(len(result.audits), 'audit')}, {number}"
-    clauses = []
+    clauses = [f"FAILED {unjudged}"] if (unjudged := _unjudged(result)) else []
     wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if wrong:
         clauses.append(f"FAILED {wrong} of {number}: {words.name_list(_names(result, _wrong))}")

@@ -67,7 +67,7 @@ _OUTCOME: dict[str, Json] = {
     "exit_code": {"type": "integer", "description": "The exit code of the command that wrote the result."},
     "problems": {
         "type": "array",
-        "description": "Unexpected claims and conformances, open cautions, and missing trials; empty if passed.",
+        "description": "Unexpected claims and conformances, open cautions, missing trials, specs with errors.",
         "items": {"type": "object"},
     },
     "accepted": {
@@ -90,6 +90,10 @@ def outcome_of(result: Result) -> dict[str, Json]:
         accepted += [
             {"audit": audit.name, "name": rule.name, "reason": rule.accepted} for rule in accepted_cautions(audit)
         ]
+    found += [
+        {"audit": "", "kind": "spec", "name": spec.file, "status": "plugin" if spec.plugin else "invalid"}
+        for spec in result.unjudged
+    ]
     exit_code = int(result.exit_code)
     return {"passed": exit_code == 0, "exit_code": exit_code, "problems": found, "accepted": accepted}
 

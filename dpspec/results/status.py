@@ -56,8 +56,8 @@ def problems(audit: AuditResult) -> Iterator[Problem]:
 
 
 def has_failed(result: Result) -> bool:
-    """Whether there is a failure that missing trials cannot change."""
-    return any(problem.certain for audit in result.audits for problem in problems(audit))
+    """Whether there is a failure that missing trials cannot change, or a spec with errors."""
+    return bool(result.unjudged) or any(problem.certain for audit in result.audits for problem in problems(audit))
 
 
 def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
