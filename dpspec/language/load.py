@@ -323,7 +323,7 @@ def is_spec(path: Path) -> bool:
 
 def _is_misspelled(key: str) -> bool:
     """Whether a key is ``dpspec`` but for a letter; not ``spec`` or ``specs``, which other files have."""
-    return SequenceMatcher(None, key, "dpspec").ratio() >= 0.8
+    return SequenceMatcher(None, key, "dpspec").ratio() > 0.8
 
 
 def _yaml_below(folder: Path) -> Iterator[Path]:
