@@ -295,15 +295,16 @@ class AuditResult:
     @property
     def as_expected(self) -> bool:
         """Whether every verdict and the conformance are as expected, and no rule fired that the user did not accept."""
-        if self.recording is not None and any(not rule.accepted for rule in self.recording.rules):
+        if import_module("dpspec.results.status").open_cautions(self):
             return False
         return self.conformance.expected and all(v.expected for v in self.verdicts)
 
 
 def _fired(audit: AuditResult) -> list[str]:
     """The cautions, open and accepted."""
-    rules = () if audit.recording is None else audit.recording.rules
-    return [f"  caution {'accepted' if rule.accepted else 'open'}: {rule.name}" for rule in rules]
+    status = import_module("dpspec.results.status")
+    states = (("open", status.open_cautions(audit)), ("accepted", status.accepted_cautions(audit)))
+    return [f"  caution {state}: {rule.name}" for state, rules in states for rule in rules]
 
 
 #: The maximum number of claims in the representation of a result.

@@ -98,6 +98,7 @@ class Claim:
         refuted_by: ``any``, or ``attack`` for a claim that only an attack may refute, not a certified bound.
         control: Whether nobody makes the claim: it is false on purpose. None for the default, see
             ``dpspec.results.status.is_control``.
+        accept: Reasons of accepted cautions by rule.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Claim:
     expect: tuple[str, ...] = ("proved",)
     refuted_by: str = "any"
     control: bool | None = None
+    accept: FrozenMap = field(default_factory=FrozenMap)
     unit: str = "record"
 
     def __getitem__(self, key: str) -> Json:

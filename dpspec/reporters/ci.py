@@ -13,9 +13,8 @@ from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
-from dpspec.reporters.limits import large_deltas
 from dpspec.reporters.summary import answer
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import accepted_cautions, open_cautions, problems
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 
@@ -28,7 +27,7 @@ class _Entry:
     """A problem of an audit, an accepted caution, or a warning, as these formats show it.
 
     Attributes:
-        rule: The verdict, the conformance, the name of a caution, ``incomplete`` or ``large-delta``.
+        rule: The verdict, the conformance, the name of a caution, or ``incomplete``.
         claim: The claim's id; empty for the others.
         level: ``error`` for a failure, ``warning`` for what missing trials may resolve, ``notice`` for the accepted.
         subject: The audit, and the claim.
@@ -51,7 +50,7 @@ def _problems(audit: AuditResult) -> Iterator[_Entry]:
         subject = f"{audit.name}, claim {problem.name}" if problem.kind == "claim" else audit.name
         yield _Entry(
             rule=problem.name if problem.kind == "caution" else problem.status,
-            claim=problem.name if problem.kind == "claim" else "",
+            claim=problem.claim,
             level="error" if problem.certain else "warning",
             subject=subject,
             label=words.problem_label(audit, problem),
@@ -60,15 +59,11 @@ def _problems(audit: AuditResult) -> Iterator[_Entry]:
 
 
 def _remarks(audit: AuditResult) -> Iterator[_Entry]:
-    """Accepted cautions, and warnings that fail nothing."""
+    """Accepted cautions, which fail nothing."""
     for rule in accepted_cautions(audit):
         label, text = f"accepted caution {rule.name}", words.accepted(rule)
         yield _Entry(
             rule=rule.name, claim="", level="notice", subject=audit.name, label=label, text=text, accepted=rule.accepted
-        )
-    for claim, sentence in large_deltas(audit).items():
-        yield _Entry(
-            rule="large-delta", claim=claim, level="warning", subject=audit.name, label="large delta", text=sentence
         )
 
 
@@ -158,7 +153,8 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     from junitparser import Error, Failure, Skipped, TestCase
 
     name, found = plain(audit.name), list(_problems(audit))
-    by_claim = {entry.claim: entry for entry in found if entry.claim}
+    cautions = {rule.name for rule in open_cautions(audit)}
+    by_claim = {entry.claim: entry for entry in found if entry.claim and entry.rule not in cautions}
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
         if (entry := by_claim.get(verdict.claim)) is not None:
@@ -167,8 +163,6 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     case = TestCase("conformance", name)
-    if sentences := large_deltas(audit):
-        case.system_out = plain("\n".join(sentences.values()))
     if audit.conformance.status == "not-run":
         case.result = [Skipped(plain(audit.conformance.reason))]
     others = []
@@ -201,19 +195,17 @@ _RULES = {
     "not-run": "The conformance of the executed run was not tested",
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
-    "large-delta": "The delta of a claim is not below 1 / records",
     "invalid-spec": "A spec has errors and was not judged",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
-_HELP["large-delta"] = "See `dpspec explain large-delta`."
 _HELP["incomplete"] = "The same command with the same store adds the missing trials."
 
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim, and one for each caution; accepted ones are suppressed."""
     result = for_readers(result, internal=internal)
-    fired = {rule.name: rule for audit in result.audits if audit.recording for rule in audit.recording.rules}
+    fired = {rule.name: rule for audit in result.audits for rule in (*open_cautions(audit), *accepted_cautions(audit))}
     texts = {**_RULES, **{name: rule.why for name, rule in fired.items()}}
     helps = {**_HELP, **{name: rule.fix for name, rule in fired.items()}}
     rules = [
@@ -221,7 +213,7 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
             "id": f"dpspec/{plain(name)}",
             "shortDescription": {"text": plain(text)},
             "help": {"text": plain(helps.get(name, "See `dpspec explain audit.expect`."))},
-            "defaultConfiguration": {"level": "warning" if name in ("incomplete", "large-delta") else "error"},
+            "defaultConfiguration": {"level": "warning" if name == "incomplete" else "error"},
         }
         for name, text in texts.items()
     ]

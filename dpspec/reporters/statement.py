@@ -20,7 +20,7 @@ from dpspec import decimals
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.limits import ALWAYS, large_deltas
+from dpspec.reporters.limits import ALWAYS
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.status import accepted_cautions, claim_block, is_control, open_cautions
@@ -64,7 +64,7 @@ def render(result: Result, *, internal: bool = False) -> str:
         for rule in accepted_cautions(audit):
             lines.append(f"- {markdown(words.sentence(words.accepted(rule)))}")
         lines += [""] if lines[-1] else []
-        if facts := [*large_deltas(audit).values(), *(f"{text}." for text in curves_of(audit))]:
+        if facts := [f"{text}." for text in curves_of(audit)]:
             lines += [*(f"- {markdown(text)}" for text in facts), ""]
         lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
         lines += [f"| {name} | **{coverage}** | {markdown(text)} |" for name, (coverage, text) in blocks(audit).items()]
@@ -240,7 +240,8 @@ def _record(result: Result) -> dict[str, Json]:
             "privacy_unit_details": block("Unit of privacy"),
             **({"privacy_parameters": parameters} if verdict else {}),
             "privacy_parameters_details": ". ".join(
-                _plainly(text.removesuffix(".")) for text in (*stated, *large_deltas(audit).values(), *curves_of(audit))
+                _plainly(text.removesuffix("."))
+                for text in (*stated, *(rule.text for rule in open_cautions(audit)), *curves_of(audit))
             )
             + ".",
         },

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from dpspec.contract import Json, ThreatModel, thaw
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.contract.spec import unit_in_words
+from dpspec.results.status import accepted_cautions, open_cautions
 from dpspec.text import shortened
 
 #: Relative difference up to which numbers are equal, because machines round differently.
@@ -57,7 +58,7 @@ _DEFAULTS: dict[str, Json] = {
 _NARROWED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
 #: Keys of a claim that are not part of its statement.
-_ASIDE = frozenset({"id", "expect", "control"})
+_ASIDE = frozenset({"id", "expect", "control", "accept"})
 
 #: Blocks that declare the pipeline and the attack. Every claim contains the threat model.
 _BLOCKS = ("mechanism", "data", "model", "training", "audit")
@@ -127,9 +128,9 @@ _CAUTIONS = ("open", "accepted", "absent")
 
 
 def _cautions(audit: AuditResult) -> dict[str, str]:
-    """The cautions of a recorded run by rule: ``open`` or ``accepted``."""
-    rules = () if audit.recording is None else audit.recording.rules
-    return {rule.name: "accepted" if rule.accepted else "open" for rule in rules}
+    """The cautions by rule: ``open`` or ``accepted``."""
+    states = {rule.name: "accepted" for rule in accepted_cautions(audit)}
+    return states | {rule.name: "open" for rule in open_cautions(audit)}
 
 
 #: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract import Json
 from dpspec.contract.results import AuditResult, FiredRule, Result, Verdict
+from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 
 ProblemKind: TypeAlias = Literal["claim", "conformance", "caution", "trials"]
 
@@ -27,6 +28,7 @@ class Problem:
     Attributes:
         kind: What the problem is about.
         name: The claim's id or the rule's name; empty for the conformance and for missing trials.
+        claim: The id of the claim that it is about; empty for the whole audit.
         status: The verdict, the conformance, ``caution`` or ``incomplete``.
         certain: False if the missing trials may resolve it.
         verdict: The judgement of a claim.
@@ -36,6 +38,7 @@ class Problem:
     kind: ProblemKind
     name: str
     status: str
+    claim: str = ""
     certain: bool = True
     verdict: Verdict | None = None
     caution: FiredRule | None = None
@@ -46,11 +49,19 @@ def problems(audit: AuditResult) -> Iterator[Problem]:
     for verdict in audit.verdicts:
         if not verdict.expected:
             certain = not is_pending(audit, verdict)
-            yield Problem(kind="claim", name=verdict.claim, status=verdict.verdict, certain=certain, verdict=verdict)
+            yield Problem(
+                kind="claim",
+                name=verdict.claim,
+                claim=verdict.claim,
+                status=verdict.verdict,
+                certain=certain,
+                verdict=verdict,
+            )
     if wrong_conformance(audit):
         yield Problem(kind="conformance", name="", status=audit.conformance.status)
-    for rule in open_cautions(audit):
-        yield Problem(kind="caution", name=rule.name, status="caution", caution=rule)
+    for claim, rule in _cautions(audit):
+        if not rule.accepted:
+            yield Problem(kind="caution", name=rule.name, claim=claim, status="caution", caution=rule)
     if not audit.complete:
         yield Problem(kind="trials", name="", status=INCOMPLETE, certain=False)
 
@@ -96,12 +107,32 @@ def wrong_conformance(audit: AuditResult) -> bool:
 
 def open_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
     """The rules that fired and that the user does not accept."""
-    return () if audit.recording is None else tuple(rule for rule in audit.recording.rules if not rule.accepted)
+    return tuple(rule for _, rule in _cautions(audit) if not rule.accepted)
 
 
 def accepted_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
     """The rules that fired and that the user accepts, with a reason."""
-    return () if audit.recording is None else tuple(rule for rule in audit.recording.rules if rule.accepted)
+    return tuple(rule for _, rule in _cautions(audit) if rule.accepted)
+
+
+def _cautions(audit: AuditResult) -> Iterator[tuple[str, FiredRule]]:
+    """The rules that fired on a recording, or on a claim of a spec, with the id of the claim."""
+    if audit.recording is not None:
+        yield from (("", rule) for rule in audit.recording.rules)
+        return
+    for verdict in audit.verdicts:
+        block = claim_block(audit, verdict)
+        delta, accept = block.get("delta"), block.get("accept")
+        stands = bool({"proved", "supported"} & set(verdict.expect))
+        if not stands or isinstance(delta, bool) or not isinstance(delta, int | float):
+            continue
+        if text := large_delta(delta, audit.facts.records):
+            reason = accept.get(LARGE_DELTA, "") if isinstance(accept, Mapping) else ""
+            text = f"Claim {verdict.claim}: {text}"
+            yield (
+                verdict.claim,
+                FiredRule(name=LARGE_DELTA, text=text, why=LARGE_DELTA_WHY, fix=LARGE_DELTA_FIX, accepted=str(reason)),
+            )
 
 
 def narrowed_data(audit: AuditResult, verdict: Verdict) -> str:

@@ -306,6 +306,20 @@ EXPECTED = {
         failed=("bad.yaml",),
         headline="1 spec has errors and was not judged: bad.yaml. The privacy claim is proved",
     ),
+    "delta at or above one over the records": Expected(
+        factory.result(audit("demo", {**CLAIM, "delta": 0.1})),
+        1,
+        "bad",
+        failed=("large-delta",),
+        headline="1 open caution (large-delta)",
+    ),
+    "large delta accepted": Expected(
+        factory.result(audit("demo", {**CLAIM, "delta": 0.1, "accept": {"large-delta": "a teaching example"}})),
+        0,
+        "good",
+        accepted=("large-delta",),
+        headline="The privacy claim is proved, accepting large-delta",
+    ),
     "claims of several group sizes": Expected(
         factory.result(audit("demo", CLAIM, FAMILY, verdicts=(factory.verdict(), open_verdict("family")))),
         1,
@@ -368,7 +382,13 @@ def sarif(result: Result) -> Said:
             continue
         rule, subject = item["ruleId"].removeprefix("dpspec/"), item["message"]["text"].partition(":")[0]
         audit_name, comma, claim = subject.partition(", claim ")
-        name = claim if comma else rule if rule in (SEED.name, SCALED.name) else audit_name
+        name = (
+            claim
+            if comma and rule != "large-delta"
+            else rule
+            if rule in (SEED.name, SCALED.name, "large-delta")
+            else audit_name
+        )
         into = accepted if item.get("suppressions") else failed if item["level"] == "error" else waiting
         into.append(name)
     code = run["invocations"][0]["exitCode"]

@@ -133,7 +133,7 @@ def stated(*, block: str = "", **changes: Any) -> Result:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"delta": 0.3}, "claim.delta"),
+        ({"delta": 1e-3}, "claim.delta"),
         ({"kind": "pure-dp"}, "claim.kind"),
         ({"direction": "add"}, "claim.direction"),
         ({"group_size": 8}, "claim.group_size"),
@@ -201,7 +201,7 @@ def test_a_known_failure_is_not_known_of_another_claim() -> None:
         return factory.result(dataclasses.replace(audit, verdicts=(factory.verdict(verdict="open", expected=False),)))
 
     assert regressions(failed(stated()), failed(stated())) == ()
-    (change,) = regressions(failed(stated()), failed(stated(delta=0.3)), allow_changed_claims=True)
+    (change,) = regressions(failed(stated()), failed(stated(delta=1e-3)), allow_changed_claims=True)
     assert change.after == "open, not as expected"
 
 
