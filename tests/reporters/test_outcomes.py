@@ -382,13 +382,8 @@ def sarif(result: Result) -> Said:
             continue
         rule, subject = item["ruleId"].removeprefix("dpspec/"), item["message"]["text"].partition(":")[0]
         audit_name, comma, claim = subject.partition(", claim ")
-        name = (
-            claim
-            if comma and rule != "large-delta"
-            else rule
-            if rule in (SEED.name, SCALED.name, "large-delta")
-            else audit_name
-        )
+        cautions = (SEED.name, SCALED.name, "large-delta")
+        name = rule if rule in cautions else claim if comma else audit_name
         into = accepted if item.get("suppressions") else failed if item["level"] == "error" else waiting
         into.append(name)
     code = run["invocations"][0]["exitCode"]

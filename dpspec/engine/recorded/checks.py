@@ -75,7 +75,8 @@ _ADVICE = {
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     "drawn records without a clipped norm": "Each record needs a row and a norm: step with each reported batch; drop "
-    "unusable records before loading.",
+    "unusable records before loading. If no step uses the batches of loader=, such as a loader for validation, give "
+    "dpspec.record the loader that the training iterates: the one that make_private returned.",
     "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",
