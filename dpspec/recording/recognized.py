@@ -129,8 +129,8 @@ def refuse_other_loader(engine: Any, loader: Any) -> None:
     if sizes[0] != sizes[1]:
         raise UsageError(
             f"loader is over a dataset of {sizes[1]} records ({_name(type(given))}), and make_private got one of "
-            f"{sizes[0]} ({_name(type(private))}): give the loader that make_private returned for the training, not one "
-            "for validation"
+            f"{sizes[0]} ({_name(type(private))}): give the loader that make_private returned for the training, not "
+            "one for validation"
         )
 
 
