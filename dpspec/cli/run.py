@@ -179,7 +179,7 @@ def run(
 def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[Unjudged, ...]]:
     """The specs without errors, and those with errors, whose diagnostics go to stderr.
 
-    One spec alone is not looked at: its errors end the command.
+    A single spec is not checked here: its errors end the command.
     """
     from dpspec.contract.results import Unjudged
     from dpspec.engine.preparing.prepare import check as check_spec

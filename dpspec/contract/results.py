@@ -344,7 +344,7 @@ class Matrix:
 
 
 def _unbounded(audit: AuditResult) -> bool:
-    """Whether an epsilon of a recorded training is infinite, or planted canaries exceed its certified bound."""
+    """Whether an epsilon of a recorded training is infinite, or canaries exceed its certified bound."""
     mechanism = audit.document.get("mechanism")
     delta = mechanism.get("delta") if isinstance(mechanism, Mapping) else None
     at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]

@@ -96,7 +96,7 @@ class Claim:
         over: Restricts the claim to a declared collection of datasets.
         expect: Expected verdicts.
         refuted_by: ``any``, or ``attack`` for a claim that only an attack may refute, not a certified bound.
-        control: Whether nobody makes the claim: it is false on purpose. None for the default, see
+        control: Whether the claim is false on purpose, to test the audit. None for the default, see
             ``dpspec.results.status.is_control``.
         accept: Reasons of accepted cautions by rule.
     """

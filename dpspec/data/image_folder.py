@@ -14,7 +14,7 @@ from dpspec.text import closest, did_you_mean, listed, quoted
 if TYPE_CHECKING:
     from dpspec.data.source import Rows
 
-#: The suffixes of images; other files in a class folder are errors, so that no record is left out silently.
+#: The suffixes of images; other files in a class folder are errors, so that no record is omitted silently.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 #: Pillow's modes by the number of channels.
@@ -96,8 +96,8 @@ class ImageFolder(Halves):
         names = sorted(entry.name for entry in half.iterdir() if not entry.name.startswith("."))
         for name in names:
             if name not in classes:
-                what = "a folder that is no class" if (half / name).is_dir() else "a file beside the class folders"
-                raise DataError(f"{half / name}: {what}; classes: {listed(classes)}", "classes")
+                kind = "a folder without a class" if (half / name).is_dir() else "a file next to the class folders"
+                raise DataError(f"{half / name}: {kind}; classes: {listed(classes)}", "classes")
         files = []
         for label, name in enumerate(classes):
             if name not in names:

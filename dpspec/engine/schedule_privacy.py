@@ -137,15 +137,15 @@ def make_schedule(
     if epochs is not None and rate is not None and batch_size is records is None:
         equal = f", here {round(epochs / rate)}" if whole("epochs", epochs, 1) and 0.0 < rate <= 1.0 else ""
         raise ValueError(
-            f"epochs cannot be combined with rate, which does not say how many batches make a pass: give steps, which "
-            f"is epochs / rate{equal}, or batch_size and records in place of rate"
+            f"epochs cannot be combined with rate, which leaves the number of batches in a pass open: give steps, "
+            f"which is epochs / rate{equal}, or batch_size and records in place of rate"
         )
     if sampling == "fixed" or sized:
         if rate is not None:
-            given = [name for name, value in (("batch_size", batch_size), ("records", records)) if value is not None]
-            if not given:
+            sizes = [name for name, value in (("batch_size", batch_size), ("records", records)) if value is not None]
+            if not sizes:
                 raise ValueError("rate is for Poisson batches: for batches of fixed size give batch_size and records")
-            raise ValueError(f"rate must be removed: {' and '.join(given)} define the batches")
+            raise ValueError(f"rate must be removed: {' and '.join(sizes)} define the batches")
         for name, value in (("batch_size", batch_size), ("records", records)):
             if value is None:
                 raise ValueError(f"{name} is required: batch_size and records define the batches")

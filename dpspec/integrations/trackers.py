@@ -92,7 +92,7 @@ def _redacted(audited: Any) -> Result:
 def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
     """``passed`` or the first failure (``deviates`` comes first), the verdict of each claim by id, and metrics.
 
-    Beside the claims stand the ``headline``, and the names of open (``cautions``) and ``accepted`` cautions. The metric
+    The texts include the ``headline``, and the names of open (``cautions``) and ``accepted`` cautions. The metric
     ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a claim of a
     spec, ``dp/exit_code`` the exit code. Names begin with the audit if there are several.
     """
@@ -102,8 +102,8 @@ def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
     for audit in result.audits:
         prefix = f"{audit.name}." if len(result.audits) > 1 else ""
         claims |= {f"{prefix}{verdict.claim}": words.verdict_line(audit, verdict) for verdict in audit.verdicts}
-        found = sorted(problems(audit), key=lambda problem: _ORDER.index(problem.kind))
-        failures += ["cautions" if problem.kind == "caution" else problem.status for problem in found]
+        of_audit = sorted(problems(audit), key=lambda problem: _ORDER.index(problem.kind))
+        failures += ["cautions" if problem.kind == "caution" else problem.status for problem in of_audit]
         if audit.recording is not None:
             checked = CheckedRun(result=replace(result, audits=(audit,)))
             metrics[f"dp/{prefix}cautions"] = len(checked.cautions)

@@ -267,7 +267,7 @@ _KEYS = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)([A-Za-z_-]{4,9})\1[ 
 
 
 def skip_reason(path: Path) -> str:
-    """Why a YAML file in a folder is no spec."""
+    """Why a YAML file in a folder is not a spec."""
     try:
         with open_regular(path, _MAX_CANDIDATE_BYTES) as stream:
             content = stream.read(MAX_BYTES)
@@ -322,7 +322,7 @@ def is_spec(path: Path) -> bool:
 
 
 def _is_misspelled(key: str) -> bool:
-    """Whether a key is ``dpspec`` but for a letter; not ``spec`` or ``specs``, which other files have."""
+    """Whether a key is ``dpspec`` except for a letter; not ``spec`` or ``specs``, which other files have."""
     return SequenceMatcher(None, key, "dpspec").ratio() > 0.8
 
 

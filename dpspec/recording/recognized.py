@@ -117,18 +117,18 @@ def refuse_other_loader(engine: Any, loader: Any) -> None:
     Opacus' engine keeps that dataset. Its steps would be compared with the batches of a loader that no step uses, such
     as the one for validation.
     """
-    private, given = getattr(engine, "dataset", None), getattr(loader, "dataset", None)
-    if not is_opacus(engine, "PrivacyEngine") or private is None or given is None or private is given:
+    private, iterated = getattr(engine, "dataset", None), getattr(loader, "dataset", None)
+    if not is_opacus(engine, "PrivacyEngine") or private is None or iterated is None or private is iterated:
         return
     sizes = []
-    for dataset in (private, given):
+    for dataset in (private, iterated):
         try:
             sizes.append(len(dataset))
         except TypeError:  # a stream of records
             return
     if sizes[0] != sizes[1]:
         raise UsageError(
-            f"loader is over a dataset of {sizes[1]} records ({_name(type(given))}), and make_private got one of "
+            f"loader is over a dataset of {sizes[1]} records ({_name(type(iterated))}), and make_private got one of "
             f"{sizes[0]} ({_name(type(private))}): give the loader that make_private returned for the training, not "
             "one for validation"
         )

@@ -72,17 +72,17 @@ def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> s
     if deviates:
         return ""
     block = {} if verdict is None else claim_block(audit, verdict)
-    own = block.get("group_size", 1)
+    claimed_size = block.get("group_size", 1)
     delta = block.get("delta")
-    others = {}
+    costs = {}
     for finding in audit.findings:
         size = finding.at.get("group_size", 1)
         same_delta = delta is None or finding.at.get("delta") == delta
-        if (finding.quantity, finding.bound) == ("epsilon", "upper") and size != own and same_delta:
-            others[size] = decimals.upper(finding.value) if math.isfinite(finding.value) else "no finite epsilon"
+        if (finding.quantity, finding.bound) == ("epsilon", "upper") and size != claimed_size and same_delta:
+            costs[size] = decimals.upper(finding.value) if math.isfinite(finding.value) else "no finite epsilon"
     clauses = [
         f"for {size} record{'' if size == 1 else 's'} of one person {'at most ' if value[0].isdigit() else ''}{value}"
-        for size, value in others.items()
+        for size, value in costs.items()
     ]
     return f"; {joined(clauses)}" if clauses else ""
 

@@ -28,7 +28,7 @@ class _Entry:
 
     Attributes:
         rule: The verdict, the conformance, the name of a caution, or ``incomplete``.
-        claim: The claim's id; empty for the others.
+        claim: The claim's id; empty for the further.
         level: ``error`` for a failure, ``warning`` for what missing trials may resolve, ``notice`` for the accepted.
         subject: The audit, and the claim.
         label: The rule in words.
@@ -67,7 +67,7 @@ def _remarks(audit: AuditResult) -> Iterator[_Entry]:
         )
 
 
-def _place(audit: AuditResult, entry: _Entry) -> Mapping[str, Json]:
+def _position(audit: AuditResult, entry: _Entry) -> Mapping[str, Json]:
     """The claim's place in its spec; else the spec, or the folder of a recorded run."""
     training = audit.document.get("training")
     run = str(training.get("run") or "") if audit.recording is not None and isinstance(training, Mapping) else ""
@@ -87,8 +87,8 @@ def render_github(result: Result, *, internal: bool = False) -> str:
             title = f"{entry.subject}: {entry.label}"
             lines.append(workflow_command(entry.level, entry.text, title=title, **location))
     for spec in result.unjudged:
-        place = {"file": spec.file, "line": str(spec.line)}
-        lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **place))
+        location = {"file": spec.file, "line": str(spec.line)}
+        lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
     outcome = answer(result)
     kind = "notice" if outcome.passed else "error"
     lines.append(workflow_command(kind, f"{outcome.tally} (exit code {outcome.exit_code:d})", title="dpspec"))
@@ -152,9 +152,9 @@ def junit(suites: Sequence[TestSuite]) -> str:
 def _cases(audit: AuditResult) -> Iterator[TestCase]:
     from junitparser import Error, Failure, Skipped, TestCase
 
-    name, found = plain(audit.name), list(_problems(audit))
+    name, entries = plain(audit.name), list(_problems(audit))
     cautions = {rule.name for rule in open_cautions(audit)}
-    by_claim = {entry.claim: entry for entry in found if entry.claim and entry.rule not in cautions}
+    by_claim = {entry.claim: entry for entry in entries if entry.claim and entry.rule not in cautions}
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
         if (entry := by_claim.get(verdict.claim)) is not None:
@@ -165,21 +165,21 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     case = TestCase("conformance", name)
     if audit.conformance.status == "not-run":
         case.result = [Skipped(plain(audit.conformance.reason))]
-    others = []
+    further = []
     for problem in problems(audit):
         text, kind = plain(words.problem(audit, problem)), plain(problem.status)
         if problem.kind == "conformance":
             case.result = [Failure(text, kind)]
         elif problem.kind == "trials":
-            others.append(TestCase("trials", name))
-            others[-1].result = [Error(text, kind)]
+            further.append(TestCase("trials", name))
+            further[-1].result = [Error(text, kind)]
         elif problem.kind == "caution":
-            others.append(TestCase(plain(f"caution {problem.name}"), name))
-            others[-1].result = [Failure(text, kind)]
+            further.append(TestCase(plain(f"caution {problem.name}"), name))
+            further[-1].result = [Failure(text, kind)]
     for rule in accepted_cautions(audit):
-        others.append(TestCase(plain(f"accepted caution {rule.name}"), name))
-        others[-1].system_out = plain(words.accepted(rule))
-    yield from (case, *others)
+        further.append(TestCase(plain(f"accepted caution {rule.name}"), name))
+        further[-1].system_out = plain(words.accepted(rule))
+    yield from (case, *further)
 
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -256,11 +256,11 @@ def artifact_uri(file: str) -> str:
 
 
 def _result(audit: AuditResult, entry: _Entry, rules: Sequence[str]) -> Json:
-    at = _place(audit, entry)
+    position = _position(audit, entry)
     level = {"notice": "note"}.get(entry.level, entry.level)
     text = f"{entry.subject}: {entry.text}"
     identity = [audit.name, entry.claim] if entry.rule in _RULES else [audit.name, entry.claim, entry.rule]
-    shown = sarif_result(entry.rule, rules, level, text, str(at["file"]), at["line"], at["column"])
+    shown = sarif_result(entry.rule, rules, level, text, str(position["file"]), position["line"], position["column"])
     shown["partialFingerprints"] = {"dpspec/claim/v1": digest(identity)}
     if entry.accepted:  # viewers count a suppressed result as resolved
         shown["suppressions"] = [{"kind": "external", "status": "accepted", "justification": plain(entry.accepted)}]

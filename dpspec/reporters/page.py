@@ -173,38 +173,42 @@ def _screen(result: Result) -> SimpleNamespace:
     )
 
 
-#: The caveat of a risk that is not of the claim beside it.
-_OTHER_RISK = "No rate follows from the bound of the claim beside: this risk is that of other proved bounds."
+#: The caveat of a risk that does not follow from the bound of the shown claim.
+_OTHER_RISK = "This risk follows from other proved bounds: the bound of the shown claim gives no rate."
 
 
 def _claim_and_risk(
     audits: Sequence[AuditResult], titles: Sequence[str]
 ) -> tuple[tuple[AuditResult, Verdict] | None, HighestRate]:
-    """The claim and the risk that a page shows side by side: the risk follows from the claim's bound, or says not.
+    """The claim and the risk that a page shows side by side.
 
-    The claim that decides comes with its own risk if it fails. Else the highest risk comes with a claim that it is of.
+    The risk follows from the claim's bound, or a caveat says that it does not. A higher risk under another scope is
+    shown after it. If no claim fails, the claim is about the audit with the highest risk and its smallest groups.
     """
     decisive, highest = principal(audits), highest_rate(audits, titles)
     if decisive is None or highest.rate is None:
         return decisive, highest
-    if not decisive[1].expected:
-        audit, rate = decisive[0], rate_of(*decisive)
-        if rate is None:
-            return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
-        title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is audit)
-        return decisive, replace(highest, rate=rate, title=title if highest.title else "", larger=())
-    riskiest = [
-        audit for audit, title in zip(audits, titles, strict=True) if title == highest.title or len(audits) == 1
-    ]
-    own = [
-        replace(audit, verdicts=claims)
-        for audit in riskiest
-        if (claims := tuple(v for v in audit.verdicts if rate_of(audit, v) == highest.rate))
-    ]
-    if (paired := principal(own)) is not None:
-        audit = next(audit for audit in riskiest if audit.name == paired[0].name)
-        return (audit, paired[1]), highest
-    return principal(riskiest) or decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
+    if decisive[1].expected:
+        riskiest = [a for a, title in zip(audits, titles, strict=True) if title == highest.title or len(audits) == 1]
+        decisive = principal(riskiest) or decisive
+        rate = rate_of(*decisive)
+        if rate is None or rate.group_size > highest.rate.group_size:
+            decisive = next((pair for pair in _private(riskiest) if rate_of(*pair) == highest.rate), decisive)
+    rate = rate_of(*decisive)
+    if rate == highest.rate:
+        return decisive, highest
+    if rate is None:
+        return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
+    title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is decisive[0])
+    return decisive, replace(highest, rate=rate, title=title if highest.title else "", larger=(highest.rate,))
+
+
+def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:
+    """The claims about privacy without controls."""
+    for audit in audits:
+        for verdict in audit.verdicts:
+            if verdict.kind != "metric" and not is_control(audit, verdict):
+                yield audit, verdict
 
 
 def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:

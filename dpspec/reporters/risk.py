@@ -87,7 +87,8 @@ class Rate:
         """For a group size after the first."""
         most = "up to all" if self.identified == 100 else f"at most {self.identified}"
         groups = " groups" if self.group_size > 1 else ""
-        return words.sentence(f"{self.members}: {most} of 100{groups} ({self.strength[1]}).")
+        before = f"{self.scope}, " if self.scope else ""
+        return words.sentence(f"{before}{self.members}: {most} of 100{groups} ({self.strength[1]}).")
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
@@ -133,22 +134,22 @@ def _conditions(audits: Sequence[AuditResult]) -> dict[str, str]:
     if untested or not all(audit.complete for audit in audits):
         state = "was compared" if all(audit.complete for audit in audits) else "is completely compared yet"
         conditions["the training is as declared"] = (
-            f"This risk is that of the declared mechanism: no executed run {state} with it."
+            f"This is the risk of the declared mechanism: no executed run {state} with it."
             if len(untested) == len(audits)
-            else "This risk is that of the declared mechanism: not every executed run is completely compared with it."
+            else "This is the risk of the declared mechanism: not every executed run is completely compared with it."
         )
     return conditions
 
 
 def rate_of(audit: AuditResult, verdict: Verdict) -> Rate | None:
-    """The rate that follows from the bound of a claim; None if the bound is no proof, or gives no rate."""
+    """The rate that follows from the bound of a claim; None without a proof, or without a rate."""
     if verdict.kind == "metric" or verdict.upper_finding is None:
         return None
     bound = audit.findings[verdict.upper_finding]
     if not proven_bound(bound):
         return None
-    own = (group_size(bound), bound.scope)
-    return next((rate for rate in rates(audit) if (rate.group_size, rate.bound_scope) == own), None)
+    size_and_scope = (group_size(bound), bound.scope)
+    return next((rate for rate in rates(audit) if (rate.group_size, rate.bound_scope) == size_and_scope), None)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:

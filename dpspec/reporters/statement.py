@@ -171,7 +171,7 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     if status not in compared:
         return "declared", f"{declared}. The executed run was not compared with this"
     coverages: dict[str, Coverage] = {"checks-missing": "declared", "deviates": "not met"}
-    coverage = coverages.get(status, "not met" if open_cautions(audit) else "checked")
+    coverage = coverages.get(status, "declared" if open_cautions(audit) else "checked")
     if cautions := words.name_list([rule.name for rule in open_cautions(audit)]):
         reason = f"{reason} Open cautions: {cautions}."
     return coverage, f"{declared}. The executed run {compared[status]}: {reason}"

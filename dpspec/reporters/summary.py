@@ -58,7 +58,7 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
-#: The predicates of which a report may say that everything is good.
+#: The predicates that make the tone of a report good.
 _SOUND = frozenset({"proved"})
 
 
@@ -329,7 +329,7 @@ def _counted(noun: str, claims: _Claims) -> str:
     assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
     under = f" under {words.count(len(assumed), 'assumption')}" if assumed else ""
     predicates = {**_PREDICATES, **{name: _PREDICATES[name] + under for name in ("proved", words.BUT_CAUTIONS)}}
-    for name in ("contradicted", "refuted"):  # of claims that somebody makes; controls are counted apart
+    for name in ("contradicted", "refuted"):  # controls are counted separately
         if all(verdict.expected for _, verdict in claims if verdict.verdict == name):
             predicates[name] += " as expected"
     if len(count_by_label) == 1:
@@ -344,7 +344,7 @@ def _counted(noun: str, claims: _Claims) -> str:
 
 
 def _controls(controls: _Claims) -> Iterator[str]:
-    """How many controls were refuted, of those that an attack or a bound could refute so far."""
+    """The numbers of refuted controls, and of controls that no attack has tested."""
     refuted = [pair for pair in controls if pair[1].verdict in ("refuted", "contradicted")]
     remaining = [pair for pair in controls if pair not in refuted]
     bare = [pair for pair in remaining if _untrained(pair[0])]

@@ -95,7 +95,7 @@ _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
 AS_DECLARED = "proved as declared, run deviates"
 
 
-#: The label of a proof on a recorded run with cautions that nobody accepted: the audit fails.
+#: The label of a proof on a recorded run with open cautions: the audit fails.
 BUT_CAUTIONS = "proved, but cautions are open"
 
 

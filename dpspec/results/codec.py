@@ -80,22 +80,22 @@ _OUTCOME: dict[str, Json] = {
 
 def outcome_of(result: Result) -> dict[str, Json]:
     """The keys ``passed``, ``exit_code``, ``problems`` and ``accepted`` of a result's JSON."""
-    found: list[Json] = []
+    failures: list[Json] = []
     accepted: list[Json] = []
     for audit in result.audits:
-        found += [
+        failures += [
             {"audit": audit.name, "kind": problem.kind, "name": problem.name, "status": problem.status}
             for problem in problems(audit)
         ]
         accepted += [
             {"audit": audit.name, "name": rule.name, "reason": rule.accepted} for rule in accepted_cautions(audit)
         ]
-    found += [
+    failures += [
         {"audit": "", "kind": "spec", "name": spec.file, "status": "plugin" if spec.plugin else "invalid"}
         for spec in result.unjudged
     ]
     exit_code = int(result.exit_code)
-    return {"passed": exit_code == 0, "exit_code": exit_code, "problems": found, "accepted": accepted}
+    return {"passed": exit_code == 0, "exit_code": exit_code, "problems": failures, "accepted": accepted}
 
 
 def stated_outcome(text: str) -> dict[str, Json]:

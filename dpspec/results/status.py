@@ -1,4 +1,4 @@
-"""The outcome of an audit: what failed, what is undecided, which cautions are open or accepted, and which controls.
+"""The outcome of an audit: failures, undecided claims, open and accepted cautions, and controls.
 
 Every report, gate and tracker reads these facts and decides nothing itself: one problem is one failure, result or row.
 The exit code is a property of the result (``dpspec.contract.results``), the words are in ``dpspec.reporters.summary``.
@@ -26,7 +26,7 @@ class Problem:
     """A reason why an audit does not pass.
 
     Attributes:
-        kind: What the problem is about.
+        kind: The subject of the problem.
         name: The claim's id or the rule's name; empty for the conformance and for missing trials.
         claim: The id of the claim that it is about; empty for the whole audit.
         status: The verdict, the conformance, ``caution`` or ``incomplete``.
@@ -81,7 +81,7 @@ def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
 
 
 def is_control(audit: AuditResult, verdict: Verdict) -> bool:
-    """Whether nobody makes the claim: it is false on purpose, to test the audit.
+    """Whether the claim is false on purpose, to test the audit.
 
     By the key ``control``; without it a claim that only an attack may refute, and that expects this.
     """
@@ -143,5 +143,5 @@ def narrowed_data(audit: AuditResult, verdict: Verdict) -> str:
     if index is not None and 0 <= index < len(audit.findings):
         data = audit.findings[index].scope.data
         return "" if data == "all" else data
-    over = claim_block(audit, verdict).get("over")  # the finding may be left out of a public report
+    over = claim_block(audit, verdict).get("over")  # a public report may omit the finding
     return str(over) if over in ("collection", "this") else ""

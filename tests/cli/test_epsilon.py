@@ -98,7 +98,7 @@ def test_a_target_gives_noise_that_reaches_it(dpspec):
         ("--noise 1 --rate 0.1", "--steps or epochs must be set, and not both"),
         ("--noise 1 --steps 3", "--rate is required for Poisson batches, or batch_size and records"),
         ("--noise 1 --steps 3 --batch-size 6", "--records is required: batch_size and records define the batches"),
-        ("--noise 1 --rate 0.1 --epochs 3", "--epochs cannot be combined with rate, which does not say how many"),
+        ("--noise 1 --rate 0.1 --epochs 3", "--epochs cannot be combined with rate, which leaves the number of"),
         ("--noise 1 --rate 0.1 --steps 3 --records 9", "--rate must be removed: records define the batches"),
         ("--noise 1 --epochs 1 --batch-size 6 --records 5", "--batch-size must be at most records = 5, got 6"),
         ("--noise 1 --sampling fixed --batch-size 9 --records 9 --steps 1", "--batch-size must be at most records"),

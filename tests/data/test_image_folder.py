@@ -64,9 +64,9 @@ def test_other_pixels_or_labels_are_other_data(folder: Path) -> None:
         (lambda train: save(train / "cat" / "big.png", np.zeros((5, 6))), r"big\.png: 5 x 6 pixels, and image_size is"),
         (lambda train: (train / "cat" / "note.txt").write_text("x"), r"note\.txt: not an image"),
         (lambda train: (train / "cat" / "bad.png").write_bytes(b"\x89PNG broken"), r"bad\.png: not a readable image"),
-        (lambda train: (train / "bird").mkdir(), r"bird: a folder that is no class"),
-        (lambda train: (train / "loose.png").write_bytes(b""), r"loose\.png: a file beside the class folders"),
-        (lambda train: (train / "dog").rename(train / "dogs"), r"dogs: a folder that is no class"),
+        (lambda train: (train / "bird").mkdir(), r"bird: a folder without a class"),
+        (lambda train: (train / "loose.png").write_bytes(b""), r"loose\.png: a file next to the class folders"),
+        (lambda train: (train / "dog").rename(train / "dogs"), r"dogs: a folder without a class"),
         (lambda train: train.rename(train.with_name("other")), r"train: does not exist"),
     ],
 )

@@ -239,7 +239,7 @@ def test_the_metadata_of_pandas_decide_on_parquet_files(tmp_path: Path, source: 
 
 
 @pytest.mark.parametrize("written", [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]])
-def test_categories_of_a_boolean_column_may_be_written_as_for_csv(written, parquet, source):
+def test_categories_of_a_boolean_column_may_be_written_as_for_csv(written, parquet, source, tmp_path):
     parquet(active=[True, False, True], label=["no", "yes", "no"])
-    rows = source("parquet", Path(), **TABLE, categories={"active": written}).load()
+    rows = source("parquet", tmp_path, **TABLE, categories={"active": written}).load()
     assert rows.train_x.tolist() == [[0, 1], [1, 0], [0, 1]]

@@ -95,7 +95,7 @@ def test_a_bound_on_the_final_model_says_so() -> None:
     assert sorted(str(one).lower().count("seeing") for one in both) == [1, 1]
     one, other = audit("last", findings=(final,)), audit("every", findings=(every,))
     found = highest_rate([one, other], ["last", "every"])
-    declared = "This risk is that of the declared mechanism: no executed run was compared with it."
+    declared = "This is the risk of the declared mechanism: no executed run was compared with it."
     assert (found.title, found.caveats, found.condition) == ("every", (declared,), ", if the training is as declared")
     assert found.rate == rates(other)[0]
 

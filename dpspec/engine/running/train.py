@@ -127,7 +127,7 @@ class _Chunk:
 
 
 def _at_most(waiting: Sequence[_Chunk], most: int) -> list[_Chunk]:
-    """The first chunks with at most so many missing trials. Only chunks of independent trials are split."""
+    """The first chunks with at most ``most`` missing trials. Only chunks of independent trials are split."""
     chosen: list[_Chunk] = []
     for chunk in waiting:
         independent = chunk.audit.state.plan.independent
@@ -189,8 +189,8 @@ class Training:
             self._emit(Noticed(audit=waiting[0].audit.name, message=message))
         if not chosen:
             return
-        asked, taken = (sum(len(chunk.missing) for chunk in chunks) for chunks in (waiting, chosen))
-        cut = taken < asked
+        all_trials, chosen_trials = (sum(len(chunk.missing) for chunk in chunks) for chunks in (waiting, chosen))
+        cut = chosen_trials < all_trials
         plans = [(audit.state.plan, audit.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
         pool = open_pool(

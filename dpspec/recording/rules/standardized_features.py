@@ -118,7 +118,7 @@ def _scaled(rows: Any) -> dict[str, Any]:
     }
 
 
-#: Numbers of levels of which one constant for all columns is public: pixels of up to 8 bits, and percent. 256 includes
+#: Numbers of levels that make one constant for all columns public: pixels of up to 8 bits, and percent. 256 includes
 #: all lower powers of two, 255 the 15 of 4 bits.
 _LEVELS = (256.0, 255.0, 100.0, 127.0, 63.0, 31.0)
 
