@@ -45,19 +45,40 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     # Background processes and their children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not config.getoption("--run-slow"):
-        # Examples are fixed, so that no change fails by chance; --run-slow draws new ones.
-        hypothesis.settings.register_profile("every-change", derandomize=True, deadline=None)
-        hypothesis.settings.load_profile("every-change")
+    hypothesis.settings.register_profile("examples", _examples(config))
+    hypothesis.settings.load_profile("examples")
+    from support.processor_time import ProcessorTime
+
+    report = config.getoption("--processor-time")
+    limited = config.getoption("--ci") or config.getoption("--run-slow")
+    config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
+
+
+def _examples(config: pytest.Config) -> hypothesis.settings:
+    """Return the number of drawn examples of a test and their choice.
+
+    Ten are enough to fail for most mistakes, and cost a second in the dearest tests; ``--ci`` draws more. Both repeat
+    theirs, so that no change fails by chance. ``--run-slow`` draws new ones, CAMPAIGN=n in the environment n of them.
+    """
+    slow = config.getoption("--run-slow")
+    count = int(os.environ.get("CAMPAIGN", "0")) or (200 if slow else 50 if config.getoption("--ci") else 10)
+    return hypothesis.settings(derandomize=not slow, deadline=None, database=None, max_examples=count)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ci", action="store_true", help="run the tests that take several seconds, as CI does")
     parser.addoption("--run-slow", action="store_true", help="run these and the tests that take minutes")
+    parser.addoption("--processor-time", metavar="FILE", help="write the processor seconds of each test to a file")
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first_cases = set[str]()
+    for item in items:  # of a family the first case runs on every change
+        name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("family") and name in first_cases:
+            item.add_marker("ci")
+        first_cases.add(name)
     slow = config.getoption("--run-slow")
     for marker, asked, reason in (
         ("slow", slow, "takes minutes; run with --run-slow"),

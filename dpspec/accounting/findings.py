@@ -162,7 +162,7 @@ def certified_lower(upper: Finding, interval: Interval, *, source: str, min_reco
         source: of the proof that the worst case is attained.
         min_records: the minimum size of these datasets; 0 keeps the scope's number.
     """
-    if not 0.0 < interval.lower < math.inf:
+    if not interval.lower > 0.0:
         return None
     if not interval.lower_method:
         raise ValueError("a finding needs a method, and the interval has none")

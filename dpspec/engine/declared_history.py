@@ -266,9 +266,7 @@ class _Reader:
                 size = self.count(fields["sample_size"], (*location, "sample_size"), "sample_size")
                 records = self.count(fields["source_dataset_size"], (*location, "source_dataset_size"), "the size", 2)
                 self.require(location, "a sample of fixed size", "add-remove")
-                if size == records:
-                    yield from self.releases(fields["event"], (*location, "event"), times)
-                elif size:
+                if size:  # all records, too: with one more record others are left out
                     keys = {"batch_size": size, "records": records}
                     yield from self.sampled(fields["event"], (*location, "event"), times, keys)
             case "TruncatedSubsampledGaussianDpEvent":

@@ -44,7 +44,11 @@ DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent
 FALSE_POSITIVES = 0.01
 
 #: Supported ranges: beyond them losses leave float64 or the grids.
-MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-2, 1e6, 10**6, 10_000
+MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-6, 1e6, 10**6, 10_000
+
+#: The smallest noise that a search for a target returns: with less, one epsilon of many steps takes seconds, and no
+#: stated target needs it.
+_LEAST_CALIBRATED = 1e-2
 
 #: The largest sensitivity over the scale of Laplace noise.
 _LARGEST_EDGE = 100.0
@@ -105,7 +109,8 @@ class Schedule:
         assert self.batch_size is not None
         without = self.records - group_size
         if self.batch_size > without:
-            raise ValueError(f"batch_size must be at most records - group_size = {without}, got {self.batch_size}")
+            message = f"batch_size must be at most records - group_size = {without}, got {self.batch_size}"
+            raise ValueError(f"{message}; rate 1 is for batches of all records, however many there are")
         return Mixture.fixed(group_size, without, self.batch_size, self.noise)
 
     def loss(self, group_size: int, direction: str) -> PrivacyLoss:
@@ -271,7 +276,7 @@ def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: 
         )
         return math.log(target / worse.upper) if worse.upper > 0.0 else 700.0
 
-    smallest, largest = math.log(MIN_NOISE * (1.0 + 1e-12)), math.log(MAX_NOISE * (1.0 - 1e-12))
+    smallest, largest = math.log(_LEAST_CALIBRATED * (1.0 + 1e-12)), math.log(MAX_NOISE * (1.0 - 1e-12))
     high = 0.0
     if margin(high) >= 0.0:
         low = high - 0.7
@@ -279,7 +284,7 @@ def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: 
             high, low = low, low - 0.7
         low = max(low, smallest)
         if margin(low) >= 0.0:
-            return MIN_NOISE
+            return _LEAST_CALIBRATED
     else:
         low, high = high, high + 0.7
         while high < largest and margin(high) < 0.0:

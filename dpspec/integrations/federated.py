@@ -5,6 +5,8 @@ A client is one record of the recording, with all its records. Guide: ``docs/how
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import dpspec
 from dpspec import decimals
+from dpspec.accounting import PrivacyLoss
 from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.recording.recorder import Recorder
@@ -26,8 +29,13 @@ from dpspec.reporters.terminal import render_brief
 class Rounds:
     """Reports the rounds of one server to a recorder; made by :func:`record_rounds`."""
 
-    def __init__(self, recorder: Recorder, parameters: Sequence[Tensor]) -> None:
+    def __init__(
+        self, recorder: Recorder, parameters: Sequence[Tensor], noise_multiplier: float, *, is_sampled: bool
+    ) -> None:
         self._recorder = recorder
+        self._noise_multiplier, self._is_sampled = noise_multiplier, is_sampled
+        #: The number of rounds of each client.
+        self._rounds: Counter[int] = Counter()
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
         self._types = [parameter.dtype for parameter in parameters]
 
@@ -61,10 +69,19 @@ class Rounds:
         self._recorder.summed([summed.to(kind) for summed, kind in zip(total, self._types, strict=True)])
         self._recorder.noised(self._tensors(noise, "the noise"))
         self._recorder.stepped()
+        self._rounds.update(int(client) for client in clients)
 
     def epsilon(self, delta: float) -> float:
-        """The certified epsilon of the recorded rounds for one client, at ``delta`` in (0, 1)."""
-        return self._recorder.epsilon(delta)
+        """The certified epsilon of the recorded rounds for one client, at ``delta`` in (0, 1).
+
+        Without a rate a client costs one Gaussian release in each of its rounds, and the client of most rounds counts.
+        """
+        most = max(self._rounds.values(), default=0)
+        if self._is_sampled or most == 0:
+            return self._recorder.epsilon(delta)
+        if not self._noise_multiplier > 0.0:
+            return math.inf
+        return PrivacyLoss.gaussian(self._noise_multiplier / math.sqrt(most) * (1.0 - 1e-12)).epsilon(delta).upper
 
     def _tensors(self, values: Iterable[Tensor], name: str) -> list[Tensor]:
         tensors = list(values)
@@ -107,7 +124,8 @@ def record_rounds(
     # the batches of a loader without a known rate, with an order that does not depend on the data
     loader = DataLoader(range(clients), batch_size=1) if rate is None else None  # type: ignore[arg-type, var-annotated]
     with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, **declared) as recorder:
-        yield Rounds(recorder, [parameter for parameter in model.parameters() if parameter.requires_grad])
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        yield Rounds(recorder, trained, noise_multiplier, is_sampled=rate is not None)
 
 
 @dataclass(frozen=True)

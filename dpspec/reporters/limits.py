@@ -6,6 +6,7 @@ from dpspec import decimals
 from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
 from dpspec.results.origins import origin_summary, version_notices
+from dpspec.tested_versions import untested_versions
 from dpspec.text import joined
 
 #: Limits of every audit.
@@ -31,7 +32,8 @@ def limits(result: Result) -> tuple[str, ...]:
         for sentence in _audit(audit):
             names_by_sentence.setdefault(sentence, []).append(audit.name)
     sentences = [sentence.replace(_NAME, words.name_list(names)) for sentence, names in names_by_sentence.items()]
-    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *ALWAYS)))
+    untested = (f"{sentence}." for sentence in untested_versions(result.environment))
+    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *untested, *ALWAYS)))
 
 
 def _audit(audit: AuditResult) -> Iterator[str]:

@@ -118,6 +118,35 @@ def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> M
     return Measurement(test, declared, measured, p_value, detectable_shift if detectable_shift < 0.5 else None)
 
 
+def extreme(largest: float, numbers: float, rounding: float, test: str) -> Measurement:
+    """Test the largest absolute value of ``numbers`` independent normal values, two-sided.
+
+    Noise that is cut at c standard deviations has no value above c, although ``numbers`` 2 Q(c) of them should be. An
+    output beyond the cut is impossible without the record that moved it there, so that no epsilon is finite.
+
+    Args:
+        largest: The largest absolute value, in standard deviations.
+        numbers: The number of values.
+        rounding: The largest rounding error of a value.
+        test: The name.
+
+    Returns:
+        The measurement; ``detectable`` is the distance of a cut that is found from the median of the largest value,
+        relative to this median. P[max <= m] = (1 - 2 Q(m))^numbers.
+    """
+    log_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(-largest - rounding)))))
+    log_not_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(rounding - largest)))))
+    p_value = min(1.0, 2.0 * min(math.exp(log_below), -math.expm1(log_not_below)))
+    median, cut = (_largest_at(log_p, numbers) for log_p in (math.log(0.5), math.log(0.5 * LEVEL)))
+    detectable = 1.0 - (cut - rounding) / median if median > 0.0 else 1.0
+    return Measurement(test, median, largest, p_value, detectable if cut > rounding else None)
+
+
+def _largest_at(log_p: float, numbers: float) -> float:
+    """The value that the largest absolute one of ``numbers`` normal values exceeds with probability 1 - exp(log_p)."""
+    return -float(special.ndtri(-0.5 * math.expm1(log_p / numbers)))
+
+
 def dependence(vectors: Array) -> tuple[float, int]:
     """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
 

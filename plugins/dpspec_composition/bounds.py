@@ -1,18 +1,21 @@
 """Findings: epsilon, rates, advantage, divergences and rho of the composition, with lower ends of known pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper
-from dpspec_composition.options import adjacencies, group_sizes, releases_of
+from dpspec_composition.options import Release, adjacencies, group_sizes, releases_of
 from dpspec_composition.theory import Composition
 
 SOURCE = "Zhu, Dong and Wang 2022, Theorem 10, with the pairs of docs/explanation/proofs/composition.md"
 
 #: A zCDP guarantee and divergences add up.
 _RENYI = "Mironov 2017, Proposition 1; Bun and Steinke 2016, Lemma 1.7"
+
+#: With more releases than this, a table of each one's cost is no help, and its compositions take seconds.
+_MOST_SHARES = 20
 
 ASSUMPTIONS = (
     dps.Assumption(
@@ -46,6 +49,37 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
             rows += [(adjacency, size, epsilon, delta) for epsilon, delta in points]
     context.progress(len(sizes), len(sizes), "accounting")
     yield kit.profile(rows, rigor="certified", source=SOURCE)
+    if 1 < len(releases) <= _MOST_SHARES:
+        yield _shares(spec, releases, sizes[0], kit.claimed_deltas(spec, sizes[0], default=spec.mechanism["delta"])[0])
+
+
+def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float) -> dps.Series:
+    """Epsilon of each release alone and of all others: what each one costs depends on the order of addition."""
+
+    def epsilon(part: Sequence[Release]) -> float:
+        return Composition(part, size).epsilons([delta])[0].upper
+
+    blocks = spec.mechanism["releases"]
+    names = [
+        f"{block.get('name', number)}: {release.kind}" + (f", {release.times} times" if release.times > 1 else "")
+        for number, (block, release) in enumerate(zip(blocks, releases, strict=True))
+    ]
+    columns: dict[str, tuple[dps.Json, ...]] = {
+        "release": tuple(names),
+        "epsilon": tuple(epsilon([release]) for release in releases),
+        "epsilon_of_the_others": tuple(epsilon([*releases[:i], *releases[i + 1 :]]) for i in range(len(releases))),
+    }
+    subject = "record" if size == 1 else f"group of {size} records"
+    return dps.Series(
+        name="epsilon-by-release",
+        title=f"Epsilon of each release alone, and of all others together, for a {subject} at delta {delta:g}",
+        columns=dps.FrozenMap(columns),
+        units=dps.FrozenMap(dict.fromkeys(columns, "")),
+        rigor="certified",
+        source=SOURCE,
+        plot=dps.FrozenMap({"kind": "constants", "x": "release", "y": ("epsilon",)}),
+        bounds=dps.FrozenMap({"epsilon": "upper", "epsilon_of_the_others": "upper"}),
+    )
 
 
 def _intervals(

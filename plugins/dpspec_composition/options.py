@@ -76,7 +76,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         if release.max_batch:
             yield from _capped_refusals(spec, release, largest, release_path)
         elif release.batch_size or release.records:
-            yield from _fixed_size_refusals(release, largest, release_path)
+            yield from _fixed_size_refusals(release, release_path)
         if release.kind == "gaussian-mixture":
             yield from _mixture_refusals(release, largest, release_path)
         if release.kind == "randomized-response" and "add-remove" in relations:
@@ -92,7 +92,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             yield kit.bad_value("sensitivity must be at least 1 here", (*release_path, "sensitivity"))
 
 
-def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> Iterator[dps.Diagnostic]:
+def _fixed_size_refusals(release: Release, location: dps.Path) -> Iterator[dps.Diagnostic]:
     for key, partner in (("batch_size", "records"), ("records", "batch_size")):
         if not getattr(release, key):
             yield kit.missing_key(key, location, f"a sample of fixed size has {partner} and {key}")
@@ -100,8 +100,8 @@ def _fixed_size_refusals(release: Release, largest: int, location: dps.Path) -> 
         yield kit.unsupported(
             "rate belongs to Poisson samples", (*location, "rate"), "batch_size and records define it"
         )
-    if release.records and release.batch_size > release.records - largest:
-        message = f"batch_size must be at most records less the group of {largest}, got {release.batch_size}"
+    if release.records and release.batch_size > release.records:
+        message = f"batch_size must be at most the {release.records} records, got {release.batch_size}"
         yield kit.bad_value(message, (*location, "batch_size"))
 
 

@@ -67,6 +67,8 @@ def step_of(release: Release, group_size: int) -> Step:
     match release.kind:
         case "gaussian" if release.max_batch:
             return _capped_step(release, k)
+        case "gaussian" if release.batch_size > max(0, release.records - k):
+            return _nearly_full_step(release, k)
         case "gaussian" | "gaussian-mixture":
             noise = release.sigma / release.sensitivity
             if release.kind == "gaussian-mixture":
@@ -133,6 +135,28 @@ def step_of(release: Release, group_size: int) -> Step:
         lambda orders: accounting.gaussian_rdp(orders, mu),
         rho=0.5 * mu * mu,
         is_steady=True,
+    )
+
+
+def _nearly_full_step(release: Release, k: int) -> Step:
+    """A sample of fixed size from which at most ``k - 1`` records are left out, although it seems to be a full batch.
+
+    A dataset of k records more has as large a sample, so that each drawn member takes another record's place: the sum
+    moves by up to 2 k. Datasets without enough records have smaller samples, whose sums move less. A Gaussian of this
+    distance dominates all of them (Ganesh 2024, Lemma 2.9), and the k more records attain all of it with a probability
+    near 1.
+    """
+    noise = release.sigma / release.sensitivity
+    above = accounting.Mixture.full(2 * k, noise)
+    attained = accounting.Mixture.fixed(k, release.batch_size, release.batch_size, noise)
+    return Step(
+        release.times,
+        above,
+        attained,
+        lambda orders: accounting.mixture_rdp_bounds(orders, above)[1],
+        lambda orders: accounting.mixture_rdp_bounds(orders, attained)[0],
+        rho=0.5 * above.dominating_effect**2,
+        is_sampled=True,
     )
 
 

@@ -337,6 +337,10 @@ def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
     return advice
 
 
+#: The fix of a fixed batch size that is the number of records: with one record more, it would leave one out.
+_ALL_RECORDS = "if every batch takes all records, however many there are, write scheme: full"
+
+
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     is_replaced = spec.threat_model.adjacency == "replace-one"
@@ -360,6 +364,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             yield kit.bad_value(
                 f"batch_size {sampling.batch_size} exceeds the {facts.records - without} records{group}",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
+                _ALL_RECORDS if without and sampling.batch_size == facts.records else None,
             )
         if sampling.epoch_steps is not None and sampling.batches_per_epoch > sampling.epoch_steps:
             yield kit.bad_value(

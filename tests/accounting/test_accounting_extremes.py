@@ -1,10 +1,9 @@
 """Every public question about a privacy loss over the whole admitted range: an answer in time, sane, and true.
 
-``CAMPAIGN=n`` in the environment runs n examples of each test.
+``CAMPAIGN=n`` in the environment runs n examples of each (``tests/conftest.py``).
 """
 
 import math
-import os
 import time
 
 import mpmath
@@ -48,10 +47,8 @@ from dpspec.accounting.profiles import bound_power
 _LONGEST = 60.0
 
 
-def extremes(examples: int) -> settings:
-    """Settings of a test with this number of examples."""
-    count = int(os.environ.get("CAMPAIGN", "0")) or examples
-    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+#: Losses of some examples take seconds, and most are drawn from the ends of their ranges.
+extremes = settings(suppress_health_check=list(HealthCheck))
 
 
 def require_sane(answer: Interval, low: float, high: float) -> None:
@@ -61,7 +58,8 @@ def require_sane(answer: Interval, low: float, high: float) -> None:
     assert math.copysign(1.0, answer.lower) > 0.0
 
 
-@extremes(8)
+@pytest.mark.ci
+@extremes
 @given(losses(), questions())
 def test_any_question_about_any_composition(loss: PrivacyLoss, question: Question) -> None:
     _, ask, low, high = question
@@ -70,7 +68,7 @@ def test_any_question_about_any_composition(loss: PrivacyLoss, question: Questio
     assert time.process_time() - start < _LONGEST
 
 
-@extremes(60)
+@extremes
 @given(st.one_of(poisson, laplace, discrete), epsilons, st.sampled_from(DIRECTIONS))
 def test_one_step_contains_the_exact_delta(pair: Pair, epsilon: float, direction: Direction) -> None:
     found = PrivacyLoss.of(pair, direction).delta(epsilon)
@@ -82,7 +80,7 @@ def test_one_step_contains_the_exact_delta(pair: Pair, epsilon: float, direction
         assert found.upper >= exact * (1 - mpmath.mpf(1e-9)) - mpmath.mpf(1e-300)
 
 
-@extremes(20)
+@extremes
 @given(noises, integers(1e9), epsilons)
 def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, count: int, epsilon: float) -> None:
     mu = math.sqrt(count) / sigma
@@ -95,7 +93,7 @@ def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, cou
         assert found.upper * (1.0 + 1e-6) + 1e-50 >= exact
 
 
-@extremes(8)
+@extremes
 @given(log_uniform(1e-4, 30.0), log_uniform(1e-6, 1.0), st.floats(0.0, 0.95), st.sampled_from(DIRECTIONS))
 def test_two_laplace_steps_contain_the_exact_delta(scale, rate, share, direction):
     pair = Laplace(scale, 1.0, rate)
@@ -105,7 +103,7 @@ def test_two_laplace_steps_contain_the_exact_delta(scale, rate, share, direction
     assert found.lower * (1.0 - 1e-8) - 1e-15 <= exact <= found.upper * (1.0 + 1e-8) + 1e-15
 
 
-@extremes(8)
+@extremes
 @given(log_uniform(0.2, 1e3), log_uniform(1e-6, 1.0), log_uniform(1e-3, 3.0), st.sampled_from(DIRECTIONS))
 def test_two_gaussian_steps_contain_the_exact_delta(sigma, rate, epsilon, direction):
     pair = Mixture.poisson(1, rate, sigma)
@@ -114,14 +112,14 @@ def test_two_gaussian_steps_contain_the_exact_delta(sigma, rate, epsilon, direct
     assert found.lower * (1.0 - 1e-6) - 1e-12 <= exact <= found.upper * (1.0 + 1e-6) + 1e-12
 
 
-@extremes(3)
+@extremes
 @given(losses(), st.tuples(deltas, deltas).map(sorted))
 def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
     small, large = loss.epsilons(pair, width=1e-2)
     assert large.lower <= small.upper * (1.0 + 1e-9)
 
 
-@extremes(8)
+@extremes
 @given(poisson, integers(1e4), integers(100), deltas, directions)
 def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: float, direction: Direction) -> None:
     loss = PrivacyLoss.of(pair, direction).compose(count)
@@ -129,7 +127,7 @@ def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: fl
     assert few.lower <= many.upper * (1.0 + 1e-9)
 
 
-@extremes(6)
+@extremes
 @given(large_groups, st.sampled_from((1, 100)), deltas)
 def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> None:
     start = time.process_time()
@@ -137,7 +135,7 @@ def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> N
     assert time.process_time() - start < _LONGEST
 
 
-@extremes(4)
+@extremes
 @given(st.one_of(poisson, laplace), integers(1e4))
 def test_whole_curves(pair: Pair, count: int) -> None:
     bounds = tradeoff_bounds(PrivacyLoss.of(pair).compose(count), nodes=32)
@@ -151,6 +149,7 @@ def test_advantages_below_delta_prove_an_epsilon_of_zero() -> None:
     assert PrivacyLoss.gaussian(1e-5, rate=1e-9).compose(2).epsilon(1e-6) == Interval(0.0, 0.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "low", "high"), [(1, 4.9e23, 5.1e23), (2, 9.9e23, 1.01e24)])
 def test_almost_no_noise(steps: int, low: float, high: float) -> None:
     """A draw shows the record: 1 - 0.99^T, and an epsilon of about T / (2 sigma^2) while all draws exceed delta."""
@@ -207,6 +206,7 @@ def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: fl
     require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("level", [1e-100, 1e-300])
 @pytest.mark.parametrize("effect", [1e-6, 1e-4])
 def test_powers_at_tiny_levels_of_almost_no_effect(effect: float, level: float) -> None:

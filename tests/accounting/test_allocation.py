@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -42,6 +42,7 @@ def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> Non
         assert found.width <= 0.05 * found.upper
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("steps", "sigma", "delta"), [(2, 0.1, 1e-290), (2, 0.3, 1e-100), (2, 5.0, 1e-300)])
 def test_the_least_deltas_and_noise_have_intervals_too(steps, sigma, delta, direction):
@@ -52,6 +53,7 @@ def test_the_least_deltas_and_noise_have_intervals_too(steps, sigma, delta, dire
     assert found.lower <= found.upper < math.inf
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("members", range(1, 9))
 def test_the_least_noise_may_be_rounded(members: int) -> None:
     """0.3 is less than 0.1 times 3 in float64."""
@@ -93,7 +95,6 @@ def exact_sum(values: Floats, masses: Floats, times: int) -> tuple[Floats, Float
     return total, chance
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(st.floats(0.01, 50.0), min_size=2, max_size=6, unique=True),
     times=st.integers(2, 4),
@@ -160,6 +161,7 @@ def two_members(sigma: float, epsilon: float, direction: Direction, second: floa
     return float(np.maximum(gain, 0.0) @ masses)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sigma", [0.6, 1.5])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_two_members_in_two_steps_against_quadrature(sigma: float, direction: Direction) -> None:
@@ -195,6 +197,7 @@ def adaptive_members(sigma: float, epsilon: float, direction: Direction, angles:
     return float(np.maximum(gain, 0.0) @ density) * float(x[1] - x[0]) ** 4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(3))
 def test_vectors_that_depend_on_the_first_sum_leak_no_more(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -205,6 +208,7 @@ def test_vectors_that_depend_on_the_first_sum_leak_no_more(seed: int) -> None:
         assert adaptive_members(sigma, epsilon, direction, angles) <= most * 1.01  # the grid's error
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "sigma", "members"), [(3, 1.0, 2), (3, 1.3, 3), (5, 0.8, 4), (12, 1.5, 5)])
 def test_the_laws_have_the_moments_of_all_assignments(steps: int, sigma: float, members: int) -> None:
     """The mean is 1, and the second moment, by counting pairs of assignments, is between those of the two laws."""
@@ -227,6 +231,7 @@ def test_the_laws_have_the_moments_of_all_assignments(steps: int, sigma: float, 
     assert (second - 1.0) * (1.0 - 1e-6) <= high <= 1.2 * (second - 1.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "members", "epochs"), [(4, 3, 2), (6, 2, 1)])
 def test_members_of_every_angle_against_simulated_sums(steps: int, members: int, epochs: int) -> None:
     """Sums are drawn as a training does; the ratio is the mean over all assignments. Six standard errors."""
@@ -254,6 +259,7 @@ def test_members_of_every_angle_against_simulated_sums(steps: int, members: int,
                 assert attained - error <= mean <= attained * 1.02 + error
 
 
+@pytest.mark.ci
 def test_groups_of_four_are_known_to_a_hundredth() -> None:
     found = PrivacyLoss.of(RandomAllocation(632, 1.282, 4)).compose(20).epsilon(6.479e-11, width=1e-2)
     assert 4.160 <= found.lower <= found.upper <= 4.210

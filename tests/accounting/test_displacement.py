@@ -33,6 +33,7 @@ def pair_of(step: TruncatedPoisson) -> Discrete:
     return pair
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma", "seed"),
     [(4, 1, 0.38, 0.5, 1), (3, 2, 0.7, 1.0, 2), (5, 3, 0.5, 0.8, 3), (5, 4, 0.9, 2.0, 4), (2, 1, 0.06, 0.3, 5)],
@@ -99,6 +100,7 @@ def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: fl
         assert exact <= upper <= 1.01 * exact
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (7, 3, 0.5, 0.6), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)]
@@ -125,6 +127,7 @@ def test_a_cap_far_above_the_mean_leaves_poisson_batches() -> None:
     assert poisson.lower <= found.upper <= 1.005 * poisson.upper
 
 
+@pytest.mark.ci
 def test_a_cap_that_binds_in_half_of_the_steps_costs_less_than_by_theorem_4a() -> None:
     """38.9 by Theorem 4a; some data have 21.5."""
     found = PrivacyLoss.of(pair_of(TruncatedPoisson(1, 0.25, 50, 200, 1.0))).compose(100).epsilon(1e-5, width=1e-3)

@@ -48,6 +48,7 @@ def random_settings(count: int, seed: int) -> list[tuple[int, int, float, float,
     ]
 
 
+@pytest.mark.ci
 def test_one_step_contains_the_exact_value_in_100_random_settings() -> None:
     for removed, inserted, rate, sigma, epsilon in random_settings(100, 1):
         pair = DoubleMixture.poisson(removed, inserted, rate, sigma)
@@ -215,6 +216,7 @@ def test_two_steps_of_both_pairs_in_40_random_settings() -> None:
         assert found.lower * (1.0 - 2e-3) - 1e-9 <= exact <= found.upper * (1.0 + 2e-3) + 1e-9
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_one_side_without_records_is_the_mixture(direction: Direction) -> None:
     mixture, none = Mixture.poisson(3, 0.1, 0.8), Mixture([0.0], [1.0], 0.8)
@@ -236,6 +238,7 @@ def test_full_batches_are_gaussian_of_twice_the_effect() -> None:
     assert loss.epsilon(1e-6).relative_width < 1e-9
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("k", "rate", "sigma", "steps", "delta"),
@@ -275,6 +278,7 @@ def test_bad_arguments_are_named() -> None:
         SymmetricMixture((0.7, one), (0.4, one))
 
 
+@pytest.mark.ci
 def test_rare_draws_keep_their_digits() -> None:
     """Rates down to 1e-25: the delta of one step is a difference of almost equal probabilities."""
     rng = np.random.default_rng(59)

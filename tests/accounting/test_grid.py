@@ -6,7 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.accounting_oracle import curve, gaussian_delta, holds
 
@@ -58,7 +58,6 @@ mixtures = st.builds(
 discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.one_of(laplaces, discretes, mixtures),
     st.sampled_from(DIRECTIONS),

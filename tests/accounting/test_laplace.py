@@ -14,6 +14,7 @@ from dpspec.accounting.profiles import Question
 from dpspec.accounting.single_steps import SingleSteps
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("edge", "rate"), [(0.5, 1.0), (20.0, 0.01), (333.0, 0.01), (709.0, 1.0), (725.0, 1.0), (1e3, 1.0), (1e4, 0.1)]
 )

@@ -17,6 +17,7 @@ def schedule(count: int, members: int = 1) -> tuple[tuple[Pair, int], ...]:
     )
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("members", [1, 3])
 def test_merged_phases_enclose_the_profile_of_each_phase(members: int) -> None:
     phases = schedule(300, members)

@@ -236,6 +236,7 @@ def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("k", "rate", "sigma", "tilt"),
     [(1, 0.01, 1.0, 10.0), (1, 0.3, 0.15, 3.0), (1, 1e-4, 20.0, 2000.0), (5, 0.2, 0.8, 60.0), (2, 0.9, 3.0, 0.02)],

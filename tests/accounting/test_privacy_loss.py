@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.accounting_oracle import gaussian_epsilon, two_step_delta
 
@@ -86,7 +86,6 @@ pairs = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
 @given(pairs, pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0), st.sampled_from([1e-2, 1e-4]))
 def test_two_steps_against_the_definition(first, second, direction, epsilon, width):
     interval = (PrivacyLoss.of(first, direction) + PrivacyLoss.of(second, direction)).delta(epsilon, width=width)
@@ -94,7 +93,6 @@ def test_two_steps_against_the_definition(first, second, direction, epsilon, wid
     assert holds(interval, truth, 1e-10 * truth + 1e-18)
 
 
-@settings(max_examples=40, deadline=None)
 @given(pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0))
 def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon: float) -> None:
     truth = float(pair.delta(epsilon, direction))
@@ -105,7 +103,6 @@ def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon
         assert holds(back, epsilon, 1e-9 * epsilon + 1e-12)
 
 
-@settings(max_examples=8, deadline=None)
 @given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
 def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
     interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
@@ -222,6 +219,7 @@ SAMPLE: list[Setting] = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("setting", SAMPLE, ids=str)
 def test_some_extremes(setting: Setting, direction: Direction) -> None:
@@ -251,6 +249,7 @@ with (Path(__file__).parent / "ganesh_figures.csv").open(encoding="utf-8", newli
     ROWS = list(csv.DictReader(file))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['scheme']}-{row['sigma']}-{row['k']}")
 def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
     k, sigma = int(row["k"]), float(row["sigma"])
@@ -311,6 +310,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("scheme", "k", "rate", "sigma", "steps"), SETTINGS)
 def test_few_steps(scheme: str, k: int, rate: float, sigma: float, steps: int) -> None:
     poisson, fixed = Mixture.poisson(k, rate, sigma), Mixture.fixed(k, 1000, int(rate * 1000), sigma)

@@ -120,6 +120,7 @@ def largest_delta(members: int, rate: float, sigma: float, epsilon: float, direc
     return excess(0.5 * (low + high))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(
     ("members", "rate", "sigma", "delta"), [(3000, 0.01, 20.0, 1e-5), (3000, 0.2, 100.0, 1e-3), (2000, 1e-4, 1.0, 1e-6)]
@@ -135,6 +136,7 @@ def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(members, rate,
 # --- Only the larger of two directions is narrowed to the required width.
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("question", ["epsilon", "delta"])
 @pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.accounting_oracle import holds
 
@@ -48,7 +48,6 @@ steps = st.builds(
 levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
 
 
-@settings(max_examples=8, deadline=None)
 @given(steps, st.sampled_from(DIRECTIONS), levels)
 def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
     """The minimum of delta + e^epsilon level over a fine grid of epsilons, slightly above the true minimum."""
@@ -64,7 +63,6 @@ def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float)
         assert low <= found.upper * 1.11
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.builds(
         Mixture.poisson,
@@ -86,7 +84,6 @@ def test_profiles_at_several_epsilons_together_agree_with_those_of_each(pair, di
         assert low <= high
 
 
-@settings(max_examples=8, deadline=None)
 @given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
 def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:
     present, absent = (PrivacyLoss.of(pair, direction).compose(count) for direction in DIRECTIONS)

@@ -6,7 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import (
@@ -128,6 +128,7 @@ def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) ->
     assert ours == pytest.approx(math.log(total) / (order - 1), rel=1e-11)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize("order", [1.3, 4.5])
 def test_groups_against_mpmath(order: float, direction: str) -> None:
@@ -173,10 +174,8 @@ DIVERGENCES = st.floats(1e-9, 100.0)
 DELTAS = st.floats(1e-30, 0.5)
 #: Orders from just above 1 to 10^5.
 EVERY_ORDER = 1.0 + np.geomspace(1e-4, 1e5, 2001)
-few = settings(max_examples=100, deadline=None)
 
 
-@few
 @given(order=ORDERS, rdp=DIVERGENCES, delta=DELTAS)
 def test_formulas_and_their_roundings(order: float, rdp: float, delta: float) -> None:
     """Never below the exact formula, above it by no more than stated, and the two inequalities in their order."""
@@ -195,7 +194,6 @@ def test_formulas_and_their_roundings(order: float, rdp: float, delta: float) ->
     assert back == pytest.approx(float(log_delta), abs=1e-9 * (1.0 + abs(float(log_delta)) + (order - 1.0) * rdp))
 
 
-@few
 @given(rdp=DIVERGENCES, order=ORDERS, delta=st.floats(1e-6, 0.99))
 def test_a_divergence_bounds_the_total_variation(rdp: float, order: float, delta: float) -> None:
     """delta >= sqrt(1 - e^-D) needs no epsilon at all, and delta at epsilon 0 is never above that."""
@@ -205,7 +203,7 @@ def test_a_divergence_bounds_the_total_variation(rdp: float, order: float, delta
     assert float(log_delta_at_orders(order, rdp, 0.0)) <= math.log(variation) + 1e-9
 
 
-@few
+@pytest.mark.ci
 @given(effect=st.floats(0.01, 10.0), delta=DELTAS)
 def test_never_below_the_exact_gaussian(effect: float, delta: float) -> None:
     exact = float(gaussian.epsilon(delta, effect))

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss, TruncatedPoisson
@@ -50,7 +50,6 @@ def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: i
         assert found.relative_width <= 1e-4
 
 
-@settings(max_examples=12)
 @given(steps_of, st.sampled_from([1, 30, 1000]), st.sampled_from(DIRECTIONS), st.integers(0, len(DELTAS) - 1))
 def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction, fine: int) -> None:
     loss = PrivacyLoss.of(step, direction).compose(steps)
@@ -66,7 +65,6 @@ def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction,
         assert finest[i].upper >= mixed[i].lower
 
 
-@settings(max_examples=12)
 @given(steps_of, st.sampled_from([30, 1000]), st.sampled_from(DIRECTIONS), st.sampled_from([1e-3, 1e-4]))
 def test_beside_the_other_direction_the_worse_is_as_narrow(step, steps, direction, width):
     loss = PrivacyLoss.of(step, direction).compose(steps)

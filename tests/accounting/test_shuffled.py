@@ -41,6 +41,7 @@ def exact_delta(batches: int, sigma: float, means: tuple[float, float], epsilon:
         return float(gain((low + high) / 2))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("batches", "sigma"), SETTINGS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_one_epoch_is_just_below_the_best_threshold(batches: int, sigma: float, epsilon: float) -> None:

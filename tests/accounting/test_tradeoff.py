@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 from support.rero_values import BY_NAME
@@ -24,7 +24,6 @@ from dpspec.accounting.tradeoff import delta_divergence
 
 ALPHAS = np.concatenate(([0.0], np.geomspace(1e-12, 0.1, 60), np.linspace(0.1, 1.0, 91)[1:-1], [1.0 - 1e-9, 1.0]))
 POINTS = [(1.0, 1e-5), (2.0, 1e-6), (0.5, 0.1)]
-few = settings(max_examples=60, deadline=None)
 
 
 def tangents(curve: TradeOff, epsilons: np.ndarray) -> Polygon:
@@ -130,7 +129,6 @@ def test_epsilon_and_advantage() -> None:
     assert pure.advantage() == pytest.approx(math.tanh(0.75))
 
 
-@few
 @given(
     pairs=st.lists(st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 1.0)), max_size=6),
     one_sided=st.booleans(),
@@ -238,6 +236,7 @@ def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) ->
             check_invariants(curve, 1e-13)
 
 
+@pytest.mark.ci
 def test_the_direction_of_reconstruction(sampled: dict[str, TradeOffBounds]) -> None:
     """Absent against present is the reconstruction game; the other direction has another number."""
     rero = sampled["present-first"].rero(0.1)

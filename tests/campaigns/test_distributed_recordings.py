@@ -8,6 +8,7 @@ from campaigns import distributed_recordings as campaign
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "name",
     [

@@ -38,6 +38,7 @@ def test_a_case_is_repeated_by_its_seed_and_number(catalog: Catalog) -> None:
     assert first.changed
 
 
+@pytest.mark.ci
 def test_cheap_cases_have_no_findings(catalog: Catalog) -> None:
     outcomes = set()
     for number in (10, 13, 14, 15, 17, 18, 21, 23, 24, 25, 30, 34, 42, 43, 47, 48, 49, 51, 53, 55, 60, 62):
@@ -86,6 +87,7 @@ def test_a_number_without_meaning_is_refused(kind: str, place: str, value: float
     assert all(error.path and error.message for error in refused.value.diagnostics)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("kind", "value"),
     [("group", 1e-30), ("group", 1e30), ("rero", 1e-12)],  # rounding hides the noise, which is no deviation

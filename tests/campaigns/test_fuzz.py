@@ -29,10 +29,6 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    database=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )

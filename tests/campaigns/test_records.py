@@ -29,6 +29,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
 
 
+@pytest.mark.family
 def test_known_edits_are_rejected(bench: campaign.Bench) -> None:
     key = bench.cases()[0].key
     cases = [campaign.Case(key=key, path=path, value=value) for path, value in KNOWN[bench.kind]]
@@ -36,6 +37,7 @@ def test_known_edits_are_rejected(bench: campaign.Bench) -> None:
     assert {what for what, _ in outcomes.values()} <= {"refused", "set aside"}, outcomes
 
 
+@pytest.mark.family
 def test_a_replaced_leaf_or_array_is_not_a_bug(bench: campaign.Bench) -> None:
     every, chance = bench.cases(), random.Random(3)
     arrays = [case for case in every if case.array]

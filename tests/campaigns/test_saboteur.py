@@ -39,6 +39,7 @@ def sample():
     return [*correct, ignored, *drawn[:FEW], *(pytest.param(cell, marks=pytest.mark.slow) for cell in drawn[FEW:])]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("cell", sample(), ids=lambda c: "-".join(map(str, dataclasses.astuple(c))))
 def test_declared_sources_detect_their_faults(catalogs, cell):
     found = saboteur.run(cell, catalogs)

@@ -36,6 +36,7 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
     assert first.digest == second.digest
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("word", "begin", "within", "absent"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -30,7 +30,6 @@ def _select(records: int, **options: Any) -> LoadedData:
     return rows
 
 
-@settings(max_examples=30, deadline=None)
 @given(data=st.data(), records=st.integers(3, 80), seed=st.integers(0, 2**63 - 1))
 def test_split_and_size_partition_the_records(data: st.DataObject, records: int, seed: int) -> None:
     test = data.draw(st.integers(1, records - 2))
@@ -112,7 +111,6 @@ def test_standardise_that_overflows_is_refused() -> None:
         transformed(np.array([[0], [1e30]], dtype=np.float32), FrozenMap({"standardise": {"std": 1e-30}}), "x")
 
 
-@settings(max_examples=50, deadline=None)
 @given(x=arrays(np.float32, (4, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)), radius=st.floats(1e-6, 1e6))
 def test_radius_is_never_exceeded_and_short_records_are_left_alone(x: Any, radius: float) -> None:
     got = transformed(x, FrozenMap({"radius": radius}), "x")
@@ -138,6 +136,7 @@ def test_blocks_give_the_bits_of_the_whole(shape: tuple[int, ...], monkeypatch: 
         checked(integers, np.zeros(len(x), dtype=np.int64), 2, "x")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["npz-float64", "npz-uint8", "csv", "parquet"])
 def test_loading_takes_at_most_the_planned_memory(kind, source, tmp_path):
     change = {"split": {"test": 0.5}, "standardise": {"mean": 0.5}, "radius": 0.5}

@@ -43,7 +43,7 @@ def read(source: Callable[..., Any], tmp_path: Path) -> Callable[..., LoadedData
     return rows
 
 
-NEIGHBOURS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NEIGHBOURS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @NEIGHBOURS

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import DataError, DataSource, FrozenMap
@@ -32,7 +32,6 @@ def tokens(path: Path, **options: Any) -> Source:
     return Source(FrozenMap({**OPTIONS, "path": path.name, **options}), path.parent)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 8), max_size=6), st.integers(0, 2)), min_size=1, max_size=9),
     st.booleans(),

@@ -70,6 +70,7 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
     return [pytest.mark.ci] * (named(page) in LONG) + [pytest.mark.slow] * (named(page) == REPEATED)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("page", [pytest.param(page, marks=marks(page)) for page in PAGES], ids=named)
 def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept: Path) -> None:
     if not any("$ " in b.text and b.language == "console" for b in blocks(page)):

@@ -88,6 +88,7 @@ def test_the_program(checkout: Path, program: Path, options: tuple[str, ...]) ->
     run(checkout, sys.executable, program, *options)
 
 
+@pytest.mark.ci
 def test_the_program_without_its_environment(checkout: Path, program: Path) -> None:
     run(checkout, sys.executable, "-E", program, "run", "a.yaml", "--workers", "2", "--bounds-only")
 
@@ -101,6 +102,7 @@ def test_a_module(checkout: Path) -> None:
     run(checkout, sys.executable, "-m", "dpspec", "run", "a.yaml", "--workers", "2", "--bounds-only")
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_action(checkout: Path, program: Path) -> None:
     (checkout / "pyproject.toml").write_text('[tool.dpspec]\nplugins = ["evil.py"]\n')

@@ -22,6 +22,7 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_each_says_exactly_what_is_expected(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", str(path.relative_to(ROOT))])

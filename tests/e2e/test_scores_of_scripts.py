@@ -76,6 +76,7 @@ def test_a_sound_script_is_supported(catalog: Catalog, tmp_path: Path) -> None:
     assert all(0.2 < shown(audit) < 2.5 for audit in found)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fault", ["noise-forgotten", "clip-skipped", "noise-on-the-mean", "coins-leaked"])
 def test_a_broken_script_is_refuted(fault: str, catalog: Catalog, tmp_path: Path) -> None:
     """Scores that know their coins refute a training that is sound: that they do not is assumed, and named."""

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 from support.audits import approx, bound, verdict
@@ -56,7 +56,6 @@ quantities = st.sampled_from(sorted(CONDITIONS)).flatmap(
 )
 
 
-@settings(max_examples=30)
 @given(st.floats(0.05, 6.0), st.sampled_from(["points", "mu", "each"]), quantities)
 def test_exact_values_never_contradict_and_raised_lower_bounds_do(mu, form, condition):
     quantity, at = condition

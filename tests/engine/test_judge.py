@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import audits
 from support.audits import HERE, MEASURED, approx, attack, average, bound, claim, counts, spec, verdict, verdicts
@@ -179,7 +179,6 @@ def test_a_deviating_pipeline_leaves_what_is_proved_of_the_declared_mechanism() 
 GUESSES = st.integers(1, 400).flatmap(lambda r: st.tuples(st.integers(r, 500), st.just(r), st.integers(0, r)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(GUESSES, st.floats(0.0, 8.0), st.floats(0.0, 4.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]))
 def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(drawn, upper, slack, delta):
     evidence = attack(*drawn)
@@ -191,7 +190,6 @@ def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(drawn, u
         assert found.verdict in ("proved", "refuted", "contradicted")
 
 
-@settings(max_examples=60, deadline=None)
 @given(GUESSES, st.lists(st.floats(0.0, 8.0), min_size=2, max_size=5, unique=True), st.floats(0.0, 8.0))
 def test_a_larger_claim_is_never_refuted_before_a_smaller_one(drawn, claimed, upper):
     claims = [approx(epsilon, id=str(i)) for i, epsilon in enumerate(sorted(claimed))]

@@ -138,6 +138,7 @@ def in_full(*arguments: int) -> Any:
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("every", "least"), [(293, 5_000), in_full(1, 1_500_000)])
 def test_the_privacy_claims_against_numbers_made_by_hand(every: int, least: int) -> None:
     """Claims narrowed in one way, against scopes that differ in two parts; of all steps one in ``every``."""
@@ -193,6 +194,7 @@ def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, 
     return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("every", "least"), [(61, 4_500), in_full(1, 300_000)])
 def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> None:
     """No number with a privacy scope decides a claim without one, whatever its name and rigor."""
@@ -233,6 +235,7 @@ def evidences(most: int) -> Iterator[Evidence]:
             yield audits.average([2000] * 60, 2000, quantity=quantity, scope=scope)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("few", "every", "least"), [(1, 5, 8_000), in_full(2, 1, 300_000)])
 def test_attacks_and_measurements_of_every_scope(few: int, every: int, least: int) -> None:
     """A false claim is refuted by exactly the evidence that applies to it; of all steps one in ``every``."""

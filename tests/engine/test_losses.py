@@ -126,6 +126,7 @@ def test_a_run_with_another_loss_conforms_and_has_other_keys_but_equal_bounds():
     assert bounds[0]
 
 
+@pytest.mark.ci
 def test_a_loss_of_the_project_is_checked_keyed_and_trained(project):
     assert "one value for the batch" in refused("batch-mean")["training.loss"]
     assert "broken() fails at " in refused("broken")["training.loss"]
@@ -141,6 +142,7 @@ def test_a_loss_of_the_project_is_checked_keyed_and_trained(project):
 REGRESSION: dict[str, Json] = {"data": {"kind": "houses"}, "model": {"kind": "mlp", "hidden": [4]}}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("loss", [{"kind": "huber", "threshold": 0.5}, "absolute"])
 def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss):
     audits = [

@@ -60,6 +60,7 @@ def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
     assert found["mechanism.steps"] == Remedy(place="mechanism.steps", now=9.0, value=math.floor((4.0 * mu) ** 2))
 
 
+@pytest.mark.ci
 def test_the_noise_of_an_adaptive_count_is_just_enough(tmp_path: Any) -> None:
     """A step is one Gaussian of 1 / sigma^2 = 1 / z^2 + 1 / (2 s)^2."""
     adaptive = {"scheme": "adaptive", "count_std": 0.5}

@@ -10,6 +10,7 @@ from mpmath import mp, mpf
 from scipy.stats import norm
 
 import dpspec
+from dpspec.accounting import gaussian
 from dpspec.engine.schedule_privacy import GroupPrivacy, Schedule, group_privacy, make_schedule, noise_for
 from dpspec.errors import UsageError
 
@@ -73,6 +74,14 @@ def test_mu_covers_every_tail_of_sampled_steps() -> None:
         other = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
         assert mine > other
     assert group.mu.lower < 1.0 <= group.mu.upper
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-4, 5e-3])
+def test_hardly_any_noise_has_the_epsilon_of_one_gaussian(noise: float) -> None:
+    group = group_privacy(make_schedule(noise=noise, rate=1, steps=1), 1, 1e-5)
+    exact = float(gaussian.epsilon(1e-5, 1.0 / noise))
+    assert group.epsilon.lower <= exact * (1.0 + 1e-12)
+    assert exact * (1.0 - 1e-12) <= group.epsilon.upper < exact * 1.001
 
 
 def test_an_epsilon_of_zero_excludes_no_mu() -> None:

@@ -85,6 +85,7 @@ def test_one_count_covers_the_bounds_and_the_trials_of_all_audits(load, tmp_path
     assert training == pytest.approx([(i + 2) // 2 / 20 for i in range(40)])
 
 
+@pytest.mark.ci
 def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder: Path) -> None:
     specs, events = load(text=CELLS), []  # type: ignore[var-annotated]
     here = audited(specs, tmp_path / "here")
@@ -100,6 +101,7 @@ def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder
     assert len(pids) == 3  # this one, and two workers
 
 
+@pytest.mark.ci
 def test_a_killed_worker_costs_nothing_but_time(load: Any, tmp_path: Path, folder: Path) -> None:
     specs, events = load(text=CELLS), []  # type: ignore[var-annotated]
     expected = found(audited(specs, tmp_path / "here"))

@@ -67,6 +67,7 @@ def document(folder: Path) -> Document:
     return read
 
 
+@pytest.mark.ci
 def test_bounds_use_one_thread_as_in_a_run(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     threads, audit = [], load_catalog().mechanisms["group"].provider.audit
     bound = resolve(audit).bound
@@ -86,6 +87,7 @@ def differing(document: Document) -> list[str]:
     return [mismatch.what for mismatch in found if mismatch.differs]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
@@ -181,6 +183,7 @@ def test_data_that_no_run_would_take_is_a_mismatch(bench: Bench) -> None:
     assert "write mechanism.clip_rows: true" in said
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("public", [True, False])
 def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, public: bool) -> None:
     result = bench.result("per-instance", trained=True, public=public)

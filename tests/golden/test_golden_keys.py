@@ -47,6 +47,7 @@ def trial_keys(path: str) -> dict[str, list[str]]:
     return keys
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("path", sorted(FROZEN))
 def test_trials_keep_their_keys(path: str) -> None:
     why = "stores of earlier versions are lost: only a new trial_revision may do that, and the CHANGELOG says so"

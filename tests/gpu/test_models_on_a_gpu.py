@@ -22,6 +22,7 @@ def trained(job: TrainingJob, device: str) -> torch.Tensor:
     return flat_model.flatten(job.model)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_every_model(kind: str) -> None:
     expected = trained(job_of(kind), "cpu")

@@ -54,6 +54,7 @@ def counted(steps: int, watch: Watch, **changes: object) -> Account:
         return machine.account
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("watch", "most"),
     [

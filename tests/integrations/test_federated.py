@@ -13,6 +13,7 @@ from dpspec.integrations.federated import check_rounds, record_rounds
 pytestmark = pytest.mark.filterwarnings("ignore:dpspec, rule guessable-seed")
 
 
+@pytest.mark.ci
 def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     serve(tmp_path / "rounds")
     checked = check_rounds(tmp_path / "rounds", epsilon=8)
@@ -22,6 +23,7 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     assert not check_rounds(tmp_path / "rounds", epsilon=4).run.proved
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -71,3 +73,21 @@ def test_a_round_without_clients_is_noise_alone(tmp_path: Path) -> None:
         rounds.aggregated([], [], [noise])
         assert 0.0 < rounds.epsilon(1e-5) < 2.0
     assert check_rounds(tmp_path / "rounds").run.epsilon is not None
+
+
+def test_rounds_of_drawn_clients_have_the_epsilon_of_the_check(tmp_path: Path) -> None:
+    """Without a rate: nine clients, three in turn in each of six rounds, so that each is in two rounds."""
+    model = nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    declared = {"clients": 9, "rate": None, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    with record_rounds(tmp_path / "rounds", model, optimizer, **declared) as rounds:
+        for number in range(6):
+            drawn = [3 * (number % 3) + i for i in range(3)]
+            updates = [torch.full((2, 3), 0.1) for _ in drawn]
+            noise = 2.0 * torch.randn(2, 3)
+            model.weight.grad = (torch.stack(updates).sum(0) + noise) / 3.0
+            optimizer.step()
+            rounds.aggregated(drawn, [[update] for update in updates], [noise])
+        spent = rounds.epsilon(1e-5)
+    checked = check_rounds(tmp_path / "rounds")
+    assert checked.run.epsilon == pytest.approx(spent, rel=1e-3)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Span
@@ -137,6 +137,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_texts_are_answered_soon(name: str) -> None:
     text, code = HOSTILE[name]
@@ -284,7 +285,6 @@ def read_back(text: str) -> object:
     return plain(source.root)
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(TEXTS.filter(lambda key: key != "<<"), VALUES, min_size=1, max_size=4))
 def test_round_trip(document):
     assert repr(read_back(to_yaml(document))) == repr(document)

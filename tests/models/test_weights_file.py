@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import nn
@@ -183,7 +183,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 WHOLE = save({name: t.detach() for name, t in dense().state_dict().items()})
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.data())
 def test_damaged_files_are_refused_or_hold_a_model(tmp_path_factory, edits, data) -> None:
     """Whatever single bytes say: an error that is told, or weights of the right names, shapes and types."""

@@ -159,6 +159,7 @@ def test_descriptors(faulty):
     assert set(REJECTED) | ADAPTIVE == set(faulty.FAULTS)
 
 
+@pytest.mark.ci
 def test_it_installs_with_one_command(tmp_path):
     """Offline: hatchling and dpspec are at hand already, so that nothing is fetched."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]

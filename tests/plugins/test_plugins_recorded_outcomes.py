@@ -107,6 +107,7 @@ def test_what_a_run_wrote_is_read(kind: str, tmp_path: Path) -> None:
     assert any(isinstance(outcome, Evidence) for outcome in concluded(spec, trials))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("kind", "path", "value"), [(kind, path, value) for kind, edits in EDITS.items() for path, value in edits]
 )

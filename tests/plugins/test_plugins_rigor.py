@@ -89,6 +89,7 @@ WAYS = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", SAME)
 @pytest.mark.parametrize("way", WAYS)
 def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
@@ -127,6 +128,7 @@ def claims_below(kind: str, **changes: Any) -> Iterator[tuple[Claim, Finding]]:
             yield oracle.claim_of("approx-dp", direction, epsilon=0.999 * finding.lower, delta=DELTA), finding
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ATTAINED)
 def test_what_is_attained_refutes_without_a_run(kind: str) -> None:
     below = list(claims_below(kind))

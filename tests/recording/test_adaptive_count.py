@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 COUNT_STD = 3.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 7])
 def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> None:
     Training(epochs=2, clipping="adaptive", physical=physical).run(tmp_path / "run")
@@ -69,6 +70,7 @@ def of_a_record(optimizer: Any) -> None:
     optimizer.max_grad_norm = 0.5 + float(optimizer.sample_size % 7) / 10.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("method", "change", "test"),
     [("add_noise", other_count, COUNT_NOISE), ("update_max_grad_norm", of_a_record, NEXT_NORM)],

@@ -84,6 +84,7 @@ def evaluating(training: Training) -> None:
     training.train(each=evaluate)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "given", "audited"),
     [

@@ -131,6 +131,7 @@ def test_steps_that_do_not_compare_abstain(given: dict[str, Any], reason: str) -
         effect(**given)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 8])
 @pytest.mark.parametrize(("given", "declared"), [("mean", "sum"), ("sum", "mean")])
 def test_short_runs_with_another_reduction_are_not_proved(given, declared, physical, tmp_path):

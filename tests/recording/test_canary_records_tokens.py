@@ -228,6 +228,7 @@ def train(folder, planted, *, noise=1.0, steps=8, size=SIZE):
     run.score(model, of_each)
 
 
+@pytest.mark.ci
 def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp_path, capsys):
     shown = {}
     for kind in ("new-tokens", "random-tokens"):

@@ -37,6 +37,7 @@ def sound(tmp_path_factory):
     return folder
 
 
+@pytest.mark.ci
 def test_a_sound_run_is_proved_at_what_it_costs(sound):
     expected = pld_epsilon([(1.1, 0.1, 40)])
     found = checked(sound, epsilon=expected * 1.01)
@@ -110,6 +111,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     assert found.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
     found = recorded(tmp_path / "run", scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), epochs=3)
     exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(30)], grid=5e-3)
@@ -181,6 +183,7 @@ def real_divisor(training):
     training.private.scale_grad = by_the_batch
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("given", "assumption", "words"),
     [
@@ -242,6 +245,7 @@ def test_questions_that_make_no_sense_are_refused(arguments, sound, capsys):
     assert arguments[0] in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_reading_a_run_imports_no_torch(sound):
     from dpspec.testing.provider import imported_by
 

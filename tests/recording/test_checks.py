@@ -39,6 +39,7 @@ def primed_sum(training: Training) -> None:
         training.private.step()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "made"),
     [
@@ -72,6 +73,7 @@ def scaling_by_the_longest(self: Any) -> None:
 unscaled = DPOptimizer.clip_and_accumulate
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clip", [scaling, scaling_by_the_longest])
 def test_another_clipping_moves_the_sum_too_far(clip, tmp_path, monkeypatch):
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
@@ -114,6 +116,7 @@ def moved_once_in_a_later_pass(training: Training) -> None:
     assert passes > 5
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("script", [sharpness_aware, moved_once_in_a_later_pass])
 def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
@@ -153,6 +156,7 @@ def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("added", [0.0, 0.05])
 @pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}, {"reduction": "sum", "noise": 4.0}])
 def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], added: float, tmp_path: Path) -> None:
@@ -215,6 +219,7 @@ def trained_and(change: Callable[[Any], Any]) -> Script:
     return script
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "script",
     [
@@ -272,6 +277,7 @@ def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path:
     assert "its optimizer had made steps when it began" in found.reason
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize("what", ["divisor", "divisor and one", "learning rate"])
 def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency: str, tmp_path: Path) -> None:
@@ -308,6 +314,7 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
     assert check_run(tmp_path / "run", asked).verdict == "proved"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("given", "words", "others"),
     [

@@ -117,6 +117,7 @@ LIMITS: dict[str, Callable[[], Measurement]] = {
     **{f"overlaps of {n}": lambda n=n: sampling.overlap(1, int(n * RATE), n, RATE) for n in (1500, 10**5)},
     **{f"repeats among {n}": lambda n=n: gaussian_noise.repeats(0, 1e-3 * n, n, 1, "") for n in (500, 10**5)},
     **{f"shares of {37 * n}": lambda n=n: gaussian_noise.shares([n] * 42, 1e-6, 1, "") for n in (30, 10**4)},
+    **{f"extreme of {n}": lambda n=n: gaussian_noise.extreme(4.0, n, 1e-3, "") for n in (10**4, 10**9)},
     **{f"coarse of {n}": lambda n=n: gaussian_noise.coarse(0, n, "") for n in (300, 10**5)},
     **{f"spread of {n}": lambda n=n: gaussian_noise.spread(n, n, "") for n in (60, 5000)},
     "lags": lambda: gaussian_noise.lag_correlation(np.random.default_rng(1).standard_normal((60, 96)), ""),

@@ -103,6 +103,7 @@ SCALINGS = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place, *SCALINGS]
 )
@@ -159,6 +160,7 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
     return step
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("step", "test"),
     [

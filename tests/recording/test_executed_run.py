@@ -227,6 +227,7 @@ def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.Capt
     assert main(["run", "specs/made.yaml", "--bounds-only", "--report", "json=third.json"]) == 1
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -31,6 +31,7 @@ def recorded(folder: Path, script: Script = Training.train, **made: Any) -> Chec
     return opacus_training.recorded(folder, script, clipping="ghost", **{"clip": 0.1, **made})
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}])
 def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
@@ -106,6 +107,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("fault", "tests"), FAULTS)
 def test_faults_deviate(fault, tests, tmp_path, monkeypatch):
     if isinstance(fault, tuple):
@@ -163,6 +165,7 @@ def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None
     assert asked is not is_replayed
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 @pytest.mark.parametrize("precision", ["high", "medium", "tf32"])
 def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp_path: Path) -> None:
@@ -180,6 +183,7 @@ def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp
     assert (found.status, found.assumption("precision").status) == (("open", "no-deviation-found"), "unchecked")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> None:
     """Opacus' ghost optimizer prefers another attribute to the multiplier that its accountant counts."""

@@ -85,6 +85,7 @@ def sound(trainings: Path) -> Path:
     return trainings / "hooks"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     found = check_run(trainings / name, QUESTION)
@@ -92,6 +93,7 @@ def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     assert {"joined-ranks", "secret-randomness"} <= set(found.audit.recording.assumes)
 
 
+@pytest.mark.ci
 def test_four_ranks_are_proved(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", world=4, batch=150, epochs=8).verdict == "proved"
 
@@ -187,6 +189,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", [*FAULTS, "seeds"])
 def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
@@ -225,6 +228,7 @@ def shorter(training: Ranked, rank: int) -> None:
         training.step(*next(iter(training.loader)))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "codes", "test"),
     [

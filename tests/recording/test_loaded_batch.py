@@ -73,6 +73,7 @@ def normalized_weights(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return (cross_entropy(model(x), y, reduction="none") * weights).sum()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("loss", [batch_prior, class_weights, nearest_neighbors, mixup, normalized_weights])
 def test_records_that_mix_before_the_forward_pass_are_found(loss: Loss, tmp_path: Path) -> None:
     checks, equal_weights = checks_of(tmp_path / "run", loss)
@@ -123,6 +124,7 @@ class ShiftsItsInput(Training):
         return nn.Sequential(Shift(), super().module())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_model_that_writes_into_its_input_is_replayed_with_the_loaded_values(workers: int, tmp_path: Path) -> None:
     ShiftsItsInput(workers=workers).run(tmp_path / "run")
@@ -147,6 +149,7 @@ def cut_to_the_longest(model: Any, x: Tensor, y: Tensor) -> Tensor:
 HONEST = [sorted_records, augmented, scaled_in_place, logged_before, through_numpy, cut_to_the_longest]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("loss", HONEST)
 def test_steps_that_prepare_each_record_by_itself_are_replayed_and_stay_equal(loss: Loss, tmp_path: Path) -> None:
     checks, equal_weights = checks_of(tmp_path / "run", loss)
@@ -165,6 +168,7 @@ def weighted_by_numpy(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("loss", [weighted_by_a_number, weighted_by_numpy])
 def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path: Path) -> None:
     """The first step is replayed from its forward pass on, which the number precedes; no other step counts."""

@@ -50,6 +50,7 @@ def for_a_while(training: Training, layer: Any) -> None:
     layer.scale.fill_(1.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("leak", "name", "level"),
     [
@@ -104,6 +105,7 @@ def switched(training: Training, layer: Any) -> None:
     layer.is_active = True
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "clipping"),
     [(sound, "per_layer"), (evaluated, "flat"), (hooked, "flat"), (switched, "flat"), (sound, "ghost")],
@@ -113,7 +115,7 @@ def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, mon
     assert (found.verdict, found.channel("model-state").status) == ("proved", "verified"), found.reason
 
 
-UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": []}
+UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": [], "rounded": []}
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def others(found: CheckedRun) -> Any:
     return next(check for check in found.tests if check.test.startswith("gradients other than the reported"))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("divisor", "after", "steps"), [(1.0, True, 40), (1.0, False, 1), (50.0, True, 3), (50.0, False, 40)]
 )
@@ -104,6 +105,7 @@ def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bo
 FIRST, LAST = slice(0, 40), slice(40, 42)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("given", "measured", "words"),
     [
@@ -127,6 +129,7 @@ def test_gradients_that_are_not_sum_and_noise_deviate(given, measured, words, tm
         assert (others(found).p_value, others(found).measured) == (0.0, measured)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [torch.int64, torch.float16, torch.bfloat16])
 def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: Path) -> None:
     """Digits of the sum that the noise does not have can be read off the gradient."""
@@ -143,6 +146,7 @@ def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(kind, verdict,
     assert ("rounded so coarsely" in found.assumption("loop-reports").text) is (verdict == "open")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("part", [0.0, 0.5])
 @pytest.mark.parametrize("said", ["no-sum", "no-optimizer"])
 def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_path: Path) -> None:
@@ -153,6 +157,7 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in found.assumption("loop-reports").text
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("without", "at", "reason"),
     [

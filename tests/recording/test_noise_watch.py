@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import dpspec
 from dpspec.contract import Check
-from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
+from dpspec.engine.recorded.noise_checks import ALONG, EXTREME, POOLED, noise_checks
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 
@@ -101,6 +101,21 @@ def low_rank(z: Tensor) -> Tensor:
     return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
 
 
+def truncated(most: float) -> Callable[[Tensor], Tensor]:
+    return lambda z: nn.init.trunc_normal_(torch.empty_like(z), a=-most, b=most)
+
+
+def from_table(size: int) -> Callable[[int, Tensor, dict[str, Any]], Tensor]:
+    """Consecutive numbers of one table, from a random place in each step."""
+
+    def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+        table = kept.setdefault("table", torch.randn(size))
+        drawn: Tensor = table[(int(torch.randint(size, ())) + torch.arange(len(z))) % size]
+        return drawn
+
+    return noise
+
+
 def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     """Fresh at first; from the tenth step on each value occurs twice, in random order."""
     return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
@@ -129,6 +144,12 @@ ATTACKS: dict[str, Draw] = {
     "rounded to bfloat16": whole(lambda z: z.bfloat16().float()),
     "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
     "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
+    "clamped at three": whole(lambda z: z.clamp(-3.0, 3.0)),
+    "truncated at three": whole(truncated(3.0)),
+    "a table": across(from_table(5_000)),
+    "a table, with signs": across(lambda step, z, kept: from_table(5_000)(step, z, kept) * signs(z)),
+    "ten tables in turn": across(lambda step, z, kept: permuted(first(kept, f"table {step % 10}", z))),
+    "layers of an earlier step": across(lambda step, z, kept: first(kept, f"{step // 2}", z).flip(0)),
     "low rank": by_layer(low_rank),
     "layers alike": alike_in_layers,
     "permuted across steps": across(lambda step, z, kept: permuted(first(kept, "first", z))),
@@ -185,6 +206,7 @@ def rejected_noise(found: CheckedRun) -> list[str]:
     return [one.test for one in found.checks if one.assumption in names and one.p_value * len(found.checks) <= 1e-6]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_plain_loop_with_other_noise_deviates(attack: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -220,6 +242,7 @@ class Patched:
         return std * self._waiting.pop(0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
@@ -260,6 +283,7 @@ SHAPES: list[list[tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "four sums", "long sums"])
 def test_honest_noise_of_any_type_and_shape_passes(shapes: list[tuple[int, ...]], kind: str) -> None:
@@ -276,6 +300,50 @@ def test_honest_noise_of_any_type_and_shape_passes(shapes: list[tuple[int, ...]]
     found = checks_of(watch, shapes)
     assert min(one.p_value for one in found) > HONEST
     assert kind == "long sums" or any(one.test.startswith("share of values") for one in found)
+
+
+def watched(shapes: Sequence[tuple[int, ...]], steps: int, draw: Callable[[int], Tensor]) -> list[Check]:
+    """The checks of noise that a loop reports, for flat noise of each step."""
+    watch, sizes = NoiseWatch([torch.zeros(shape) for shape in shapes]), [math.prod(shape) for shape in shapes]
+    for step in range(steps):
+        noise = list(draw(step).split(sizes))
+        add(watch, noise, [5.0 * torch.randn(size) for size in sizes], 1.0)
+    return checks_of(watch, shapes)
+
+
+def rejected(checks: Sequence[Check], name: str) -> bool:
+    return any(check.test == name and check.p_value <= REJECTED for check in checks)
+
+
+@pytest.mark.parametrize(("cut", "steps", "found"), [(3.0, 10, True), (4.0, 100, True), (4.5, 100, False)])
+def test_a_cut_is_found_in_many_numbers(cut: float, steps: int, found: bool) -> None:
+    """Of 10^4 numbers 27 exceed 3 standard deviations, of 3 * 10^5 numbers 19 exceed 4, and 2 exceed 4.5."""
+    torch.manual_seed(1)
+    drawn = watched([(3000,)], steps, lambda _: truncated(cut)(torch.empty(3000)))
+    assert rejected(drawn, EXTREME) == found
+    (check,) = [check for check in drawn if check.test == EXTREME]
+    # The stated limit is the cut that is found.
+    assert check.detectable is not None
+    assert check.declared is not None
+    assert (cut < check.declared * (1.0 - check.detectable)) == found
+
+
+@pytest.mark.parametrize("shapes", [[(42,)], [(3000,)]], ids=str)
+@pytest.mark.parametrize("size", [10_000, 100_000])
+def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) -> None:
+    """4,200 numbers of a table of 100,000 have 88 pairs of equal ones; 300,000 numbers repeat all."""
+    torch.manual_seed(2)
+    count, kept = math.prod(shapes[0]), dict[str, Any]()
+    drawn = watched(shapes, 100, lambda step: from_table(size)(step, torch.empty(count), kept))
+    assert rejected(drawn, POOLED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shapes", [[(1,)], [(42,)], [(2000, 1)], [(20, 300), (5,)]], ids=str)
+def test_fresh_numbers_neither_seem_cut_nor_from_a_table(shapes: list[tuple[int, ...]], seed: int) -> None:
+    torch.manual_seed(seed)
+    drawn = watched(shapes, 60, lambda _: torch.randn(sum(map(math.prod, shapes))))
+    assert min(check.p_value for check in drawn if check.test in (EXTREME, POOLED)) > 1e-4
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

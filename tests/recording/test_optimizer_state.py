@@ -56,6 +56,7 @@ def frozen(optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][-1:]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("kind", "options", "between"),
     [

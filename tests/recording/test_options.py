@@ -138,6 +138,7 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
     training.private.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "option", "public"),
     [
@@ -192,6 +193,7 @@ def two_groups(optimizer: Any) -> None:
 SCHEDULERS = {**SCHEDULES, "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5)}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("name", "inside"), [("SWALR", False), ("CyclicLR", False), ("LambdaLR", True), ("SequentialLR", True)]
 )
@@ -214,6 +216,7 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
     assert ("calls functions of the script" in found.assumption(CONSTANTS).text) is calling
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(clipping: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:
@@ -239,6 +242,7 @@ def test_a_scheduler_of_fractions_of_an_epoch_is_accepted(tmp_path: Path) -> Non
     assert recorded(tmp_path / "run", fractions_of_an_epoch).verdict == "proved"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", list(PRIVATE_SCHEDULES)[:2])
 def test_schedulers_of_opacus_are_accepted(name: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", scheduled(PRIVATE_SCHEDULES[name]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from torch import nn
@@ -34,7 +34,6 @@ def numbers(batch):
     return [int(x.item()) for x, _ in batch]
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), drawn=st.lists(st.integers(0, N + M - 1), max_size=60))
 def test_a_batch_has_the_drawn_records_without_omitted_canaries(seed, drawn):
     data = planted(seed)

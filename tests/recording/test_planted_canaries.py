@@ -58,6 +58,7 @@ def notes(found, width=400):
     return " ".join(run_page(found, width).partition("Executed run")[0].split())
 
 
+@pytest.mark.ci
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     """Four seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
     shown = []
@@ -70,6 +71,7 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     assert max(shown) > 0.2
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(2))
 def test_missing_noise_that_the_loop_reports_is_refuted(seed, tmp_path):
     scored_run(tmp_path / "run", seed, fault="no-noise", canaries=300)
@@ -112,6 +114,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     assert "do not apply to it" in notes(below)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("raised", [False, True])
 def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_path):
     """Missing scores of inserted canaries fail the check: a broken scoring script used to exit with 0."""

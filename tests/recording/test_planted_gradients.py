@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.checked_runs import audit_by_spec, checked, run_page
 from support.opacus_training import PrivateTraining, Training
@@ -53,6 +53,7 @@ def recorded(folder, seed, **options):
     return run, made
 
 
+@pytest.mark.ci
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     """Five seeds; the clean attack shows something, as scores of canaries that are in are larger."""
     shown = []
@@ -66,6 +67,7 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     assert max(shown) > 0.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("seed", "access"), [(0, "all-iterates"), (1, "final-model")])
 def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
     """The bound of the schedule is for all iterates, and a claim about the final model depends on it too."""
@@ -133,7 +135,6 @@ def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
     assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), clip=st.floats(1e-3, 1e3), count=st.integers(8, 30))
 def test_directions_are_orthogonal_no_longer_than_the_clip_norm_and_follow_from_the_seed(seed, clip, count):
     def entered():

@@ -22,6 +22,7 @@ def trained(folder: Path, mistake: PublicMistake, *, mistaken: bool) -> CheckedR
     return checked(folder, delta=DELTA, epsilon=epsilon, **options)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.script.__name__)
 def test_a_mistake_is_named(tmp_path, mistake):
     result = trained(tmp_path / "run", mistake, mistaken=True)
@@ -36,6 +37,7 @@ def test_a_mistake_is_named(tmp_path, mistake):
     assert result.exit_code is ExitCode.UNEXPECTED
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.script.__name__)
 def test_its_honest_twin_is_proved(tmp_path, mistake):
     result = trained(tmp_path / "run", mistake, mistaken=False)

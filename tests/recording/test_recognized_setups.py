@@ -112,6 +112,7 @@ def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Te
         training.private.step()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
 def test_parameters_that_move_for_a_compiled_forward_pass_are_not_proved(when: str, tmp_path: Path) -> None:
     training = Training().build()
@@ -190,6 +191,7 @@ def larger_clip_norm(training: Training) -> None:
     training.train()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "script", "cautions"),
     [
@@ -205,6 +207,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
     assert cautions in " ".join(found.cautions)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "script", "deviates", "words"),
     [
@@ -216,7 +219,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
         # With an overflow in the last batch of each pass nothing else shows the skipped step.
         ({}, scaled(overflow=10), False, "torch's GradScaler skips a step"),
         ({}, scaled(), False, "under autocast in bfloat16"),
-        ({"clipping": "ghost"}, scaled(enabled=False), False, "on the criterion's loss, in float32"),
+        ({"clipping": "ghost"}, scaled(enabled=False), False, "ghost clipping computes norms in half precision"),
     ],
 )
 def test_set_ups_without_a_bound_are_open(made, script, deviates, words, tmp_path):

@@ -48,6 +48,7 @@ class TwoTypes(Training):
         return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), Double(), nn.Linear(16, 2).double())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_layers_in_two_precisions_are_proved(clipping: str, tmp_path: Path) -> None:
     TwoTypes(clipping=clipping).run(tmp_path / "run")
@@ -75,6 +76,7 @@ def evaluated_between(training: Training) -> None:
         training.step(x, y)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "unused"),
     [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3), (evaluated, 20), (evaluated_between, 10)],
@@ -105,6 +107,7 @@ def fetched_across_passes(training: Training) -> None:
         training.step(*batch)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("script", [fetched_before, fetched_across_passes])
 def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
@@ -132,6 +135,7 @@ def chosen(training: Training) -> None:
         training.step(*(first if first[0].sum() > second[0].sum() else second))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_choice_among_batches_is_no_proof(workers: int, tmp_path: Path) -> None:
     """The recorder reports an unused batch at every step, and by its size which one, if sizes differ."""
@@ -162,6 +166,7 @@ def counting(training: Training) -> None:
     training.train(each=lambda t: t.model._module.seen.add_(1.0))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -190,6 +195,7 @@ def half(training: Training) -> None:
             half_step(training, x, y)
 
 
+@pytest.mark.ci
 def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", half, clip=0.2)
     full = recorded(tmp_path / "full", Training.train, clip=0.2, epochs=3)
@@ -272,6 +278,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
 # Custom constants.
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("rate", "divisor", "stated", "verdict"),
     [

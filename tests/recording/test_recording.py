@@ -46,6 +46,7 @@ def trained(tmp_path_factory):
     return place, {name: (way, way.run(place / name)) for name, way in ways.items()}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", WAYS)
 def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(name, trained):
     place, ways = trained

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.data_loader import DPDataLoader
@@ -82,6 +82,7 @@ def test_a_script_whose_constants_are_its_own_differs_in_nothing(clipping: str, 
     found.require_same()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
@@ -279,7 +280,6 @@ def test_what_cannot_be_compared_is_refused(given: Parts, message: str) -> None:
         dpspec.replay(asked.pop("make"), asked.pop("dataset"), **asked)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(3, 40), st.data())
 def test_neighbours_hold_what_they_say(count: int, data: st.DataObject) -> None:
     record = data.draw(st.integers(0, count - 1))

@@ -33,6 +33,7 @@ def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict
     return {check.test: check for check in checks if check.test in (SUM_MOVED, OTHERS_MOVED)}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "adaptive", "ghost"])
 def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, physical: int | None, tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_labels_of_later_physical_batches_stay() -> None:
     assert [label is first for label in steps._labels(trace)] == [True]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_that_change_others_are_found_for_each_clipping(clipping, physical, tmp_path):
@@ -94,6 +96,7 @@ class CenteredTokens(Tokens):
     centered = True
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_of_tokens_are_replaced_by_as_many_different_ones(clipping: str, tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", Tokens, clipping=clipping)
@@ -216,6 +219,7 @@ class SortedSequences(Sequences):
     is_sorted = True
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 def test_layers_with_records_in_different_orders_are_found(tmp_path: Path) -> None:
     for kind in (Sequences, TokenSequences):
@@ -258,12 +262,14 @@ class TimeFirst(Training):
         self.private.step()
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 def test_batches_in_the_second_dimension_are_replayed_from_the_loader(tmp_path: Path) -> None:
     checks = replays(tmp_path / "run", TimeFirst, poisson=False, epochs=1)
     assert [checks[name].p_value for name in (SUM_MOVED, OTHERS_MOVED)] == [1.0, 1.0]
 
 
+@pytest.mark.ci
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_other_clipping(tmp_path: Path) -> None:
     assert replays(tmp_path / "honest", Reading) == {}
     assert replays(tmp_path / "unclipped", ReadingUnclipped, clip=0.01)[SUM_MOVED].p_value == 0.0
@@ -306,6 +312,7 @@ class CenteredInAutocast(InAutocast, Centered):
     """A model that mixes records."""
 
 
+@pytest.mark.ci
 def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", InAutocast)
     assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)

@@ -52,6 +52,7 @@ def begun(first: tuple[Path, bytes], tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.ci
 def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: Any, begun: Path, tmp_path: Path) -> None:
     Job(begun, steps=20).run(first[1])
     Job(tmp_path / "whole", steps=40).run()
@@ -111,6 +112,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_a_later_part_is_found(name: str, first: Any, begun: Path) -> None:
     given, doubt, test = FAULTS[name]
@@ -133,6 +135,7 @@ AGAIN, EARLIER = "seed each part differently", "part 2 draws its noise as earlie
 SEED = "draws its noise from the seed of an earlier part"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("parts", "tests", "doubt"),
     [
@@ -151,6 +154,7 @@ def test_repeated_seeds_and_random_numbers_are_found(parts, tests, doubt, tmp_pa
     assert tests is None or (tests <= found.rejected and bool(tests) == bool(found.rejected))
 
 
+@pytest.mark.ci
 def test_repeated_noise_is_found_in_long_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of long parts, the noise of some steps is kept in memory, at the beginning and the end of each part."""
     monkeypatch.setattr(recorded_run, "KEPT", 6)
@@ -159,6 +163,7 @@ def test_repeated_noise_is_found_in_long_parts(tmp_path: Path, monkeypatch: pyte
     assert "noise of two steps along each other" in found.rejected
 
 
+@pytest.mark.ci
 def test_a_restored_generator_goes_on_once(tmp_path: Path) -> None:
     checkpoint, restored = Job(tmp_path / "run", seed=5).run(), (*ALL, "generator")
     Job(tmp_path / "run", seed=5, restores=restored).run(checkpoint)
@@ -177,6 +182,7 @@ def test_a_public_change_of_the_clip_norm_begins_a_phase(first: Any, begun: Path
     ]
 
 
+@pytest.mark.ci
 def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path) -> None:
     found = resumed(tmp_path / "run", {"saves": 15, "killed": True}, {})
     assert (found.verdict, found.fine) == ("proved", True)
@@ -194,6 +200,7 @@ def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path)
     assert "Part 3 continues step 20 of part 1; the 0" not in "".join(found.cautions)
 
 
+@pytest.mark.ci
 def test_a_killed_part_without_a_checkpoint_is_lost(tmp_path: Path) -> None:
     with contextlib.suppress(AssertionError):
         Job(tmp_path / "run", killed=True, seed=3).run()
@@ -203,6 +210,7 @@ def test_a_killed_part_without_a_checkpoint_is_lost(tmp_path: Path) -> None:
     assert "Part 2 continues step 0 of part 1; the 20 steps of part 1 after it are charged too." in found.cautions
 
 
+@pytest.mark.ci
 def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_path: Path) -> None:
     """Parameters that are copied without ``state_dict()``, by a process that was killed later."""
     kept: list[Any] = []
@@ -225,6 +233,31 @@ def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_pa
     assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "run").doubts
 
 
+@torch.no_grad()
+def put_weights_of_a_server(job: Job) -> None:
+    for p in job.model.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+
+
+def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
+    """A client of a federation: other weights are loaded before each round, and its accountant starts again."""
+    later: dict[str, Any] = {"change": put_weights_of_a_server, "restores": ("model",), "steps": 5}
+    found = resumed(tmp_path / "run", {"steps": 5}, later, later, later)
+    assert found.rejected == {joined_checks.RECOUNTED}
+    assert "The accountant counted 5 of 20 steps" in " ".join(found.cautions)
+    assert found.doubts.count("no earlier part ended with") == 1
+    assert "part 2 starts with parameters" in found.doubts
+    assert "(also 2 others)" in found.doubts
+
+
+def test_an_engine_over_all_rounds_asks_about_the_weights_alone(tmp_path: Path) -> None:
+    later: dict[str, Any] = {"change": put_weights_of_a_server, "steps": 5}
+    found = resumed(tmp_path / "run", {"steps": 5}, later, later)
+    assert found.status == ("open", "no-deviation-found")
+    assert "The accountant counted" not in " ".join(found.cautions)
+    assert checked(tmp_path / "run", assume=("joined-parts",)).verdict == "proved"
+
+
 def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
     later = {
         "restores": ("model", "accountant", "scheduler"),
@@ -239,6 +272,7 @@ def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
 KILLED = {"saves": 10, "killed": True}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("jobs", "doubts"),
     [
@@ -280,6 +314,7 @@ def test_a_recorder_that_failed_leaves_the_claim_open(first: Any, begun: Path, m
     assert "part 3 starts with parameters that no earlier part ended with" in found.doubts
 
 
+@pytest.mark.ci
 def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
     def planted(seed: int | None) -> Any:
         x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
@@ -298,6 +333,7 @@ def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
     assert found.canaries.canaries == 40
 
 
+@pytest.mark.ci
 def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
     for saves in (True, False):
         folder = tmp_path / str(saves)
@@ -330,6 +366,7 @@ def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_pa
         open_run(begun)
 
 
+@pytest.mark.ci
 def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: Any, begun: Path, tmp_path: Path) -> None:
     Job(begun, steps=5).run(first[1])
     checkpoint = Job(tmp_path / "other", steps=5).run()
@@ -342,6 +379,7 @@ def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: An
     assert "part 2 has no state of its start" in checked(begun).doubts
 
 
+@pytest.mark.ci
 def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> None:
     job = Job(begun)
     job.build()
@@ -355,6 +393,7 @@ def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> 
     assert checked(begun).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     assert jobs.run() == [0, 0]
@@ -369,6 +408,7 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
         open_run(jobs.folder)
 
 
+@pytest.mark.ci
 def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     (jobs.folder / "rank-0").mkdir(parents=True)
@@ -387,6 +427,7 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
     assert "Part 4 continues step 3 of part 2." in found.cautions
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("seeds", "tests", "doubt"),
     [
@@ -403,6 +444,7 @@ def test_ranks_with_seeds_of_an_earlier_part_are_not_proved(seeds, tests, doubt,
     assert doubt in found.doubts
 
 
+@pytest.mark.ci
 def test_ranks_that_record_other_steps_in_each_part_are_not_proved(tmp_path: Path) -> None:
     """The numbers of recorded steps are equal over both parts."""
     jobs = RankedJobs(tmp_path)
@@ -423,6 +465,7 @@ def test_a_part_that_the_recorder_gave_up_counts(tmp_path: Path) -> None:
         open_run(jobs.folder)
 
 
+@pytest.mark.ci
 def test_options_of_one_rank_in_a_later_part_leave_the_claim_open(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
 

@@ -143,6 +143,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("whole", [False, True], ids=["by-tensor", "flat"])
 @pytest.mark.parametrize("width", [2, 6, 40])
 @pytest.mark.parametrize("code", SOURCES)
@@ -478,6 +479,7 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, **options):
     return epsilons, run
 
 
+@pytest.mark.ci
 def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
     with torch.random.fork_rng(), pytest.warns(UserWarning, match="rule guessable-seed") as caught:
         epsilons, run = own_loop(tmp_path / "run", seed=0)
@@ -507,6 +509,7 @@ def test_an_own_loop_costs_what_its_measured_noise_supports(tmp_path):
     assert not dpspec.check(tmp_path / "less", epsilon=executed).proved
 
 
+@pytest.mark.ci
 def test_a_recording_is_overwritten_or_numbered(tmp_path):
     with torch.random.fork_rng():
         own_loop(tmp_path / "run", seed=SECRET, steps=3)

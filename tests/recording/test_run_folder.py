@@ -106,6 +106,7 @@ def fuzzed(content, chance):
     return bytes(data)
 
 
+@pytest.mark.ci
 def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path):
     chance = random.Random(20)
     sound = {name: (sound / name).read_bytes() for name in (MARK, STEPS, INTERNAL)}
@@ -137,6 +138,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
     made = rebuilt(sound, tmp_path / "made", change)

@@ -57,6 +57,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     found = check_run(trainings / name, QUESTION)
@@ -64,6 +65,7 @@ def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found.audit.recording.assumes)
 
 
+@pytest.mark.ci
 def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:
     made = {"batch": 150, "epochs": 8}
     assert Ranked(tmp_path / "four", sharded=True, world=4, **made).run() == [0] * 4
@@ -250,6 +252,7 @@ def test_infinite_numbers_of_a_rank_are_no_proof(name: str, trainings: Path, mon
     assert check_run(trainings / next(iter(SOUND)), QUESTION).status == ("open", "deviates")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", TESTS)
 def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
@@ -286,6 +289,7 @@ def frozen_rows(training: Ranked, rank: int) -> None:
         before = x.mean()
 
 
+@pytest.mark.ci
 def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert WithFrozenLayer(tmp_path / "run", sharded=True, epochs=2, within=frozen_rows).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
@@ -293,6 +297,7 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert checks.OTHER_PARAMETERS in found.rejected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
 def test_passes_and_layers_without_updates_are_no_deviation(made, kind, tmp_path):
@@ -314,6 +319,7 @@ def failing(training: Ranked, rank: int) -> None:
         training.step(x, y)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "codes"), [({"loop": unrecorded}, [0, 0]), ({"within": failing}, [0, 0]), ({"within": killed}, [1, 9])]
 )
@@ -351,6 +357,7 @@ def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     assert Ranked(tmp_path / "run", sharded=True, loop=refused).run() == [0, 0]
 
 
+@pytest.mark.ci
 def test_the_recorder_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     def trained(training: Ranked, rank: int) -> None:
         with training.recorder() if training.folder.name == "run" else contextlib.nullcontext():

@@ -56,6 +56,7 @@ def run_of(folder: Path, loss: Loss) -> CheckedRun:
     return checked(folder, epsilon=100.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("loss", "status"),
     [
@@ -86,6 +87,7 @@ def late_step(wrong: bool) -> Callable[[OwnLoop, Any, int], None]:
     return step
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("wrong", [True, False])
 def test_another_clipping_of_a_custom_loop_that_begins_late_is_replayed(wrong: bool, tmp_path: Path) -> None:
     loop, step = OwnLoop(), late_step(wrong)
@@ -161,6 +163,7 @@ class CenteredInDevice(InDevice):
         return nn.Sequential(Center(), super().module())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("workers", [0, 1])  # a batch of this process is traced before the device begins
 @pytest.mark.parametrize("kind", [InDevice, WithDefaultDevice])
 def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], workers: int, tmp_path: Path) -> None:

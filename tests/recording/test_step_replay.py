@@ -282,6 +282,7 @@ def clipped_to_median(rows: dict[str, Tensor], clip: float) -> list[Tensor]:
     return [torch.einsum("i,i...", factors, row) for row in rows.values()]
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_steps_move_by_two_clip_norms_and_leave_other_rows(name: str) -> None:
@@ -294,6 +295,7 @@ def test_honest_steps_move_by_two_clip_norms_and_leave_other_rows(name: str) -> 
     assert not replay.mixes_records
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FAULTY)
 def test_faulty_steps_are_found(name: str) -> None:

@@ -70,6 +70,7 @@ def seeded(seed: int) -> torch.Generator:
 BOTH = seeded(5)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("noise", "batches", "test"),
     [
@@ -106,6 +107,7 @@ def drawn_at(training: Training, rate: Any) -> None:
             training.step(*batch)
 
 
+@pytest.mark.ci
 def test_the_rate_of_a_step_is_that_of_its_draw(tmp_path: Path) -> None:
     once, again = (
         recorded(tmp_path / str(rate), lambda training, rate=rate: drawn_at(training, rate), asked={"epsilon": 4.0})
@@ -145,6 +147,7 @@ def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
     assert len(rows) == width_of(sizes) <= MOST_DIRECTIONS
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sizes", [*SIZES, [140_000, 0, 5]], ids=str)
 @pytest.mark.parametrize(("steps", "scale", "dtype"), [(1, 4.0, torch.float32), (3, 1.0, torch.bfloat16)])
 def test_measured_noise_is_that_of_a_direct_computation(sizes, steps, scale, dtype):

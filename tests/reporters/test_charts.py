@@ -7,7 +7,7 @@ from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import results as factory
 
@@ -64,7 +64,6 @@ def test_every_axis_has_its_values_and_few_ticks(values: list[float], log: bool)
     assert all(-1e-6 <= share <= 1.0 + 1e-6 for share, _ in ticks)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6), st.booleans(), st.booleans(), st.text(max_size=20))
 def test_whatever_is_drawn_is_one_element_of_finite_coordinates(rows, log_x, log_y, text) -> None:
     x, y = ([row[i] for row in rows] for i in range(2))

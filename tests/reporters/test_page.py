@@ -109,7 +109,7 @@ def test_what_is_data_dependent_stays_out_of_the_page() -> None:
     assert "Do not publish it" in Page(internal).text
 
 
-@settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(phases=(Phase.explicit, Phase.generate))
 @given(text=st.text(max_size=30))
 def test_no_name_becomes_markup(text: str) -> None:
     for hostile in (text, f"</script><img src=x onerror=alert(1)>{text}", f"'\"><svg onload=1>{text}<!--", f"${text}$"):

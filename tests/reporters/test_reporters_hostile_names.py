@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
@@ -172,6 +172,7 @@ def due(format_: str) -> Any:
     return structure(render(result(TAME)))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
@@ -180,7 +181,6 @@ def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=5, deadline=None)
 @given(text=st.text(max_size=40).filter(lambda text: text.strip() and text not in PRIVATE))
 def test_no_text_at_all_does(format_: str, text: str) -> None:
     """But for the names of quantities, which hypothesis draws from our own modules: epsilons make a guarantee."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2
 from support.phases import phase_of
@@ -117,7 +117,6 @@ def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batche
     assert float(((counts - 1440 / ways) ** 2).sum()) * ways / 1440 < chi2.ppf(1 - 1e-6, ways - 1)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32))
 def test_a_record_more_changes_no_other_set(records: int, epoch_steps: int, batches: int, seed: int) -> None:
     batches = min(batches, epoch_steps)

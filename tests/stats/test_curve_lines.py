@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -19,6 +19,7 @@ def ranked_coins(mu: float, canaries: int, seed: int) -> str:
     return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 20.0])
 def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
     for epsilon, delta in curve_lines.gaussian(mu):
@@ -108,7 +109,6 @@ def test_ends_of_the_curves() -> None:
     assert curve_lines.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(1e-3, 0.9), st.floats(0.0, 1.0)), min_size=1, max_size=5))
 def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple[float, float]]) -> None:
     points = [(f, f + (1 - f) * share) for f, share in raw]

@@ -169,3 +169,26 @@ def test_steps_without_noise_reject_nothing() -> None:
     n = noise(20, 8, 2)
     n[::3] = 0.0
     assert min(one.p_value for one in everything(n)) > 1e-4
+
+
+@pytest.mark.parametrize(("numbers", "rounding"), [(1, 0.0), (30, 0.0), (4200, 1e-3), (10**7, 0.0)])
+def test_the_largest_value_has_uniform_p_values(numbers: int, rounding: float) -> None:
+    """The largest of n values by inversion, moved by at most the rounding; 4,000 p-values within 5 standard errors."""
+    largest = -stats.norm.ppf(-0.5 * np.expm1(np.log(RANDOM.random(4000)) / numbers))
+    moved = np.maximum(largest + rounding * RANDOM.uniform(-1.0, 1.0, 4000), 0.0)
+    p_values = np.array([tested.extreme(float(value), numbers, rounding, "").p_value for value in moved])
+    for level in (0.01, 0.1, 0.5):
+        share = float((p_values <= level).mean())
+        assert share <= level + 5.0 * math.sqrt(level / 4000)
+        assert share >= 0.5 * level or rounding > 0.0
+
+
+@pytest.mark.parametrize("numbers", [10**4, 10**6, 10**9])
+def test_a_cut_at_the_stated_limit_is_rejected_and_one_above_it_is_not(numbers: int) -> None:
+    measured = tested.extreme(3.0, numbers, 0.0, "")
+    assert measured.detectable is not None
+    cut = measured.declared * (1.0 - measured.detectable)
+    assert tested.extreme(cut * (1.0 - 1e-9), numbers, 0.0, "").p_value <= 1e-6
+    assert tested.extreme(cut * 1.001, numbers, 0.0, "").p_value > 1e-6
+    # a value that is too large is rejected as well
+    assert tested.extreme(measured.declared + 3.0, numbers, 0.0, "").p_value < 1e-6

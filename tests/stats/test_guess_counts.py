@@ -3,7 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
@@ -37,6 +37,7 @@ def test_it_is_valid_for_randomised_response(guesses: tuple[int, ...], epsilon: 
             assert level == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("guesses", [(2, 4), (1, 3, 6), (3, 5)])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.7, 0.0), (0.7, 0.004), (1.8, 0.02)])
 def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
@@ -132,7 +133,6 @@ def test_counts_share_out_guesses_among_trials() -> None:
     assert guess_counts.counts(["10110"], ((0, 2), (3, 3))) == ([2, 5], [1, 2])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("01", min_size=1, max_size=40), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 60))
 def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
     total = sum(map(len, outcomes))
@@ -168,7 +168,6 @@ def test_counts_that_make_no_sense_are_refused(guesses, correct, message):
         guess_counts.p_value(100, guesses, correct, ((1.0, 0.0),))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     guesses=st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True).map(sorted),
     shares=st.lists(st.floats(0.5, 1.0), min_size=4, max_size=4),

@@ -3,7 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
@@ -299,7 +299,6 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
     assert np.all(left <= right + 1e-7 * np.maximum(left, d * a))
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.tuples(st.integers(1, 300), st.integers(0, 300), st.integers(0, 300)),
     st.lists(st.tuples(st.floats(0.0, 800.0), st.floats(0.0, 1.0)), max_size=8),

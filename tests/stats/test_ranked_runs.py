@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -73,7 +73,6 @@ def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low:
 
 
 @pytest.mark.ci
-@settings(max_examples=5, deadline=None)
 @given(runs=st.integers(4, 60), share=st.floats(0.5, 1.0), mu=st.floats(0.0, 3.0), more=st.floats(1e-3, 1.0))
 def test_p_values_rise_with_mu_and_fall_with_right_guesses(runs: int, share: float, mu: float, more: float) -> None:
     run = ranked_runs.design(runs)

@@ -44,6 +44,7 @@ def drawn(design: Design, rng: RNG, runs: int, records: int) -> list[int]:
     return [int(design[1](rng, chance).sum()) for _ in range(runs)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize(("runs", "records"), [(2, 20), (8, 60)])
 def test_the_level_holds_for_the_pipeline_on_fresh_records(name: str, runs: int, records: int) -> None:

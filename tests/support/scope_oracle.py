@@ -273,20 +273,20 @@ def worst_delta(
     return max(delta(*composed(each, finer), finding.value + more) for each in pairs)
 
 
-def few(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+def few(check: Callable[[st.DataObject], None]) -> Callable[[], None]:
     """Return a test of fixed examples, for CI."""
-    return _drawn(pytest.mark.ci, check, max_examples=examples, derandomize=True)
+    return _drawn(pytest.mark.ci, check)
 
 
-def many(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+def many(check: Callable[[st.DataObject], None]) -> Callable[[], None]:
     """Return a test of random examples that takes minutes."""
-    return _drawn(pytest.mark.slow, check, max_examples=examples)
+    return _drawn(pytest.mark.slow, check, max_examples=10_000)
 
 
 def _drawn(mark: pytest.MarkDecorator, check: Callable[[st.DataObject], None], **options: Any) -> Callable[[], None]:
     def test(data: st.DataObject) -> None:
         check(data)
 
-    every = settings(deadline=None, suppress_health_check=list(HealthCheck), **options)
+    every = settings(suppress_health_check=list(HealthCheck), **options)
     found: Callable[[], None] = mark(every(given(st.data())(test)))
     return found

@@ -3,10 +3,13 @@
 import dataclasses
 from collections.abc import Iterator
 
+import pytest
+
 from dpspec.registry.loader import resolve
 from dpspec.testing.inspection import inspect
 
 
+@pytest.mark.ci
 def test_it_tells_every_promise(demo):
     promises = list(inspect(demo, "mechanism", "conformdemo"))
     assert [p for p in promises if p.broken] == []
@@ -15,6 +18,7 @@ def test_it_tells_every_promise(demo):
     assert promises[0].demand.startswith("The plugin is not listed as broken")
 
 
+@pytest.mark.ci
 def test_it_tells_what_is_broken(with_audit):
     class Odd(resolve("dpspec_conformdemo:Conformdemo")):  # type: ignore[misc]
         def bound(self, spec: object, context: object) -> Iterator[object]:

@@ -35,6 +35,7 @@ def base(demo):
     return resolve("dpspec_conformdemo:Conformdemo")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", TESTS)
 def test_a_good_plugin_passes(good, name):
     getattr(good, name)()
@@ -96,6 +97,7 @@ REPRODUCIBLE = "test_trials_are_reproducible_by_seed"
 RUNS = "test_example_runs_as_expected"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("method", "change", "test", "match"),
     [
@@ -196,6 +198,7 @@ def test_a_descriptor_that_cannot_travel(with_audit):
     refuses(suite(with_audit(summary=summary)), "test_the_descriptor_can_travel", "cannot be pickled, which other")
 
 
+@pytest.mark.ci
 def test_trials_need_the_seed_of_the_context(with_audit, base):
     class Fixed(base):
         def trials(self, inputs, context, indices):

@@ -53,6 +53,7 @@ CASES = [
 ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("base", "attributes", "name"), CASES)
 def test_a_promise_is_kept(base: type, attributes: dict[str, Any], name: str, tmp_path: Path) -> None:
     method = getattr(type("Suite", (base,), {"registry": staticmethod(ours), **attributes})(), name)

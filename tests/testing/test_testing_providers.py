@@ -234,6 +234,7 @@ counting_records = with_job(expected_batch_size=lambda job: float(len(job.x)))
 quiet_with_adam = with_job(observers=lambda job: () if "adam" in str(job.options.get("optimizer")) else job.observers)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("backend", "test", "match"),
     [
@@ -269,6 +270,7 @@ def test_a_backend_has_to_say_where_its_constants_come_from():
     refuses(suite(BackendSuite, silent, NativeTrainer), test, "constants=dps.Assumption")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("capabilities", [{"sampling-log", "noise-log"}, {"iterates"}, set()])
 def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, monkeypatch):
     """One that declares logs and delivers none, or trains without noise: no promise of it goes untried."""

@@ -115,6 +115,7 @@ def test_an_audit_is_judged_by_it(project, tmp_path) -> None:
     assert "REFUTED" in terminal.render(result)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [

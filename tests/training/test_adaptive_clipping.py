@@ -224,6 +224,7 @@ def vectors(job, clip_norm, state, rows):
     return clipped.sum.double() / clip_norm, count
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_record_moves_sum_and_count_by_their_sensitivity(make_job, centered, seed):
@@ -261,6 +262,7 @@ def masses(job, edges, counts_at):
     return total.ravel()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("scheme", ["poisson", "full"])
 @pytest.mark.parametrize("size", [1, 2])

@@ -73,6 +73,7 @@ def made(make_job, name, **changes):
     return make_job(options=options, phases=phases, **changes)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", RUNS)
 def test_killed_and_run_again(make_job, tmp_path, name):
     """Before anything was saved, at a step that is saved, within either phase, and at the end."""
@@ -131,6 +132,7 @@ def test_short_runs_and_those_that_are_not_asked_save_nothing(make_job, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "changes",
     [
@@ -185,6 +187,7 @@ def spoil_by_calling_it_packed(path):
     path.write_bytes(data[:at] + b"\x63" + data[at + 1 :])
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from support.layers import one_by_one
@@ -176,7 +176,6 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
 
 
 @pytest.mark.rounding
-@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
 def test_no_user_exceeds_the_clip_norm_for_any_records(user, most, clip_norm, broken, seed):
     """Explicit neighbors: a user with extreme records changes the sum, and no other user's part."""
@@ -407,6 +406,7 @@ def drift(watcher: Residuals) -> float:
     return float(along.mean() / (along.std(ddof=1) / np.sqrt(len(along))))
 
 
+@pytest.mark.ci
 def test_estimates_show_no_drift_along_another_one(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Along itself an estimate is too long, by its own error; along one that was made apart it is not."""
 

@@ -107,6 +107,7 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     assert abs(drift) < 1e-2 * pull
 
 
+@pytest.mark.family
 @pytest.mark.rounding
 @pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
 def test_logs_go_on_where_they_were(make_job, stop):

@@ -88,6 +88,7 @@ def test_gradients_of_a_record_equal_autograd_by_every_path(name, make_model, ro
     torch.testing.assert_close(sums[1], clipped.sum, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", [*LOSSES, *REAL])
 def test_a_run_trains_with_its_loss_and_only_its_own_residuals_are_noise(name, make_job):
     loss = {**LOSSES, **REAL}[name]

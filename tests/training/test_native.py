@@ -52,6 +52,7 @@ COSINE = {"learning_rate": 0.1, "reduction": "mean", "schedule": {"kind": "cosin
 FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_size": 4}}
 
 
+@pytest.mark.family
 @pytest.mark.rounding
 @pytest.mark.parametrize(
     ("phases", "optimizer"),

@@ -76,6 +76,7 @@ def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
     assert torch.allclose(directions.project(-moved) / 0.5, torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]), atol=1e-4)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("sampler", "right"), [("declared-rate", True), ("poisson", False), ("shuffled", False), ("weighted", False)]
 )

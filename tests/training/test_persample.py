@@ -4,7 +4,7 @@ from math import inf, sqrt, ulp
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_cases import job_of
 from support.layers import Net, one_by_one
@@ -94,6 +94,7 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
     assert max(asked) == 4  # what has run out once is not tried again
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_exactly_the_gradients_of_each_record(kind, monkeypatch):
     """In float64, where they agree to ten digits, in chunks of any size. All layers have a rule and need no vmap."""
@@ -165,7 +166,6 @@ def test_coordinates_are_cut_after_scaling():
 HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1), Clipper(0.7, per_layer=True)])
 
 
-@settings(max_examples=60, deadline=None)
 @given(HOW, st.integers(0, 2**31), st.floats(-6, 6))
 def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
     """The reported norms never exceed the bound, and contributions exceed it at most by float32 rounding."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.layers import CASES, TOGETHER, made, one_by_one
 from torch import nn
@@ -32,6 +32,7 @@ def close(a, b, digits=10):
     return torch.allclose(a, b, rtol=10.0**-digits, atol=10.0**-digits)
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # operations that vmap takes record by record
 @pytest.mark.parametrize(("name", "vmapped"), [(name, False) for name in CASES] + [(name, True) for name in TOGETHER])
 def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
@@ -104,7 +105,6 @@ def test_hooks_and_other_layers_bring_vmap_back():
 
 
 SIZES = st.integers(1, 5)
-quick = settings(max_examples=20, deadline=None)
 
 
 def check(call, x, function, parameters, seed=0):
@@ -148,7 +148,6 @@ def random(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@quick
 @given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 30), st.integers(1, 30), st.booleans(), SIZES)
 def test_linear(axes, b, inputs, outputs, bias, seed):
     weight, shift = random(outputs, inputs, seed=seed), random(outputs, seed=seed + 1) if bias else None
@@ -159,7 +158,6 @@ def test_linear(axes, b, inputs, outputs, bias, seed):
     assert isinstance(found["w"], Outer if gram_pays(positions, outputs, inputs) else Rows)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
 def test_convolution(data, spatial, b, k, seed):
     groups = data.draw(st.integers(1, 2))
@@ -188,7 +186,6 @@ def test_convolution_by_factors():
     assert isinstance(found["w"], Outer)
 
 
-@quick
 @given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 6), SIZES, st.sampled_from([None, 0, -1]), SIZES)
 def test_embedding(axes, b, count, width, padding, seed):
     """Few tokens, so that they come more than once in a record."""
@@ -199,7 +196,6 @@ def test_embedding(axes, b, count, width, padding, seed):
     assert isinstance(found["w"], Lookup)
 
 
-@quick
 @given(st.lists(SIZES, min_size=0, max_size=3), SIZES, st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), SIZES)
 def test_group_norm(sides, b, k, groups, each, seed):
     if each * int(torch.tensor([1, *sides]).prod()) == 1:
@@ -210,7 +206,6 @@ def test_group_norm(sides, b, k, groups, each, seed):
     check(call, x, lambda row, w, s: functional.group_norm(row, groups, w, s, 1e-3), {"w": weight, "b": shift})
 
 
-@quick
 @given(st.lists(SIZES, min_size=0, max_size=2), st.lists(SIZES, min_size=1, max_size=2), SIZES, st.booleans(), SIZES)
 def test_layer_norm(axes, shape, b, bias, seed):
     weight, shift = random(*shape, seed=seed), random(*shape, seed=seed + 1) if bias else None
@@ -220,7 +215,6 @@ def test_layer_norm(axes, shape, b, bias, seed):
     check(call, x, lambda row, w, s=None: functional.layer_norm(row, shape, w, s, 1e-3), parameters)
 
 
-@quick
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99), st.floats(0.0, 8.0))
 def test_norms_by_inner_products_are_never_below_the_truth(positions, depth, width, seed, cancelled):
     """Even where positions cancel to 10^-8 of their length, which leaves float64 without a digit of the square."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import dependent
 from torch import nn
@@ -46,7 +46,6 @@ def checks(found: Any) -> list[Any]:
 
 
 @pytest.mark.rounding
-@settings(max_examples=10, deadline=None)
 @given(
     records=st.integers(4, 60),
     seed=st.integers(0, 2**32 - 1),

@@ -39,6 +39,7 @@ def test_an_error_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["MKL_NUM_THREADS"] == "5"
 
 
+@pytest.mark.ci
 def test_torch_that_is_loaded_meanwhile_is_limited_and_freed() -> None:
     script = """
         from dpspec.training import limited

@@ -355,7 +355,9 @@ _NUMERICAL = re.compile(r"[\w-]+/[\w-]+")
 
 def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     bound = f"<= {upper(weighed.value, against=part.claimed)}, below"
-    if part.side == "at-most":
+    if part.side == "at-most" and weighed.value == math.inf:
+        bound = "is infinite, above"
+    elif part.side == "at-most":
         bound = f">= {lower(weighed.value, against=part.claimed)}, above"
     ways = [way for way in weighed.finding.method.split(", ") if not _NUMERICAL.fullmatch(way)]
     return ", ".join([f"Certified: {part.quantity} {bound} the claimed {exact(part.claimed)}", *ways])

@@ -25,7 +25,11 @@ _EXACT, SEPARATOR = ", exact", "; "
 
 #: Words of tests that find faults of one step, and of tests of other quantities than the check's: the variation of
 #: batches, and one coordinate. Their limits are larger.
-_SINGLE, _OTHER_QUANTITY = "each step", ("variance of", "records in common", "chi-square of the quietest coordinate")
+_SINGLE = "each step"
+_OTHER_QUANTITY = (
+    *("variance of", "records in common", "chi-square of the quietest coordinate"),
+    "largest absolute value of all noise",
+)
 
 #: The maximum number of rejected tests whose values a check lists.
 _MOST = 4

@@ -18,6 +18,8 @@ from dpspec.stats.conformance import noise_tests
 #: Names of the tests.
 OTHERS = "gradients other than the reported sum and noise"
 REPEATED = "absolute values that repeat within a step"
+POOLED = "absolute values that repeat between steps"
+EXTREME = "largest absolute value of all noise"
 DIRECTIONS = "components of all steps along each other"
 PAIRS = "noise of two steps along each other"
 DISTANCES = "noise of all steps at one distance along each other"
@@ -33,23 +35,31 @@ _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and
 
 #: Advice for a rejected test, by the test's name.
 ADVICE = dict.fromkeys((REPEATED, DIRECTIONS, PAIRS, DISTANCES), _FRESH)
+ADVICE[POOLED] = (
+    "Few numbers make up all noise (a table, a pool of vectors, noise of an earlier step in another order), and the "
+    "difference of two steps has none: draw new noise for every coordinate at every step."
+)
 ADVICE[SHAPE] = _GAUSSIAN
+ADVICE[EXTREME] = (
+    "Noise is cut (clamp, trunc_normal_) or has other tails: an output beyond the cut shows a record with certainty. "
+    f"{_GAUSSIAN}"
+)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
 ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
 ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
 
+#: The probability of the largest value below which a claim stays open, as of one honest recording in 40,000.
+_SUSPICIOUS = 5e-5
+
 #: The largest fraction of a layer's noise that rounding may hide.
 _HIDDEN = 0.1
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    noise_facts = None if run.end is None else run.end.noise
-    rank_facts = noise_facts if isinstance(noise_facts, list) else [noise_facts]
-    for facts in rank_facts:
-        if isinstance(facts, Mapping):
-            yield from _statistics(facts)
+    for facts in _rank_facts(run):
+        yield from _statistics(facts)
     yield from _directions(run)
 
 
@@ -60,6 +70,13 @@ def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
         measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED)
         note = f"among {int(repeats[2]):,} of {sampled} sampled steps"
         yield measured.check("independent-noise", "reported", note)
+    pooled = numbers(facts.get("pooled"), 3)
+    if pooled is not None and pooled[0] <= pooled[2] and pooled[2] >= 1.0:
+        measured = gaussian_noise.repeats(int(pooled[0]), pooled[1], int(pooled[2]), 1, POOLED)
+        yield measured.check("independent-noise", "reported", f"among the {int(pooled[2]):,} largest of several steps")
+    extreme = _extreme(facts)
+    if extreme is not None:
+        yield extreme
     quietest = numbers(facts.get("quietest"), 4)
     if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
         least, steps, count, rounding = quietest
@@ -84,6 +101,38 @@ def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
         yield measured.check("independent-noise", "reported", "in total")
         measured = gaussian_noise.spread(along_sums[2], 1, ALONG, steps)
         yield measured.check("independent-noise", "reported", f"at each step, of {steps}")
+
+
+def _extreme(facts: Mapping[str, Any]) -> Check | None:
+    extremes = numbers(facts.get("extremes"), 3)
+    if extremes is None or extremes[0] < 1.0 or extremes[2] > 1.0:
+        return None
+    measured = gaussian_noise.extreme(extremes[1], extremes[0], extremes[2], EXTREME)
+    return measured.check("noise-law", "reported", f"of {int(extremes[0]):,} numbers, in standard deviations")
+
+
+def why_noise_seems_cut(run: RecordedRun) -> str:
+    """The largest absolute value of few numbers, if it is suspiciously small; empty otherwise.
+
+    A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number of them.
+    """
+    for facts in _rank_facts(run):
+        extreme = _extreme(facts)
+        if (
+            extreme is not None
+            and extreme.p_value < _SUSPICIOUS
+            and (extreme.measured or 0.0) < (extreme.declared or 0.0)
+        ):
+            shown = f"{EXTREME} is {extreme.measured:.4g} standard deviations {extreme.note.partition(',')[0]}"
+            return f"the {shown}, as of noise that is cut there (probability {extreme.p_value:.1g} without a cut)"
+    return ""
+
+
+def _rank_facts(run: RecordedRun) -> list[Mapping[str, Any]]:
+    """The noise's facts of each rank or part."""
+    noise_facts = None if run.end is None else run.end.noise
+    listed = noise_facts if isinstance(noise_facts, list) else [noise_facts]
+    return [facts for facts in listed if isinstance(facts, Mapping)]
 
 
 def _directions(run: RecordedRun) -> Iterator[Check]:

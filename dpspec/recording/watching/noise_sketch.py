@@ -33,7 +33,8 @@ class MeasuredNoise:
     noise: (k, coordinates). sums: (k, size) of each layer, empty if unknown; ``scale`` times them is the sum that the
     noise was added to. squares: (k, layers), float64: sums of squares of each layer's noise. along:
     (k, width) along the directions. lengths: (k,) of the sum; products: (k,) of the noise with it; largest: (k,) the
-    largest coordinate of the sum, or of the noise if the sum is unknown.
+    largest absolute coordinate of the sum, or of the noise if the sum is unknown; extreme: (k,) of the noise. is_exact:
+    whether the noise was read, and is no difference of two rounded tensors.
     """
 
     noise: Tensor
@@ -44,6 +45,8 @@ class MeasuredNoise:
     lengths: Tensor
     products: Tensor
     largest: Tensor
+    extreme: Tensor
+    is_exact: bool
 
     @property
     def sketches(self) -> Tensor:
@@ -100,7 +103,7 @@ class NoiseSketch:
             self._noise = torch.empty(steps, width, dtype=kind, device=device)
         noise, end = self._noise, 0
         none, block = noise.new_zeros(steps), noise.new_zeros(steps, self._whole)
-        piece_sums, layers, ends = [torch.stack([none] * 3)], [0], [none]
+        piece_sums, layers, ends, extremes = [torch.stack([none] * 3)], [0], [none], [none]
         for layer, (part, start) in enumerate(zip(layer_noise, starts, strict=False)):
             for low in range(0, part.shape[1], _PIECE):
                 chunk, *total = (rows[:, low : low + _PIECE].to(noise) for rows in (part, *sums[layer : layer + 1]))
@@ -111,14 +114,16 @@ class NoiseSketch:
                 self.fold([piece], [start + low], block)
                 both = [torch.linalg.vecdot(factor, rows) for rows in total for factor in (piece, rows)]
                 piece_sums.append(torch.stack([torch.linalg.vecdot(piece, piece), *(both or [none] * 2)]))
-                ends += [end for rows in (*total, piece)[:1] for end in (rows.amax(1), -rows.amin(1))]
+                extremes.append(torch.linalg.vector_norm(piece, torch.inf, dim=1))
+                ends += [torch.linalg.vector_norm(rows, torch.inf, dim=1) for rows in total] or extremes[-1:]
                 layers.append(layer)
         layer_moments = torch.zeros(len(layer_noise), 3, steps, dtype=torch.float64, device=device)
         layer_moments.index_add_(0, torch.tensor(layers, device=device), torch.stack(piece_sums).double())
         squares, along_sums, of_sums = layer_moments.unbind(1)
-        lengths, products, largest = of_sums.sum(0).sqrt(), along_sums.sum(0), torch.stack(ends).amax(0)
+        lengths, products = of_sums.sum(0).sqrt(), along_sums.sum(0)
+        largest, extreme = torch.stack(ends).amax(0), torch.stack(extremes).amax(0)
         along = self.along(block).double()
-        return MeasuredNoise(noise, sums, scale, squares.T, along, lengths, products, largest)
+        return MeasuredNoise(noise, sums, scale, squares.T, along, lengths, products, largest, extreme, not noisy)
 
     def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
         """Add layers, (k, size), to a block for :meth:`along`, by default a new one of float64.

@@ -1,8 +1,8 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
-Every step contributes its component along the sum, squares of coordinates and the values of about two thousand
-coordinates; sampled steps also their largest absolute values and trailing bits. Steps and coordinates are chosen by the
-operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
+Every step contributes its component along the sum, its largest absolute value, squares of coordinates and the values of
+about two thousand coordinates; sampled steps also their largest absolute values and trailing bits. Steps and
+coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
 the size of the sum, which is fixed before its noise is drawn. So tests of single values use the coordinates where the
@@ -45,6 +45,13 @@ _ROUNDING = 0.01
 #: value (up to the sum of four values of eight standard deviations each).
 _APART, _ERROR = 96.0, 80.0
 
+#: The same bounds for noise that is read as it was drawn: the roundings of its type and of its standard deviation.
+_EXACT_APART, _EXACT_ERROR = 16.0, 8.0
+
+#: The number of pooled values of all steps that are compared, for noise with and without the rounding of a difference.
+#: With more, gaps of that rounding would be no surprise.
+_POOLED, _EXACT_POOLED = 2**11, 2**14
+
 #: Values with this many trailing zero bits more than the resolution explains are coarse.
 _COARSE_BITS = 6
 
@@ -69,6 +76,9 @@ class NoiseWatch:
         self._waiting: list[tuple[Tensor, Tensor | None, Array, float]] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
+        self._extremes: list[float] = [0, 0.0]
+        self._pool: list[Array] = []
+        self._pooled, self._is_exact = 0, True
 
     @np.errstate(all="ignore")
     def add(self, measured: MeasuredNoise, stds: Sequence[float]) -> None:
@@ -77,10 +87,12 @@ class NoiseWatch:
         if not self._coordinates:
             return
         std, unit, noise = np.array(stds), self._unit, measured.noise
-        of_sums = torch.stack([measured.lengths, measured.products, measured.largest.double()], dim=1)
+        largest_values = [measured.largest.double(), measured.extreme.double()]
+        of_sums = torch.stack([measured.lengths, measured.products, *largest_values], dim=1)
         read = _array(torch.cat([of_sums, measured.squares], dim=1))  # one transfer from the device
-        lengths, products, largest = read[:, :3].T
-        observed = (std > 0.0) & np.isfinite(std) & np.isfinite(largest) & np.isfinite(read[:, 3:]).all(axis=1)
+        lengths, products, largest, extreme = read[:, :4].T
+        self._is_exact &= measured.is_exact
+        observed = (std > 0.0) & np.isfinite(std) & np.isfinite(largest) & np.isfinite(read[:, 4:]).all(axis=1)
         if not observed.any():
             return
         std = np.where(observed, std, np.inf)
@@ -98,6 +110,8 @@ class NoiseWatch:
             along = (products[with_sum] / lengths[with_sum] / std[with_sum]) ** 2
             steps, summed, longest = self._along
             self._along = [steps + len(along), summed + float(along.sum()), max(longest, float(along.max()))]
+        numbers, most = self._extremes
+        self._extremes = [numbers + self._coordinates * int(precise.sum()), max(most, *(extreme / std)[precise])]
         self._precise += int(precise.sum())
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise & np.array(sampled)).tolist():
@@ -148,6 +162,8 @@ class NoiseWatch:
             values = values.masked_fill(torch.from_numpy(np.abs(sums) > _SUM * std[:, None]), torch.inf)
         single: Any = values.numpy() if values.dtype == torch.float32 else _array(values)
         scaled = np.sort(single, axis=1) / std[:, None]  # numbers of 32 bits are sorted in half the time
+        if self._coordinates <= _VALUES:  # else sampled steps contribute the largest of all their values
+            self._add_to_pool(np.abs(scaled[np.isfinite(scaled)], dtype=np.float64))
         ends = np.append(gaussian_noise.EDGES, np.finfo(np.float64).max)
         counts = np.diff([row.searchsorted(ends, side="right") for row in scaled], axis=1, prepend=0)
         self._counts += counts.sum(axis=0)
@@ -168,8 +184,33 @@ class NoiseWatch:
         self._repeats = [
             partial_sum + increment for partial_sum, increment in zip(self._repeats, increments, strict=True)
         ]
+        if self._coordinates > _VALUES:
+            self._add_to_pool(largest)
         where = self._every(_VALUES)
         self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
+
+    def _add_to_pool(self, values: Array) -> None:
+        """Keep the largest absolute values of all steps, whose gaps show numbers that several steps have in common."""
+        self._pool.append(values)
+        self._pooled += len(values)
+        if self._pooled > 4 * _EXACT_POOLED:
+            self._pool = [self._largest_pooled(_EXACT_POOLED)]
+            self._pooled = len(self._pool[0])
+
+    def _largest_pooled(self, most: int) -> Array:
+        """The ``most`` largest pooled values, descending."""
+        values = np.concatenate([np.zeros(0), *self._pool])
+        largest: Array = np.sort(np.partition(values, -most)[-most:] if len(values) > most else values)[::-1]
+        return largest
+
+    def _repeats_between_steps(self) -> list[float]:
+        """[gaps of the pool that equal values can have, the sum of their probabilities, the number of gaps]."""
+        apart, error, most = (
+            (_EXACT_APART, _EXACT_ERROR, _EXACT_POOLED) if self._is_exact else (_APART, _ERROR, _POOLED)
+        )
+        pooled = self._largest_pooled(most)
+        count, expected = gaussian_noise.small_gaps(pooled, apart * self._unit, (apart + 2.0 * error) * self._unit)
+        return [count, expected, max(0, len(pooled) - 1)]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
         values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
@@ -200,6 +241,8 @@ class NoiseWatch:
             "coarse": [self._coarse, self._checked],
             "repeats": self._repeats,
             "along_sums": self._along,
+            "extremes": [*self._extremes, self._rounding],
+            "pooled": self._repeats_between_steps(),
         }
 
 

@@ -67,7 +67,11 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
         ("{kind: gaussian, sigma: 1, rate: 0.1}", "threat_model: {adjacency: replace-one}", "a sample is covered"),
         ("{kind: gaussian, sigma: 1, batch_size: 2}", "", "records"),
         ("{kind: gaussian, sigma: 1, records: 9}", "", "batch_size"),
-        ("{kind: gaussian, sigma: 1, batch_size: 9, records: 9}", "", "at most records less the group"),
+        (
+            "{kind: gaussian, sigma: 1, batch_size: 10, records: 9}",
+            "",
+            "batch_size must be at most the 9 records, got 10",
+        ),
         ("{kind: gaussian, sigma: 1, batch_size: 2, records: 9, rate: 0.1}", "", "belongs to Poisson samples"),
         (
             "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}",
@@ -114,3 +118,17 @@ def test_uncovered_releases_are_located_errors(release: str, more: str, message:
     problems = specs.diagnosed(path)
     assert any(message in problem.message for problem in problems)
     assert all(problem.path for problem in problems)
+
+
+def test_each_release_has_its_share(tmp_path: Path) -> None:
+    """The whole costs at most the sum, and at least each release and all others alone."""
+    releases = "[{kind: gaussian, sigma: 4, times: 10}, {name: counts, kind: laplace, scale: 2}]"
+    head, _, _ = TEXT.partition("  releases:")
+    claim = "claims: [{id: c, kind: approx-dp, epsilon: 5, delta: 1e-6}]"
+    audit = audited(f"{head}  releases: {releases}\ndata: {{kind: declared, records: 100}}\n{claim}\n", tmp_path)
+    series = next(series for series in audit.series if series.name == "epsilon-by-release")
+    assert series.columns["release"] == ("0: gaussian, 10 times", "counts: laplace")
+    whole = next(f.value for f in audit.findings if (f.quantity, f.bound) == ("epsilon", "upper"))
+    alone, others = series.columns["epsilon"], series.columns["epsilon_of_the_others"]
+    assert alone == others[::-1]
+    assert max(alone) < whole < sum(alone)

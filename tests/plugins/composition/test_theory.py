@@ -1,5 +1,6 @@
 """Intervals of composed releases against enumeration, mpmath and explicit mechanisms; properties at extremes."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -222,6 +223,7 @@ LONG = (
 NAMES = [pytest.param(name, marks=pytest.mark.ci) if name in LONG else name for name in EXTREMES]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("error")
 def test_extremes_have_ordered_intervals(name: str) -> None:
@@ -239,6 +241,7 @@ def test_extremes_have_ordered_intervals(name: str) -> None:
         assert rho.lower * 2.0 <= max(order.upper, pure.upper) * 2.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", [name for name in EXTREMES if name not in LONG])
 def test_more_runs_and_larger_groups_cost_more(name: str) -> None:
     release = EXTREMES[name]
@@ -325,3 +328,31 @@ def test_a_sample_of_fixed_size_has_the_delta_of_a_quadrature(sigma, batch_size,
     assert interval.relative_width < 1e-3
     rho = Composition([release], k).rho()
     assert rho.upper >= 0.5 * (2.0 * min(k, batch_size) / sigma) ** 2 * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("records", [4, 5])
+def test_a_sample_of_nearly_all_records_leaves_others_out_if_records_are_added(batch_size, records, k):
+    """Of ``records`` records up to k are removed, or as many added; a dataset with fewer is taken whole."""
+    release = Release(kind="gaussian", sigma=1.0, batch_size=batch_size, records=records)
+    interval = Composition([release], k).epsilons([1e-2])[0]
+    worst = 0.0
+    for members, smaller in itertools.product(range(1, k + 1), (records - k, records)):
+        for sides in itertools.product((-1.0, 1.0), repeat=2):
+            others, group = [sides[0]] * smaller, [sides[1]] * members
+            worst = max(worst, sum_delta(others, others + group, batch_size, interval.upper))
+    assert worst <= 1e-2 * (1.0 + 1e-5)
+    assert fixed_size_delta(1.0, batch_size, max(records, batch_size + k), k, interval.lower) >= 1e-2 * (1.0 - 1e-5)
+
+
+def sum_delta(absent: list[float], present: list[float], batch_size: int, epsilon: float) -> float:
+    """delta of a noisy sum over ``batch_size`` records of either dataset, or all if there are fewer, by enumeration."""
+    z = np.linspace(-20.0, 20.0, 40_001)
+    densities = []
+    for gradients in (absent, present):
+        sums = [sum(batch) for batch in itertools.combinations(gradients, min(batch_size, len(gradients)))]
+        densities.append(np.mean([np.exp(-0.5 * (z - total) ** 2) for total in sums], axis=0) / math.sqrt(2 * math.pi))
+    p, q = densities
+    pairs = ((p, q), (q, p))
+    return max(float(np.trapezoid(np.maximum(one - math.exp(epsilon) * other, 0.0), z)) for one, other in pairs)

@@ -110,6 +110,7 @@ MANY = (*TRAINED, "audit={method: many-run, runs: 16, canary: {space: gradient},
 COUNTED = (*MANY, "audit.score_counts=true")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -182,6 +183,7 @@ def test_the_sum_of_counts_and_projections_is_the_likelihood_ratio() -> None:
     assert found[0] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.ci
 def test_counts_add_to_the_power_of_a_group_alone(tmp_path: Path) -> None:
     """Full batches: with the counts the attack attains the bound's noise multiplier, without them the gradients'."""
     overrides = (FULL, "mechanism.steps=1", "audit.runs=400", "mechanism.clipping.count_std=0.9")

@@ -198,6 +198,7 @@ def share_of_right_guesses(trials: list, size: int) -> float:
     return right / total
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: Path, kind: str) -> None:
     """60 coins a size: guessing blindly, 60% are right once in 15 times, 75% once in 3 * 10^4 times."""
@@ -212,6 +213,7 @@ def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: P
     assert [o for o in outcomes if isinstance(o, Finding) and o.bound == "lower"]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
 def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
     """40 or 80 coins and almost no noise: random guesses are 75% right with probability 10^-3."""
@@ -388,6 +390,7 @@ def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
     assert list(many_run_bounds(records, run_trials([1] * 20, [0.5] * 20))) == []
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("law", [True, False])
 def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
     """Scores of randomised response at epsilon 2, 40 audits at 95%: at most 7 above 2 (99.9% binomial quantile)."""
@@ -402,6 +405,7 @@ def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bo
     assert above <= 7
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])
 @pytest.mark.parametrize("canary", ["{space: gradient}", "{space: input, kind: blank}"])
 def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import Mixture, PrivacyLoss, gaussian
@@ -55,7 +55,6 @@ def test_a_group_of_one_gets_its_own_epsilon_back() -> None:
     assert group_epsilon(profile, 1, 1e-6, "literal") > 3.47
 
 
-@settings(max_examples=60, deadline=None)
 @given(k=st.integers(1, 30), epsilon=st.floats(1e-12, 20.0))
 def test_factors_by_summing(k: int, epsilon: float) -> None:
     brute = math.log(math.fsum(math.exp(i * epsilon) for i in range(k)))
@@ -65,7 +64,6 @@ def test_factors_by_summing(k: int, epsilon: float) -> None:
     assert log_factor(k, 0.0, "sharp") == pytest.approx(math.log(k))
 
 
-@settings(max_examples=40, deadline=None)
 @given(mu=st.floats(0.05, 3.0), k=st.integers(1, 6), log10_delta=st.floats(-30.0, -1.0))
 def test_the_answer_is_the_least_epsilon(mu: float, k: int, log10_delta: float) -> None:
     """With the Gaussian closed form as profile: valid at the result, invalid slightly below, and never too small."""

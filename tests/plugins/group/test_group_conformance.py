@@ -45,6 +45,7 @@ def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:
     return {(c.assumption, c.observed, c.note): c for c in checks if c.assumption != "data-independent-hyperparameters"}
 
 
+@pytest.mark.ci
 def test_the_plan_of_a_final_model_audit_predicts_the_checks_of_few_observations(tmp_path: Path) -> None:
     planned, made = planned_and_made(tmp_path)
     assert set(planned) == set(made)
@@ -93,6 +94,7 @@ def worst(spec: Any, size: int, noise: float) -> float:
     return max(theory.group_epsilons(phases, size, 200, [1e-5], way)[0].upper for way in ("remove", "add"))
 
 
+@pytest.mark.ci
 def test_the_truth_lies_between_the_ends(audited: tuple[Any, AuditResult]) -> None:
     spec, audit = audited
     found = [one for one in audit.findings if one.quantity == AS_RUN]

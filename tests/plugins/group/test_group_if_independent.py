@@ -64,6 +64,7 @@ def test_fewer_runs_have_none(tmp_path: Path, runs: int) -> None:
     assert "independent" not in found["epsilon", "estimate"].method
 
 
+@pytest.mark.ci
 def test_a_result_with_it_is_verified_and_no_verdict_uses_it(tmp_path: Path) -> None:
     spec = attacked(tmp_path, "audit.runs=20", "audit.canary.count=100", "mechanism.noise_multiplier=4")
     result = run([spec], load_catalog(), store=Store(tmp_path / "store"))

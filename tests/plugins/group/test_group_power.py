@@ -66,6 +66,7 @@ def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float
     assert scores.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
+@pytest.mark.ci
 def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
     spec = spec_at(ATTACKS / "families.yaml", SMALL)
     assert spec.audit.options["canary"]["spread"] == 0.1

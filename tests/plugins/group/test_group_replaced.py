@@ -48,6 +48,7 @@ def test_each_scheme_is_proved_and_refuted_in_its_scope(sampling: str, least: in
         assert one.upper == pytest.approx(exact[sampling], rel=1e-6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["poisson", "full", "fixed", "shuffled"])
 def test_replacing_costs_at_least_as_much_as_a_null_record_and_at_most_two_removals(scheme: str) -> None:
     options = {"poisson": {"rate": 0.2}, "fixed": {"batch_size": 20}, "shuffled": {"batch_size": 20}}

@@ -68,6 +68,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, list[Even
     return audited(tmp_path_factory.mktemp("stopped"), events=events), events
 
 
+@pytest.mark.ci
 def test_a_run_ends_at_the_first_chunk_that_decides_its_claims(tmp_path, stopped):
     result, events = stopped
     (audit,) = result.audits
@@ -86,6 +87,7 @@ def test_a_run_ends_at_the_first_chunk_that_decides_its_claims(tmp_path, stopped
         assert shorter.verdicts[1].p_value > 0.05
 
 
+@pytest.mark.ci
 def test_stored_trials_and_limits_do_not_change_the_result(tmp_path, stopped):
     once = stopped[0].audits[0]
     whole = audited(tmp_path, "audit.stop=planned", store="b").audits[0]
@@ -104,6 +106,7 @@ def test_proved_claims_are_tested_to_the_end(tmp_path: Path) -> None:
     assert audit.planned_trials == len(audit.trials) == 48
 
 
+@pytest.mark.ci
 def test_several_audits_share_the_level(tmp_path: Path) -> None:
     result = audited(tmp_path, text=SPEC + "matrix: {claims.four.epsilon: [0.3, 0.5]}\n")
     assert [v.verdict for audit in result.audits for v in audit.verdicts] == ["proved", "refuted"] * 2

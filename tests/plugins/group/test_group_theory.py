@@ -65,7 +65,7 @@ def divergences(first: Array, second: Array, grid: Array, epsilon: float) -> Ite
 
 
 GRID = np.linspace(-11.0, 11.0, 353)
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
+FEW = {"suppress_health_check": list(HealthCheck)}
 GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
 
 
@@ -76,7 +76,8 @@ def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interv
     return found
 
 
-@settings(max_examples=12, **FEW)
+@pytest.mark.ci
+@settings(**FEW)
 @given(st.lists(st.sampled_from(GRADIENTS), max_size=2), st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3))
 def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -> None:
     phase, epsilon = phase_of(2, 1, 1.5), 1.0
@@ -85,6 +86,7 @@ def test_no_given_gradients_leak_more(others: list[float], group: list[float]) -
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
 def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float) -> None:
     phase, epsilon = phase_of(2, 1, sigma), 1.0
@@ -97,7 +99,6 @@ def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float) -> 
                 assert interval.width <= 1e-2 * found + 1e-9
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.sampled_from((0.5, 1.0, 3.0)), st.integers(0, 10**6))
 def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size: int, sigma: float, seed: int) -> None:
     z = np.random.default_rng(seed).normal(0.5, 2.0, (steps, 3))
@@ -164,6 +165,7 @@ def simulated(losses: Array, epsilon: float) -> tuple[float, float]:
     return float(gains.mean()), 6.0 * float(gains.std()) / len(losses) ** 0.5
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "batches", "size"), [(4, 2, 1), (4, 3, 1), (5, 2, 1), (4, 2, 2), (3, 2, 3)])
 def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int, batches: int, size: int) -> None:
     sigma, epsilon, draws = 1.5 * size, 1.0, 100_000
@@ -216,7 +218,6 @@ def test_blocks_share_all_steps() -> None:
         assert [(getattr(pair, "steps", 0), count) for pair, count in found] == [(m, 14 * n) for m, n in blocks]
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from((0.5, 1.0, 3.0)), st.integers(0, 10**6))
 def test_the_score_of_an_epoch_is_the_mean_over_all_sets(steps: int, batches: int, sigma: float, seed: int) -> None:
     batches = min(batches, steps)
@@ -312,7 +313,8 @@ def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -
             assert float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * cell) <= most + 1e-6
 
 
-@settings(max_examples=4, **FEW)
+@pytest.mark.ci
+@settings(**FEW)
 @given(st.lists(st.sampled_from((0.5, -1.0, 4.0, 40.0)), min_size=2, max_size=3), st.integers(1, 2), st.data())
 def test_no_records_leak_more(x: list[float], size: int, data: st.DataObject) -> None:
     size, phase, epsilon = min(size, len(x) - 1), phase_of(2, 1, 1.5), 1.0

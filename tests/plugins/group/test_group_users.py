@@ -98,7 +98,8 @@ def leak_no_more(
         assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.ci
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(tmp_path, table, most, data):
     leak_no_more(
@@ -296,7 +297,8 @@ def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torc
     return float(contributions.clipped_user_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.ci
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
     leak_no_more(table, data, lambda rows: [drawn_law(tmp_path, rows, most)], lambda delta: drawn_spec(delta=delta))
@@ -411,6 +413,7 @@ def visits(folder: Path, *overrides: str) -> AuditResult:
     return audit
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "deviating"), [("none", set()), ("by-record", {"sampling"}), ("twice", {"sensitivity"})]
 )
@@ -435,6 +438,7 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path, 
         assert audit.conformance.status == "deviates"
 
 
+@pytest.mark.ci
 def test_many_runs_alternate_with_and_without_a_user(tmp_path: Path) -> None:
     audit = "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 1}"
     audited = visits(tmp_path, DRAWN, CLAIM, "mechanism.steps=4", "model.hidden=[8]", audit)

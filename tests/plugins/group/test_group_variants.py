@@ -63,6 +63,7 @@ def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Pa
     assert upper == {"transcript"}
 
 
+@pytest.mark.ci
 def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updates(tmp_path, base):
     transcript, seen = base, audited(tmp_path, ITERATES, text=TEXT)
     assert [v.upper for v in transcript.verdicts] == [v.upper for v in seen.verdicts]
@@ -176,6 +177,7 @@ def test_estimates_are_refused_with_the_reason(tmp_path: Path, overrides: tuple[
 # --- audits without a canary-free run
 
 
+@pytest.mark.ci
 def test_what_is_not_seen_without_a_canary_free_run_is_said(tmp_path: Path) -> None:
     sentence = "alone was trained without a canary-free run: its tests cannot detect noise that is the same in every"
     path, said = written(tmp_path, TEXT), []

@@ -97,6 +97,7 @@ def test_executed_neighbors_differ_by_the_declared_steps(scheme: str, encoder: d
         assert steps.reshape(2, 3).sum(axis=1) == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
+@pytest.mark.ci
 def test_scores_have_the_distribution_of_the_gaussian_curve() -> None:
     """Ratios of N(0, 1) and N(mu, 1), 60 each. A correct attack fails with probability 2e-3 over seeds."""
     mechanism = block()
@@ -117,6 +118,7 @@ def checks(mechanism: dps.FrozenMap, trainer: dps.Trainer) -> dict[str, float]:
     return {f"{check.assumption} {check.test.split()[0]}": check.p_value for check in outcomes}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["cyclic", "cyclic-poisson", "random-allocation", "balls-in-bins"])
 def test_correct_runs_pass_and_other_ones_deviate(scheme: str) -> None:
     assert min(checks(block(scheme), Correlated()).values()) > 1e-4
@@ -140,6 +142,7 @@ class WrongRate(Correlated):
         super().train(replace(job, phases=[options.replace(participation=wrong)]))  # type: ignore[attr-defined]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["cyclic", "cyclic-poisson", "random-allocation", "balls-in-bins"])
 def test_records_outside_their_steps_are_counted(scheme: str) -> None:
     assert checks(block(scheme), WrongPlaces())["sampling places"] == 0.0

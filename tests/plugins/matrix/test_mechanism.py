@@ -56,6 +56,7 @@ def audited(folder: Path, **changes: object) -> AuditResult:
     return specs.audit_of(write(folder, **changes), folder / "store")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "changes",
     [

@@ -137,6 +137,7 @@ def test_adaptive_gradients_stay_below_the_bound_of_overlapping_columns() -> Non
         assert oracles.grid_delta(2, 1.0, choices, interval.upper) <= 0.01
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
 @pytest.mark.parametrize(("steps", "bins", "bands"), [(2, 2, 2), (3, 3, 2), (4, 2, 2), (6, 3, 1)])
 def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps: int, bins: int, bands: int) -> None:
@@ -172,6 +173,7 @@ def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_
     assert single.lower <= many.lower
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "case",
     [

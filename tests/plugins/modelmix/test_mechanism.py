@@ -102,6 +102,7 @@ def test_where_nothing_is_amplified_plain_dpsgd_is_what_holds(tmp_path: Path, ov
     assert audit.verdicts[0].verdict == "proved"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ["zero-gap", "unmixed-layer", "shared-weight"])
 def test_controls_are_refuted(tmp_path: Path, name: str) -> None:
     (audit,) = audits_of(SPECS / "controls" / "modelmix" / f"{name}.yaml", tmp_path)

@@ -86,8 +86,8 @@ def check(data: st.DataObject) -> None:
         assert found <= delta * (1.0 + oracle.ROOM) + 1e-9, (finding, x, y)
 
 
-test_no_pair_of_data_sets_leaks_more = oracle.few(8, check)
-test_ten_thousand_pairs = oracle.many(10_000, check)
+test_no_pair_of_data_sets_leaks_more = oracle.few(check)
+test_ten_thousand_pairs = oracle.many(check)
 
 
 def test_fewer_records_have_a_narrower_gap() -> None:

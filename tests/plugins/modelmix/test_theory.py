@@ -95,6 +95,7 @@ def test_two_dimensions_by_direct_integration() -> None:
     assert worst[0] == max(worst)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("q", "s", "t", "order"), [(0.02, 2.72, 10.2, 2), (0.3, 0.5, 3.0, 1.5), (1.0, 1.0, 60.0, 4)])
 def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> None:
     with mp.workdps(30):
@@ -183,6 +184,7 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
         assert math.fsum(parts) <= bound[power - 1]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("steps", "loss", "width", "rate"),
     [

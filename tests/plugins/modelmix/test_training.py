@@ -270,6 +270,7 @@ def assert_same(first: Trial, second: Trial) -> None:
         assert np.array_equal(array, second.arrays[name]), name
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_trial_ends_as_one_that_never_stopped(tmp_path: Path, kind: str) -> None:
     whole = trial_of(tmp_path / "whole", Watch(), KINDS[kind], kept=False)

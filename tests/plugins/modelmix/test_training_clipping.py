@@ -177,6 +177,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     assert np.mean(scores[coins == 1][:, None] > scores[coins == 0]) > 0.95
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("form", "override"),
     [

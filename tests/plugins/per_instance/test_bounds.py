@@ -31,6 +31,7 @@ def mechanism(**changes):
     return FrozenMap({**MECHANISM, **changes})
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(("rate", "sigma"), [(0.05, 0.8665), (128 / 60000, 0.469), (0.5, 3.0), (1.0, 2.0)])
 def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, sigma):
@@ -49,6 +50,7 @@ def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, 
     assert np.quantile(excess, 0.9) < 0.03
 
 
+@pytest.mark.ci
 def test_the_composition_is_that_of_its_parts():
     """Every step observed: plug-ins and confidence bounds of totals, against the theorem put together by hand."""
     rng = np.random.default_rng(1)
@@ -80,6 +82,7 @@ def test_the_composition_is_that_of_its_parts():
     assert Composer(mechanism(steps=1), "present-first").kappa(4.0) == (0.0, 0.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 def test_a_saturated_record_is_never_below_the_data_independent_value(direction):
     """At every order: the composition charges it more, so that the smaller of the two is the data-independent one."""
@@ -438,6 +441,7 @@ class _Descent:
         return found[::-1]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("direction", "n", "p", "truth", "bound", "parts"),
     [

@@ -75,6 +75,7 @@ def test_verdicts_and_conformance(both) -> None:
     assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None:
     audit, _, _ = both
     own = [f for f in audit.findings if f.scope.record == 5 and f.scope.data == "this" and f.bound != "lower"]

@@ -60,5 +60,5 @@ def check(data: st.DataObject) -> None:
     assert "upper" in seen
 
 
-test_no_record_loses_more = oracle.few(15, check)
-test_ten_thousand_records = oracle.many(10_000, check)
+test_no_record_loses_more = oracle.few(check)
+test_ten_thousand_records = oracle.many(check)

@@ -153,6 +153,7 @@ def same(ours: AuditResult, theirs: AuditResult) -> None:
     assert [s.name for s in ours.series] == [s.name for s in theirs.series]
 
 
+@pytest.mark.ci
 def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: AuditResult) -> None:
     shards = trials(folder, shared)
     for trial in shards:
@@ -208,6 +209,7 @@ def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: Audit
     assert [t.arrays for t in again.audits[0].trials] == [t.arrays for t in shared.trials]  # digests: the same bytes
 
 
+@pytest.mark.ci
 def test_runs_that_are_not_whole_wait(folder: Path) -> None:
     """Values of records use the runs that observed all records; values of a first shard count at once."""
     result, made = audited(folder, SHARED, store="part", options=RunOptions(device="cpu", max_trials=3))
@@ -226,6 +228,7 @@ def test_runs_that_are_not_whole_wait(folder: Path) -> None:
     assert verify(result, load_catalog(), directory=str(folder), store=store) == ()
 
 
+@pytest.mark.ci
 def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) -> None:
     result, made = audited(folder, SHARED)
     assert made == 0

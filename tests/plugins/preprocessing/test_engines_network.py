@@ -47,6 +47,7 @@ def network(tmp_path: Path, kind: str) -> NetworkEngine:
     return NetworkEngine(private=m, training=spec.training.options, context=context)
 
 
+@pytest.mark.family
 @pytest.mark.usefixtures("claimed_deltas_alone")
 @pytest.mark.parametrize(
     ("kind", "block"),
@@ -83,6 +84,7 @@ def test_declared_smoothness_brings_the_smooth_bound_back(tmp_path: Path) -> Non
     assert "smooth Renyi" in {f.method for f in audit.findings if f.scope.data == "collection"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["dp-gd", "sgd-sampled"])
 def test_the_backend_adds_the_noise_that_is_declared(tmp_path: Path, kind: str) -> None:
     found = network(tmp_path, kind)

@@ -103,6 +103,7 @@ def test_every_step_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
     assert all(f.value <= uppers["all"] for f in audit.findings if f.bound == "lower")
 
 
+@pytest.mark.family
 @pytest.mark.usefixtures("claimed_deltas_alone")
 @pytest.mark.parametrize("name", PRIVATE)
 def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
@@ -238,6 +239,7 @@ def test_scores_are_likelihood_ratios() -> None:
     assert score_output(gaussian, one, one, one) == 0.0
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("claimed_deltas_alone")
 def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
     audit = ran(SPECS / "preprocessing" / "dedup-side-channel.yaml", tmp_path)
@@ -370,6 +372,7 @@ def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
     return {"pipeline": (STEPS[step],), "private": private, "collection": {**LIMITS, **limits}}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", [*QUERIES, *GRADIENT])
 def test_what_is_proved_lies_between(step: str, kind: str) -> None:

@@ -67,6 +67,7 @@ def test_the_sum_keeps_its_digits(q: float, s: float, order: int) -> None:
     assert divergences(order, q, s)[-1] == pytest.approx(float(exact), rel=1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("replaced", [2, 5, 8])
 def test_groups_keep_the_curve_at_their_rate(replaced: int) -> None:
     """Replace some or all of eight records by gradients in other directions."""

@@ -287,6 +287,7 @@ def hold(kind: str, examples: int, *, rounds: int) -> None:
 _SLOW = [pytest.param(*given, marks=pytest.mark.slow) for given in ((1112, 0), (25, 40))]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("examples", "rounds"), [(18, 0), (2, 3), *_SLOW])
 def test_executed_neighbours_keep_every_bound_whose_scope_they_lie_in(kind: str, examples: int, rounds: int) -> None:

@@ -40,6 +40,7 @@ class Twice(torch.nn.Module):
         return self.head(torch.tanh(self.tied(torch.tanh(self.again(torch.tanh(self.inner(x)))))))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("noise", ["gaussian", "scaled", "laplace"])
 @pytest.mark.parametrize("sampling", ["{scheme: poisson, rate: 0.3}", "{scheme: full}"])
 @pytest.mark.parametrize("module", [None, Twice])

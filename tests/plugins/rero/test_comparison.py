@@ -10,6 +10,7 @@ from dpspec_rero.comparison import gammas_monte_carlo, log_ratios
 from dpspec_rero.options import Steps
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ["S5", "S6", "S9", "B4", "B5", "L8"])
 def test_the_estimate_is_near_and_the_interval_contains_the_truth(name: str) -> None:
     value = BY_NAME[name]

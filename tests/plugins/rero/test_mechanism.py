@@ -95,6 +95,7 @@ def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Pa
         assert found[name].value == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.ci
 def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
     """The central limit is below the third claim, which makes it supported and not proved."""
     verdicts = {v.claim: v for v in audited.verdicts}

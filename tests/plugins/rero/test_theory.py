@@ -92,6 +92,7 @@ def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
     return interval.lower * (1.0 - relative) <= value <= interval.upper * (1.0 + relative)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: v.name)
 def test_reference_values(value: Value) -> None:
     (found,) = Leakage(value.phases).gammas([value.kappa])
@@ -113,6 +114,7 @@ def test_figure_2(effect: float, rate: float, count: int, values: tuple[tuple[fl
         assert interval.relative_width < 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("case", FIXED_EPSILON, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_figures_3_and_4(case: tuple[int, float, float, dict[float, tuple[float, ...]]]) -> None:
     """gamma, and the number that the other direction would give, at the same (4, 1e-5)."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -249,7 +249,6 @@ def test_levels_of_the_shared_draw_hold_for_every_model(model: str, steps: int, 
         assert (2.0 * stats.norm.sf(np.abs(sums) / math.sqrt(declared)) <= 1e-6).mean() > 0.3
 
 
-@settings(max_examples=30)
 @given(st.lists(st.floats(-5.0, 5.0), min_size=3, max_size=30))
 def test_with_the_declared_variance_it_is_students_test(values: list[float]) -> None:
     count, sample = len(values), np.array(values)
@@ -275,7 +274,6 @@ def test_records_that_were_not_drawn_are_no_likelier_than_it_says() -> None:
     assert tried > 500
 
 
-@settings(max_examples=200)
 @given(st.floats(1e-6, 1e6), st.floats(1.0, 1e4), st.integers(1, 1000), st.floats(0.0, 100.0), st.floats(1e-9, 0.4))
 def test_the_reach_of_an_error_is_where_it_is_the_tail(declared, ratio, degrees, single, error):
     found = SharedDraw(variance=declared * ratio, declared=declared, degrees=degrees, single=single)

@@ -7,7 +7,7 @@ from math import comb, exp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.phases import phase_of
 
@@ -111,7 +111,6 @@ def test_a_log_without_information_on_epochs_is_not_tested() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(records=st.integers(1, 40), batch=st.integers(1, 40), steps=st.integers(1, 60), seed=st.integers(0, 2**16))
 def test_sums_and_pairs_are_those_of_runs(records: int, batch: int, steps: int, seed: int) -> None:
     batch = min(batch, records)

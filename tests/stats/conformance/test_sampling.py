@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import stats
 from support.phases import phase_of
@@ -113,6 +113,7 @@ def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
     return int((batches[lag:] & batches[:-lag]).sum()), int(batches[:-lag].sum())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("lag", [1, 5])
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
 def test_independent_batches_pass(lag: int, scheme: str) -> None:
@@ -143,7 +144,6 @@ def test_an_order_that_is_gone_through_does_not() -> None:
     assert even.measured < 0.1
 
 
-@settings(max_examples=8)
 @given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
 @example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
 def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(chances, rate, fewer):
