@@ -368,7 +368,10 @@ class TruncatedMixture(TruncatedPair):
         longer = np.concatenate((np.arange(-lead, 0), index))
         nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
         z = np.concatenate((before[len(before) - lead :], ratio.inverse(nodes[lead:])))
-        z[lead] = self.low if not piled else max(z[lead], _FAR_LEFT)
+        if piled:
+            z[lead] = max(z[lead], _FAR_LEFT)
+        elif align is None:  # on another grid the first node is above the loss of ``low``, by up to a step
+            z[lead] = self.low
         losses, _, noise = ratio.evaluate(z, noise=True)
         shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
         inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=present)

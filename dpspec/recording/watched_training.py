@@ -31,10 +31,12 @@ from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec.recording.released_model import digests_of_state
+from dpspec.recording.rules.memory_rows import drawn_rows
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.calls import Pauses
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
+from dpspec.recording.step_replay.held_records import DrawnRecords
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -178,7 +180,12 @@ class WatchedTraining:
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(
-                    training_parts.model, training_parts.optimizer, self.audits, self._pauses, ghost=ghost
+                    training_parts.model,
+                    training_parts.optimizer,
+                    self.audits,
+                    self._pauses,
+                    ghost=ghost,
+                    drawn=self._drawn_records,
                 )
                 opacus.replays.attach(self.guarded, self._undo, training_parts.loader)
                 self._replays = opacus.replays
@@ -217,6 +224,15 @@ class WatchedTraining:
     def _accumulates(self) -> bool:
         """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
         return self._opacus is not None and self._opacus.step.rows != UNSEEN
+
+    def _drawn_records(self) -> DrawnRecords | None:
+        """The records of the latest batch in their dataset, if it is in memory."""
+        if self.samples is None:
+            return None
+        with contextlib.suppress(Exception):  # a dataset of another kind
+            drawn = drawn_rows(self._parts.loader, self.samples.latest())
+            return None if drawn is None else DrawnRecords(*drawn)
+        return None
 
     def _declared_options(self) -> dict[str, Any]:
         """The options of a custom loop's private sum."""
@@ -385,7 +401,13 @@ class WatchedTraining:
             records = (
                 pending.rows if pending.rows != UNSEEN else sum(map(len, pending.members)) if pending.members else -1
             )
-            self.loop.summed(tensors, pending.indices, records, math.nan if clip_norm is None else clip_norm)
+            self.loop.summed(
+                tensors,
+                pending.indices,
+                records,
+                math.nan if clip_norm is None else clip_norm,
+                dataset_records=self._header.records,
+            )
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{quantity} must have real numbers")

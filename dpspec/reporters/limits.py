@@ -22,7 +22,7 @@ _NAME = "\0"
 _DIGEST = 16
 
 #: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "project")
+_NO_VERSIONS = ("command", "plugins", "project", "trusted")
 
 
 def limits(result: Result) -> tuple[str, ...]:
@@ -124,6 +124,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     installed = {name: version for name, version in plugins.items() if name not in (project or {})} if plugins else {}
     if installed:
         yield "plugins", words.conditions(installed)
+    trusted = result.environment.get("trusted")
+    if isinstance(trusted, list | tuple) and trusted:
+        yield "signed off by the user", ", ".join(map(str, trusted))
 
 
 def _audit_facts(audit: AuditResult) -> Iterator[str]:

@@ -368,3 +368,12 @@ def test_caps_that_always_bind_are_fixed_batches(step: TruncatedPoisson, directi
 def test_caps_out_of_range_have_no_routed_pair(step: TruncatedPoisson) -> None:
     assert step.routed(0.5) is None
     assert step.revealing(0.0) is None
+
+
+def test_a_rare_gaussian_case_is_composed_over_many_steps() -> None:
+    """On the grid of the other case, the first outputs moved each step by up to a grid step: no bound remained."""
+    step = Revealed([(1.0 - 2e-7, Mixture.poisson(1, 0.005, 1.0)), (2e-7, Mixture.full(1, 1.0))])
+    found = PrivacyLoss.of(step).compose(100_000).epsilon(1e-5, width=1e-3)
+    plain = PrivacyLoss.of(Mixture.poisson(1, 0.005, 1.0)).compose(100_000).epsilon(1e-5, width=1e-3)
+    assert plain.lower <= found.upper <= 1.05 * plain.upper
+    assert found.relative_width <= 1e-3

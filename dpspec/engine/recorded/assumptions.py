@@ -283,14 +283,14 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed = () if run.end is None else run.end.attributes
+    changed = [] if run.end is None else [name.removeprefix("_module.") for name in run.end.attributes]
     doubts = []
     if run.end is None:
         doubts.append("the recording does not compare the attributes of modules")
     if changed:
         doubts.append(
-            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of the model "
-            "does not hold them, but a model that is saved as a whole does"
+            f"buffers or attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of "
+            "the model does not hold them, but a model that is saved as a whole does"
         )
     texts = [text] if run.header.model == ARRAYS else []
     if run.end is not None and run.end.rounded:

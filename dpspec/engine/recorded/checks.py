@@ -54,16 +54,15 @@ _ADVICE = {
     REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
-    "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, sums of earlier steps, and "
-    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
+    "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total of the batch, "
+    "scales from its longest record, sums of earlier steps, forward passes that read the dataset (graphs, retrieval, "
+    "class means), and layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
     "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
-    CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
-    "records: if it reads no record, keep it outside the recorded model; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
@@ -142,6 +141,12 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
             f"Gradients are clipped to up to {nearest(check.measured, digits=3)} times the norm by which their noise "
             f"is scaled: the noise multiplier is smaller than declared. {_LIMITS}"
         )
+    if check.test.startswith(CHANGED):
+        return (
+            f"Buffers, frozen or new parameters changed without noise: {check.note}. Running statistics of a layer, "
+            "means and histories of losses are computed from records: remove them. State that reads no record, such as "
+            "a step counter, belongs outside of the recorded model."
+        )
     if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
@@ -219,7 +224,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         if loaded:
             yield none_found("update", LOADED, "measured", loaded, note)
     if end is not None:
-        names = [*end.buffers, *end.state]
+        names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
@@ -268,12 +273,15 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
-        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * MOVE_ROUNDING, MOVE_ROUNDING, note)
+        # the bound reduces the noise multipliers by what rounding adds to the norms
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * rounding, rounding, note)
         yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
-        yield _replayed(REMOVED, 1.0, moved, MOVE_ROUNDING, MOVE_ROUNDING, note)
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(REMOVED, 1.0, moved, rounding, rounding, note)
     if end.passes is not None and end.passes[0]:
         passes, wrong, steps, without, compared = end.passes
         note = f"{passes} passes, at {steps - without} of {steps} steps"
