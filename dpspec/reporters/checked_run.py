@@ -36,10 +36,6 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     for further in audit.verdicts[1:]:
         word, sentence = _headline(audit, recording, further, deviates)
         page.line((word, _style(audit, word)), f"  {further.claim}: {sentence}", hang=2)
-    threat = audit.document.get("threat_model")
-    if isinstance(threat, Mapping) and threat.get("adjacency"):
-        adjacency = words.scope_part("adjacency", str(threat["adjacency"]))
-        page.line(f"Adjacency: {adjacency}.", indent=2, hang=2)
     if counted := _counted(audit, recording, deviates):
         page.line(counted, indent=2, hang=2)
     _facts(page, audit, recording, deviates, internal)
@@ -121,8 +117,10 @@ def _upper(audit: AuditResult) -> Finding | None:
 
 
 def _counted(audit: AuditResult, recording: Recording, deviates: bool) -> str:
-    cautions = len(open_cautions(audit))
-    parts = [f"{words.count(cautions, 'caution')} (exit code 1)"] if cautions else []
+    cautions, threat = len(open_cautions(audit)), audit.document.get("threat_model")
+    adjacency = threat.get("adjacency") if isinstance(threat, Mapping) else None
+    parts = [f"adjacency {adjacency}"] if adjacency else []
+    parts += [f"{words.count(cautions, 'caution')} (exit code 1)"] if cautions else []
     if not deviates:
         parts.append(f"{words.count(len(recording.confirm), 'thing')} that no recording can see")
     return ", ".join(parts)
