@@ -32,7 +32,9 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     deviates = audit.conformance.status != "no-deviation-found"
     verdict = audit.verdicts[0] if audit.verdicts else None
     word, sentence = _headline(audit, recording, verdict, deviates)
-    page.line((word, _style(audit, word)), f"  {sentence}{_of_groups(audit, verdict, deviates)}", hang=2)
+    if costs := _of_groups(audit, verdict, deviates):
+        sentence += f" {words.sentence(costs)}." if sentence.endswith(".") else f"; {costs}"
+    page.line((word, _style(audit, word)), f"  {sentence}", hang=2)
     for further in audit.verdicts[1:]:
         word, sentence = _headline(audit, recording, further, deviates)
         page.line((word, _style(audit, word)), f"  {further.claim}: {sentence}", hang=2)
@@ -64,7 +66,7 @@ def _style(audit: AuditResult, word: str) -> str:
 
 
 def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> str:
-    """``; for 8 records of one person at most 42.33``: the costs of the group sizes other than the claim's."""
+    """``for 8 records of one person at most 42.33``: the costs of the group sizes other than the claim's."""
     if deviates:
         return ""
     block = {} if verdict is None else claim_block(audit, verdict)
@@ -80,7 +82,7 @@ def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> s
         f"for {size} record{'' if size == 1 else 's'} of one person {'at most ' if value[0].isdigit() else ''}{value}"
         for size, value in costs.items()
     ]
-    return f"; {joined(clauses)}" if clauses else ""
+    return joined(clauses)
 
 
 def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
