@@ -119,13 +119,14 @@ def _items(specs: SpecLike | Iterable[SpecLike]) -> list[Any]:
 def project_catalog(specs: Sequence[SpecLike], plugins: Sequence[File]) -> Catalog:
     """The providers of installed plugins and of the project of the specs."""
     from dpspec.registry import loader
-    from dpspec.registry.project import project_files
+    from dpspec.registry.project import project_files, trusted_distributions
 
     if isinstance(plugins, str | bytes) or not all(isinstance(path, str | PathLike) for path in plugins):
         raise UsageError('plugins must be a list of Python files, such as ["dp/parts.py"]')
     paths = [Path(spec) for spec in specs if isinstance(spec, str | PathLike) and isinstance(fspath(spec), str)]
     loader.use_project(project_files(paths, [Path(path) for path in plugins]))
-    return loader.load_catalog()
+    catalog, trusted = loader.load_catalog(), trusted_distributions(paths)
+    return loader.sign_off(catalog, trusted) if trusted else catalog
 
 
 @contextmanager

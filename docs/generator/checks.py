@@ -13,10 +13,10 @@ from generator.markdown import cell, tidy
 COMPARED = {
     "steps": "numbers of batches, noise vectors and clipped norms; the steps of all ranks; the spec's number of steps",
     "sampling": "rate, rate at each step, variance of batch sizes, inclusions per record, and records in common with "
-    "earlier batches; exactly: repeated records, steps without a batch or with several, the scheme of the loader, "
-    "shares and seeds of ranks, rate and records of the spec",
-    "clipping": "largest clipped norm, numbers of norms and of drawn records, length of each sum, changes of sums "
-    "between clipping and step; the spec's clip norm",
+    "earlier batches; exactly: repeated records, steps without a batch, with several or with a random row, the scheme "
+    "of the loader, shares and seeds of ranks, rate and records of the spec",
+    "clipping": "largest clipped norm, norms of clipping and of the noise, numbers of norms and of drawn records, "
+    "length of each sum, changes of sums between clipping and step; the spec's clip norm",
     "unmixed-batches": "moves of the clipped sum, and of other records' outputs and gradients, in replayed steps",
     "noise-scale": "squared noise over all steps and at each step, noise of adaptive counts; exactly: updates without "
     "noise, ranks that add noise, the spec's noise multiplier",

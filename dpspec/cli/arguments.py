@@ -103,6 +103,16 @@ Plugins: TypeAlias = Annotated[
     ),
 ]
 
+Trust: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--trust",
+        metavar="DIST",
+        help="Sign off the bounds of a third-party distribution, as [tool.dpspec] trust of pyproject.toml does: the "
+        "result records it; repeatable.",
+    ),
+]
+
 DEFAULT_STORE = ".dpspec/store"
 
 
@@ -115,13 +125,24 @@ def group_sizes(texts: Sequence[str]) -> tuple[int, ...]:
         raise UsageError(f"--group-size must be integers with commas, such as 1,8, got {shown!r:.60}") from None
 
 
-def load_project(specs: Sequence[Path] = (), plugins: Sequence[Path] = ()) -> Catalog:
-    """The providers of installed plugins and of the specs' project; without specs of the current folder's."""
+def load_project(
+    specs: Sequence[Path] = (), plugins: Sequence[Path] = (), trust: Sequence[str] = (), *, signs: bool = False
+) -> Catalog:
+    """The providers of installed plugins and of the specs' project; without specs of the current folder's.
+
+    Args:
+        specs: Specs, or folders of specs.
+        plugins: The files of ``--plugin``.
+        trust: The distributions of ``--trust``.
+        signs: Whether the project's configuration signs off distributions too.
+    """
     from dpspec.registry import loader
-    from dpspec.registry.project import project_files
+    from dpspec.registry.project import project_files, trusted_distributions
 
     loader.use_project(project_files(specs, plugins))
-    return loader.load_catalog()
+    catalog = loader.load_catalog()
+    names = [*trust, *(trusted_distributions(specs) if signs else ())]
+    return loader.sign_off(catalog, names) if names else catalog
 
 
 @contextmanager

@@ -16,7 +16,11 @@ from dpspec.text import closest, did_you_mean, plain, quoted
 def plugins(
     check: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Test the contract of a plugin; a mechanism's example runs three times."),
+        typer.Option(
+            metavar="NAME",
+            help="Test the contract of a plugin, or of all third-party ones (all). It runs a mechanism's example five "
+            "times.",
+        ),
     ] = None,
     plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
@@ -46,6 +50,10 @@ def plugins(
     return ExitCode.OK
 
 
+#: The name of all third-party plugins.
+ALL = "all"
+
+
 def _check(name: str) -> ExitCode:
     """Test all providers of ``name``, a plugin, a distribution or a kind."""
     from dpspec.registry.loader import load_registry
@@ -53,8 +61,15 @@ def _check(name: str) -> ExitCode:
 
     registry = load_registry()
     offers = [(f.name, kind, offered) for f in FAMILIES for kind, offered in getattr(registry.catalog, f.field).items()]
-    chosen = [offer for offer in offers if name in (offer[1], offer[2].plugin, offer[2].distribution)]
+    chosen = [
+        offer
+        for offer in offers
+        if name in (offer[1], offer[2].plugin, offer[2].distribution) or (name == ALL and offer[2].is_foreign)
+    ]
     broken = [b for b in registry.catalog.broken if name in (b.plugin, b.distribution, *b.kinds)]
+    if name == ALL and not chosen:
+        emit("no third-party plugin is installed")
+        return ExitCode.OK
     if not chosen and not broken:
         known_names = sorted({n for _, kind, offered in offers for n in (kind, offered.plugin, offered.distribution)})
         raise UsageError(
@@ -71,11 +86,11 @@ def _check(name: str) -> ExitCode:
     promises = []
     for family, kind, _ in chosen:
         for promise in inspect(registry, family, kind):
-            word = "FAILS" if promise.broken else "-" if promise.left_out else "ok"
+            word = "FAILS" if promise.broken else "-" if promise.left_out else "limit" if promise.remark else "ok"
             demand = f"{promise.provider}: {promise.demand}"
             lines = textwrap.wrap(demand, page_width(), initial_indent=f"  {word:<6}", subsequent_indent=" " * 8)
-            emit("\n".join([*lines, *_indented(promise.broken or promise.left_out)]))
-            promises.append(promise)
+            emit("\n".join([*lines, *_indented(promise.broken or promise.left_out or promise.remark)]))
+            promises += [] if promise.remark else [promise]
     failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
     summary = f"{len(promises) - failed - left_out} kept"
     emit(summary + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))

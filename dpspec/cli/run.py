@@ -24,6 +24,7 @@ from dpspec.cli.arguments import (
     SpecFiles,
     StoreKey,
     StorePlace,
+    Trust,
     Verbose,
     group_sizes,
     load_project,
@@ -80,6 +81,7 @@ def run(
         bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
     ] = False,
     reports: Reports = [],  # noqa: B006
+    trust: Trust = [],  # noqa: B006
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result."),
@@ -100,7 +102,7 @@ def run(
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
-        catalog = load_project(specs, plugins)
+        catalog = load_project(specs, plugins, trust, signs=True)
     except DpspecError:  # of a file of the project
         with failures_in_reports(parse_reports(reports, load_catalog(), specs)):
             raise

@@ -33,9 +33,12 @@ _LONGEST_NAME = 40
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
     """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
     substitutions = _words(name) | {"variant": "bounded", "attack_part": "", "attack_rules": ""}
+    substitutions |= {"trend_names": "decreasing", "other_trends": ""}
     if not bounds_only:
         substitutions |= {"variant": "attacked", "attack_part": ", and the releases that are attacked"}
         substitutions["attack_rules"] = _ATTACK_RULES
+        substitutions["trend_names"] = "constant, decreasing"
+        substitutions["other_trends"] = '\n        "mechanism.label": constant(0, 1),'
     root = directory / substitutions["distribution"]
     templates = files("dpspec.cli") / "plugin_template"
     texts = {

@@ -42,7 +42,7 @@ from dpspec.contract.providers import (
     TrainingJob,
 )
 from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.contract.sampling import Sampling
+from dpspec.contract.sampling import Sampling, SamplingKind
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 from dpspec.errors import Diagnostic, Path, Span, format_path
 
@@ -89,6 +89,7 @@ __all__ = [
     "Result",
     "Resumable",
     "Sampling",
+    "SamplingKind",
     "Schemas",
     "Scope",
     "Section",

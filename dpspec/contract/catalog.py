@@ -20,7 +20,7 @@ class Offered:
     """A provider with the distribution that offers it.
 
     For a provider of a project's file ``plugin`` and ``distribution`` are the path of the file, and ``code`` is the
-    SHA-256 of its code; otherwise it is empty.
+    SHA-256 of its code; otherwise it is empty. ``signed_off``: whether the user vouches for the distribution's bounds.
     """
 
     provider: Any
@@ -28,6 +28,17 @@ class Offered:
     distribution: str
     version: str
     code: str = ""
+    signed_off: bool = False
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a third party offers it."""
+        return self.distribution != "dpspec"
+
+    @property
+    def origin(self) -> str:
+        """Distribution and version."""
+        return f"{self.distribution} {self.version}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,4 +67,5 @@ class Catalog:
     losses: Mapping[str, Offered] = field(default_factory=dict)
     attack_methods: Mapping[str, Offered] = field(default_factory=dict)
     rules: Mapping[str, Offered] = field(default_factory=dict)
+    sampling_schemes: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

@@ -14,6 +14,7 @@ import pluggy
 from dpspec.contract.attacks import AttackMethod, Canary, Score
 from dpspec.contract.providers import Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
+from dpspec.contract.sampling import SamplingKind
 
 __all__ = [
     "Event",
@@ -135,6 +136,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_losses(self) -> Iterable[Loss]:  # type: ignore[empty-body]
         """Losses for ``training.loss``."""
+
+    @hookspec
+    def dpspec_sampling_schemes(self) -> Iterable[SamplingKind]:  # type: ignore[empty-body]
+        """Sampling schemes for ``mechanism.sampling.scheme``, with sampler, moments, checks and theory."""
 
     @hookspec
     def dpspec_attack_methods(self) -> Iterable[AttackMethod]:  # type: ignore[empty-body]

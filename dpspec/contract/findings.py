@@ -131,6 +131,8 @@ class Finding:
         at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
         confidence: Confidence level if ``rigor`` is ``statistical``.
         lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
+        origin: Distribution and version of the third-party plugin that vouches for a proved number; empty for dpspec's
+            own code. Core sets it.
     """
 
     quantity: str
@@ -146,6 +148,7 @@ class Finding:
     printed: Printed | None = None
     privacy: Privacy = "public"
     lower: float | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

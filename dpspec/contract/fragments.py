@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract.frozen import Json
-from dpspec.contract.sampling import OPTIONS, SCHEMES
+from dpspec.contract.sampling import OPTIONS, SCHEMES, SamplingKind, offer_schemes
 from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
@@ -67,7 +67,18 @@ def array(
 def block(
     description: str | None = None, required: Sequence[str] | None = None, /, **properties: Json
 ) -> dict[str, Json]:
-    """Schema of a mapping with exactly these keys; ``required`` ones must be present."""
+    """Schema of a mapping with exactly these keys, each with its own schema; ``required`` ones must be present.
+
+    >>> block("A circle.", ["radius"], radius={"type": "number"})["required"]
+    ['radius']
+
+    Raises:
+        TypeError: The description is not a text, as in ``block({"radius": ...})``: keys are arguments by name.
+    """
+    if not isinstance(description, str | None):
+        kind = type(description).__name__  # type: ignore[unreachable]  # callers without types
+        text = f"the description of a block must be a text or None, got a {kind}"
+        raise TypeError(f"{text}: give the keys by name, block(None, **keys)")
     shape: dict[str, Json] = {"type": "object", "properties": properties, "required": required}
     return _fragment({**shape, "additionalProperties": False}, description)
 
@@ -148,6 +159,13 @@ def sampling_schema() -> dict[str, Json]:
 
 
 SAMPLING: dict[str, Json] = sampling_schema()
+
+
+def use_schemes(kinds: Mapping[str, SamplingKind]) -> None:
+    """Make third-party schemes available to specs, and their names to the fragment ``SAMPLING`` of all mechanisms."""
+    if offer_schemes(kinds):
+        SAMPLING.update(sampling_schema())
+
 
 NOISE: dict[str, Json] = choice(
     "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "

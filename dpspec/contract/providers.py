@@ -65,6 +65,8 @@ class Mechanism:
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
         assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
+        metrics: Names that claims ``kind: metric`` may have, because its trials measure them. None if it does not say;
+            a claim about another metric is then open after the training.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class Mechanism:
     description: str = ""
     recordable: bool = False
     assumptions: tuple[str, ...] = ()
+    metrics: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

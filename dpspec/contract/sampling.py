@@ -58,8 +58,30 @@ class SchemeOptions:
     independent: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class SamplingKind:
+    """A third-party sampling scheme for ``mechanism.sampling.scheme``, from the hook ``dpspec_sampling_schemes``.
+
+    Attributes:
+        summary: Phrase for the reference of specs, such as ``every record at the last step of each epoch``.
+        code: Names a subclass of ``dpspec.sampling.SamplingScheme`` as ``module:Class``: sampler, moments, names of its
+            checks, and a ``Theory``.
+        takes: Its required options, names in ``OPTIONS``; a rate or size of a batch has its meaning there.
+        may: Its optional ones.
+        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
+    """
+
+    kind: str
+    summary: str
+    code: str
+    takes: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    trial_revision: int = 1
+    revision_only: bool = False
+
+
 #: All schemes. Mechanisms list the schemes that their theorems cover, so new schemes are rejected by default.
-SCHEMES: Mapping[Scheme, SchemeOptions] = {
+SCHEMES: dict[Scheme, SchemeOptions] = {
     "poisson": SchemeOptions(
         code="dpspec.sampling.poisson:Poisson",
         says="every record enters with probability rate",
@@ -93,6 +115,26 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         may=("batches_per_epoch",),
     ),
 }
+
+
+#: The names of dpspec's own schemes, which no plugin may replace.
+OWN_SCHEMES = frozenset(SCHEMES)
+
+
+def offer_schemes(kinds: Mapping[str, SamplingKind]) -> bool:
+    """Make these third-party schemes, and no others, available to specs; return whether anything changed."""
+    offered = {
+        kind: SchemeOptions(code=scheme.code, says=scheme.summary, takes=scheme.takes, may=scheme.may)
+        for kind, scheme in kinds.items()
+        if kind not in OWN_SCHEMES
+    }
+    current = {kind: options for kind, options in SCHEMES.items() if kind not in OWN_SCHEMES}
+    if offered == current:
+        return False
+    for kind in current:
+        del SCHEMES[kind]
+    SCHEMES.update(offered)
+    return True
 
 
 def poisson_sampling(rate: float) -> dict[str, Json]:

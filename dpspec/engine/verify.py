@@ -39,6 +39,7 @@ from dpspec.language.compose import Override, apply_overrides, key_spans, suffix
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
+from dpspec.registry.loader import sign_off
 from dpspec.results.diff import short
 from dpspec.results.redact import INTERNAL
 from dpspec.text import clipped
@@ -60,6 +61,15 @@ _RECOMPUTED = (
 )
 
 
+def _as_signed_off(result: Result, catalog: Catalog) -> Catalog:
+    """The catalog, with the distributions that the result's user signed off."""
+    trusted = result.environment.get("trusted") or ()
+    families = (table.values() for table in vars(catalog).values() if isinstance(table, Mapping))
+    installed = {offered.distribution for offers in families for offered in offers}
+    names = [str(name) for name in trusted if name in installed] if isinstance(trusted, list | tuple) else []
+    return sign_off(catalog, names) if names else catalog
+
+
 def verify(
     result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None, vouched: bool = False
 ) -> tuple[Mismatch, ...]:
@@ -79,6 +89,7 @@ def verify(
     """
     from dpspec.training import limited
 
+    catalog = _as_signed_off(result, catalog)
     names = Counter(audit.name for audit in result.audits)
     mismatches = [
         Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")

@@ -64,6 +64,7 @@ from dpspec.kit.trials import (
     whole_number,
 )
 from dpspec.kit.users import UsersAsGroups, draws_users
+from dpspec.renames import old_names
 
 __all__ = [
     "ASSUMPTIONS",
@@ -120,3 +121,6 @@ __all__ = [
     "unsupported",
     "whole_number",
 ]
+
+#: Old names work for two minor versions.
+__getattr__ = old_names(__name__)

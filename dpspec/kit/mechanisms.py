@@ -204,12 +204,15 @@ class Releases:
         scores: Evidence (n,) that the group was inserted, ideally the log-likelihood ratio. Must not depend on the
             bits.
         noise: Added noise (m,) in units of the declared scale, as drawn or as observed. Core tests its distribution.
+        values: Released numbers (n, ...) that add the noise to what only the inclusion bit changes; None if there are
+            none. The conformance suite measures the noise in them, independently of ``noise``.
         told: Further numbers by name; :meth:`AttackedMechanism.further_checks` receives their sums over all releases.
     """
 
     scores: np.ndarray[Any, Any]
     noise: np.ndarray[Any, Any]
     told: Mapping[str, float] = field(default_factory=dict)
+    values: np.ndarray[Any, Any] | None = None
 
 
 class AttackedMechanism(SimpleMechanism):
@@ -245,6 +248,16 @@ class AttackedMechanism(SimpleMechanism):
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
         """Number of values in ``Releases.noise`` per release, for the plan's detection limits. Default: one."""
         return 1
+
+    def further_evidence(
+        self, spec: dps.Spec, group_size: int, scores: Sequence[tuple[float, int, int]]
+    ) -> Iterable[dps.Evidence]:
+        """Evidence of other kinds from the same releases, each with its lower bounds. Default: none.
+
+        ``scores`` has a row (score, absent, present) per level in ascending order: the number of releases without and
+        with the group. Scores are rounded to 1/256, large ones relatively.
+        """
+        return ()
 
     def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
         """Additional tests of the executed run from the sums of ``Releases.told`` by name. Default: none.
@@ -320,6 +333,12 @@ class AttackedMechanism(SimpleMechanism):
             yield evidence
             for delta in _deltas(spec, size):
                 yield lower_from(evidence, spec.audit.confidence, delta=delta)
+            for other_kind in self.further_evidence(
+                spec, size, _scores([g for g in groups if g["group_size"] == size])
+            ):
+                yield other_kind
+                for delta in _deltas(spec, size):
+                    yield lower_from(other_kind, spec.audit.confidence, delta=delta)
         yield _noise_check(self.noise, [group["noise"] for group in groups])
         sums: dict[str, list[float]] = {}
         for name, value in (item for group in groups for item in group.get("told", {}).items()):
@@ -363,14 +382,24 @@ def _levels(scores: np.ndarray[Any, Any], coins: np.ndarray[Any, Any]) -> list[l
     return [[int(level), int(absent), int(present)] for level, (absent, present) in zip(distinct, counts, strict=True)]
 
 
+def _scores(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int, int]]:
+    """The scores of all levels, each with its numbers of absent and present releases, ascending."""
+    return [(math.sinh(level / _STEPS), absent, present) for level, (absent, present) in _counts(groups)]
+
+
 def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
     """Inclusion bits of all releases by ascending level; ties are ordered against the attack (present first)."""
+    return "".join("1" * present + "0" * absent for _, (absent, present) in _counts(groups))
+
+
+def _counts(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
+    """The levels of all releases, each with its numbers of absent and present ones, ascending."""
     counts: dict[int, list[int]] = {}
     for level, absent, present in (row for group in groups for row in group["levels"]):
         sums = counts.setdefault(level, [0, 0])
         sums[0] += absent
         sums[1] += present
-    return "".join("1" * present + "0" * absent for _, (absent, present) in sorted(counts.items()))
+    return sorted(counts.items())
 
 
 def _noise_check(law: str, noise_sums: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:

@@ -12,6 +12,7 @@ from dpspec.errors import UsageError
 from dpspec.recording import recognized
 from dpspec.recording.adaptive_count import CONSTANTS
 from dpspec.recording.folder.header import GRADIENTS, Header
+from dpspec.recording.folder.step_record import RAND_ON_EMPTY
 from dpspec.recording.planting.planted import GradientCanaries, Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
@@ -180,7 +181,13 @@ class Parts:
             "loss_reduction": reduction,
         }
         rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
-        return options if rate is None else {**options, "rate": rate}
+        options |= {} if rate is None else {"rate": rate}
+        return {**options, **self.loader_options()}
+
+    def loader_options(self) -> dict[str, Any]:
+        """Opacus' option to fill an empty batch with a random row; none of loaders without this option."""
+        fills = None if self.loader is None else recognized.fills_empty_batches(self.loader)
+        return {} if fills is None else {RAND_ON_EMPTY: fills}
 
     def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:
         """The header of the run, with notes on what cannot be observed. group: of several processes. part: if later."""

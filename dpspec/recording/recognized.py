@@ -3,10 +3,12 @@
 It never guesses the behavior of an unknown part.
 """
 
+import contextlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +28,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Clipping, Scheme
+from dpspec.recording.folder.step_record import RAND_ON_EMPTY
 
 #: Opacus' optimizers by class, and their clipping.
 CLIPPING: dict[str, Clipping] = {
@@ -66,6 +69,9 @@ _DELEGATING = {
     "LightningOptimizer": ("lightning", "pytorch_lightning"),
     "AcceleratedOptimizer": ("accelerate",),
 }
+
+#: Nested wrappers of a loader's ``collate_fn`` that are looked into.
+_WRAPPERS = 3
 
 #: Datasets with more indices, or deeper nesting, are not resolved.
 _MOST, _DEEPEST = 2**26, 100
@@ -219,6 +225,38 @@ def sampler_of(loader: Any) -> Sampler:
         return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
     note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
     return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
+
+
+def fills_empty_batches(loader: Any) -> bool | None:
+    """Whether Opacus' loader replaces an empty batch by a random row; None for other loaders and older versions.
+
+    Scripts may wrap its ``collate_fn``, for example to give batches names.
+    """
+    visited, waiting = set[int](), [(getattr(loader, "collate_fn", None), _WRAPPERS)]
+    while waiting:
+        collate, depth = waiting.pop()
+        if not callable(collate) or id(collate) in visited:
+            continue
+        visited.add(id(collate))
+        fills = getattr(collate, RAND_ON_EMPTY, None)
+        if fills is not None:
+            return bool(fills)
+        if depth:
+            waiting += [(inner, depth - 1) for inner in _called_by(collate)]
+    return None
+
+
+def _called_by(function: Any) -> Iterator[Any]:
+    """The objects that a wrapper of a function holds, and those that a function of Python names."""
+    if isinstance(function, partial):
+        yield from (function.func, *function.args, *function.keywords.values())
+    yield from getattr(function, "__dict__", {}).values()
+    yield getattr(function, "__self__", None)
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    yield from (function.__globals__.get(name) for name in names)
 
 
 def refuse_model(model: Any) -> None:

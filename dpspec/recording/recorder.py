@@ -156,6 +156,8 @@ class Recorder:
     ) -> None:
         training = self._training
         assert training is not None
+        if kind is not None:
+            training.blame_training(kind)
         training.detach()
         training.guarded(lambda: training.end(kind))
         training.writer = None

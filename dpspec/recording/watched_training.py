@@ -31,20 +31,24 @@ from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec.recording.released_model import digests_of_state
+from dpspec.recording.rules.memory_rows import drawn_rows
 from dpspec.recording.rules.observed import ObservedRules, installed
 from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.calls import Pauses
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
+from dpspec.recording.step_replay.held_records import DrawnRecords
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.arrays import ReportedUpdates
+from dpspec.recording.watching.loaded_weights import LoadedWeights
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec.recording.watching.options import UNKNOWN, OptionWatch
+from dpspec.recording.watching.other_engines import OtherEngines
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
@@ -77,6 +81,7 @@ class WatchedTraining:
         self.own, self.audits = PendingStep(), AuditedSteps(audit)
         self.declared = training_parts.declared
         self.writer: RunWriter | None = None
+        self._failed: RunWriter | None = None  # by the last observation, which was of the recorder's own fault
         self.ended: RunWriter | None = None
         part, rank = next_part(folder) if resume else 1, ""
         group = meet(part) if training_parts.distributed else None
@@ -139,6 +144,9 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
+        self._loaded = LoadedWeights(self._watch.moved, None if part > 1 else self._watch.advance)
+        self._loaded.attach(inner_module(training_parts.model), self.guarded, self._undo)
+        self._others = OtherEngines([training_parts.optimizer, inner], self._undo)
         self._model_state = ModelState(training_parts.model, trained)
         self._reported = ReportedGradients(noisy)
         self._noise = NoiseWatch([local(p) for p in noisy])
@@ -172,7 +180,12 @@ class WatchedTraining:
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(
-                    training_parts.model, training_parts.optimizer, self.audits, self._pauses, ghost=ghost
+                    training_parts.model,
+                    training_parts.optimizer,
+                    self.audits,
+                    self._pauses,
+                    ghost=ghost,
+                    drawn=self._drawn_records,
                 )
                 opacus.replays.attach(self.guarded, self._undo, training_parts.loader)
                 self._replays = opacus.replays
@@ -212,9 +225,19 @@ class WatchedTraining:
         """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
         return self._opacus is not None and self._opacus.step.rows != UNSEEN
 
+    def _drawn_records(self) -> DrawnRecords | None:
+        """The records of the latest batch in their dataset, if it is in memory."""
+        if self.samples is None:
+            return None
+        with contextlib.suppress(Exception):  # a dataset of another kind
+            drawn = drawn_rows(self._parts.loader, self.samples.latest())
+            return None if drawn is None else DrawnRecords(*drawn)
+        return None
+
     def _declared_options(self) -> dict[str, Any]:
         """The options of a custom loop's private sum."""
-        return {name: option for name, option in self.declared.items() if name != "records"}
+        declared = {name: option for name, option in self.declared.items() if name != "records"}
+        return {**declared, **self._parts.loader_options()}
 
     def _start(self, part: int) -> None:
         if self.writer is None:
@@ -246,6 +269,7 @@ class WatchedTraining:
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
+            self._failed = None  # the training continues
             return
         pauses = self._pauses
         pauses.depth += 1
@@ -266,8 +290,18 @@ class WatchedTraining:
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
                 writer.fail(str(error) if stated else f"an error of the recorder, {type(error).__name__}")
+                self._failed = None if stated else writer
         finally:
             pauses.depth -= 1
+
+    def blame_training(self, kind: type[BaseException]) -> None:
+        """An exception ends the block. If an observation failed right before it, both have one cause, in the script."""
+        if self._failed is not None and _PROCESS[0] == self._pid:
+            with contextlib.suppress(Exception):
+                self._failed.fail_again(
+                    f"{kind.__name__[:100]} ended the block in step {self._failed.steps + 1}, and the recorder met its "
+                    "cause first"
+                )
 
     def _stop(self) -> RunWriter | None:
         writer, self.writer = self.writer, None
@@ -295,12 +329,15 @@ class WatchedTraining:
             passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
+            "loaded": self._loaded.count + self._loaded.is_pending,
+            "other_steps": self._others.steps,
             **self._model_state.changed(),
             "audits": self.audits.counts,
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
-            **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
+            **({"clip_limits": opacus.limits.ratios} if opacus is not None else {}),
+            **self._ghost_facts(),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,
             "sizes": self._replays.sizes if self._replays is not None else None,
@@ -322,6 +359,10 @@ class WatchedTraining:
             "seconds": time.monotonic() - self._started,
         }
 
+    def _ghost_facts(self) -> dict[str, Any]:
+        ghost = None if self._opacus is None else self._opacus.ghost
+        return {} if ghost is None else {"ghost": ghost.found, "unverified_norms": ghost.unverified}
+
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
@@ -342,7 +383,13 @@ class WatchedTraining:
             records = (
                 pending.rows if pending.rows != UNSEEN else sum(map(len, pending.members)) if pending.members else -1
             )
-            self.loop.summed(tensors, pending.indices, records, math.nan if clip_norm is None else clip_norm)
+            self.loop.summed(
+                tensors,
+                pending.indices,
+                records,
+                math.nan if clip_norm is None else clip_norm,
+                dataset_records=self._header.records,
+            )
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{quantity} must have real numbers")
@@ -445,6 +492,7 @@ class WatchedTraining:
 
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
+        self._loaded.before_step(opacus.step.outside)
         opacus.gradients.compare()
         opacus.gradients.divide(opacus.step)
         self._before_update()
@@ -478,7 +526,9 @@ class WatchedTraining:
         self._write(step, drawn)
 
     def _before_own(self) -> None:
-        self.own.moved_outside(self._watch.moved())
+        moved = self._watch.moved()
+        self.own.moved_outside(moved)
+        self._loaded.before_step(moved)
         self._reported.before_step()
         self._before_update()
 

@@ -17,7 +17,7 @@ import logging
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
@@ -30,7 +30,9 @@ from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, S
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
+from dpspec.contract.fragments import use_schemes
 from dpspec.contract.rules import Rule
+from dpspec.contract.sampling import OPTIONS, OWN_SCHEMES, SamplingKind
 from dpspec.errors import PluginError, UsageError
 from dpspec.registry.project import ProjectFile, load_file
 from dpspec.stats.attacks import methods
@@ -104,6 +106,11 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
             yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(provider.claims))})"
     if isinstance(provider, AttackMethod) and (bad := set(provider.statistics.values()) - set(get_args(Statistic))):
         yield f"statistics must be of type {', '.join(get_args(Statistic))}, got {bad.pop()!r}"
+    if isinstance(provider, SamplingKind):
+        if provider.kind in OWN_SCHEMES:
+            yield "dpspec has a sampling scheme of this name"
+        if unknown_options := sorted({*provider.takes, *provider.may} - OPTIONS.keys()):
+            yield f"unknown options {', '.join(unknown_options)} (valid: {', '.join(OPTIONS)})"
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
@@ -121,7 +128,11 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor | Rule | AttackMethod) else {"schema": provider.schema}
+    return (
+        {}
+        if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind)
+        else {"schema": provider.schema}
+    )
 
 
 #: All families, in the order in which their hooks are called.
@@ -135,13 +146,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
     Family("loss", "losses", "dpspec_losses", Loss, "function", block="loss"),
+    Family("sampling scheme", "sampling_schemes", "dpspec_sampling_schemes", SamplingKind, "code"),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )
 
 
 def is_foreign(offered: Offered) -> bool:
-    return offered.distribution != "dpspec"
+    return offered.is_foreign
 
 
 def made(offered: Offered, reference: str, role: str, *arguments: Any, **named: Any) -> Any:
@@ -298,7 +310,7 @@ def use_project(files: tuple[ProjectFile, ...]) -> None:
         UsageError: A file cannot be imported, offers an invalid provider, or a kind that is already taken.
     """
     global _project
-    _registry(files)
+    use_schemes(_schemes(_registry(files)))
     _project = files
 
 
@@ -307,7 +319,14 @@ def used_project() -> tuple[ProjectFile, ...]:
 
 
 def load_registry() -> Registry:
-    return _registry(_project)
+    """The registry of installed plugins and of the used project, whose sampling schemes specs may then name."""
+    registry = _registry(_project)
+    use_schemes(_schemes(registry))
+    return registry
+
+
+def _schemes(registry: Registry) -> dict[str, SamplingKind]:
+    return {kind: offered.provider for kind, offered in registry.catalog.sampling_schemes.items()}
 
 
 @functools.cache
@@ -328,6 +347,31 @@ def _registry(files: tuple[ProjectFile, ...]) -> Registry:
 def load_catalog() -> Catalog:
     """The catalog of all installed plugins and of the used project, computed once per process and project."""
     return load_registry().catalog
+
+
+def sign_off(catalog: Catalog, distributions: Sequence[str]) -> Catalog:
+    """The catalog, with these distributions marked as signed off by the user.
+
+    Raises:
+        UsageError: No installed plugin or file of the project has such a name.
+    """
+    tables = {family.field: getattr(catalog, family.field) for family in FAMILIES}
+    offering = {offered.distribution for table in tables.values() for offered in table.values() if offered.is_foreign}
+    third_parties = {canonicalize_name(distribution) for distribution in offering}
+    trusted = {canonicalize_name(name) for name in distributions}
+    if unknown := sorted(name for name in distributions if canonicalize_name(name) not in third_parties):
+        names = ", ".join(sorted(offering)) or "none"
+        raise UsageError(f"trust: no plugin is of the distribution {unknown[0]!r} (third-party ones: {names})")
+    signed: dict[str, Any] = {
+        field: MappingProxyType(
+            {
+                kind: replace(offered, signed_off=canonicalize_name(offered.distribution) in trusted)
+                for kind, offered in table.items()
+            }
+        )
+        for field, table in tables.items()
+    }
+    return replace(catalog, **signed)
 
 
 def find_method(kind: str) -> methods.Method | None:

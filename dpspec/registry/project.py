@@ -101,6 +101,25 @@ def project_files(specs: Iterable[Path], named: Sequence[Path] = ()) -> tuple[Pr
 
 def table_of(folder: Path) -> tuple[Path, tuple[str, ...]] | None:
     """The nearest folder with a table ``tool.dpspec``, and its list of plugins."""
+    configuration = _configuration(folder)
+    return None if configuration is None else (configuration[0], configuration[1]["plugins"])
+
+
+def trusted_distributions(specs: Iterable[Path]) -> tuple[str, ...]:
+    """The distributions that the projects of the specs sign off, ``trust`` in ``[tool.dpspec]``."""
+    if os.environ.get(SWITCH) == "off":
+        return ()
+    folders = {(path if path.is_dir() else path.parent).resolve() for path in specs} or {Path.cwd()}
+    configurations = filter(None, map(_configuration, sorted(folders)))
+    return tuple(dict.fromkeys(name for _, table in configurations for name in table["trust"]))
+
+
+#: The lists of strings in ``[tool.dpspec]``, each with the words for its content and an example.
+_LISTS = {"plugins": ("Python files", "dp/parts.py"), "trust": ("distributions", "dpspec-demo")}
+
+
+def _configuration(folder: Path) -> tuple[Path, dict[str, tuple[str, ...]]] | None:
+    """The nearest folder with a table ``tool.dpspec``, and its lists."""
     for root in (folder, *folder.parents):
         path = root / PYPROJECT
         try:
@@ -112,12 +131,16 @@ def table_of(folder: Path) -> tuple[Path, tuple[str, ...]] | None:
             raise UsageError(f"{path}: invalid TOML: {error}") from None
         if table is None:
             continue
-        if not isinstance(table, dict) or set(table) - {"plugins"}:
-            raise UsageError(f"{path}: [tool.dpspec] has only the key plugins, a list of Python files")
-        names = table.get("plugins", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UsageError(f'{path}: {_TABLE} must be a list of Python files, such as ["dp/parts.py"]')
-        return root, tuple(names)
+        if not isinstance(table, dict) or set(table) - set(_LISTS):
+            keys = " and ".join(f"{key}, a list of {items}" for key, (items, _) in _LISTS.items())
+            raise UsageError(f"{path}: [tool.dpspec] has only the keys {keys}")
+        lists = {}
+        for key, (items, example) in _LISTS.items():
+            names = table.get(key, [])
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise UsageError(f'{path}: [tool.dpspec] {key} must be a list of {items}, such as ["{example}"]')
+            lists[key] = tuple(names)
+        return root, lists
     return None
 
 

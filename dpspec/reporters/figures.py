@@ -13,7 +13,16 @@ from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
-from dpspec.results.evidence_weight import TRADE_OFF, group_size, is_profile, polygon, proven_curves
+from dpspec.results.evidence_weight import (
+    TRADE_OFF,
+    ProvenCurve,
+    covers,
+    group_size,
+    is_profile,
+    polygon,
+    proven_curves,
+    usable,
+)
 from dpspec.results.inequalities import implied_points
 from dpspec.stats.attacks import evidence_tests
 
@@ -42,8 +51,8 @@ _GUESSING = 4
 _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = (
-    "No test exceeds a bound if the mechanism is as declared. Claims are dashed. Attacks are dotted: their observed "
-    "rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
+    "No test exceeds a bound if the mechanism is as declared; {tested}. Claims are dashed. Attacks are dotted: their "
+    "observed rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
     "false alarm are at the left edge."
 )
 
@@ -158,11 +167,28 @@ def power(audit: AuditResult) -> Figure | None:
     )
     return Figure(
         _POWER,
-        _CAPTION,
+        _CAPTION.format(tested=_tested(audit, bounds)),
         Chart(_POWER, lines, *_RATE_AXES, log_x=True, log_y=True),
         ("false-positive rate", *(name for name, _ in curves)),
         rows,
     )
+
+
+def _tested(audit: AuditResult, bounds: Sequence[ProvenCurve]) -> str:
+    """The number of attacks that the run tested the bounds with, and of the bounds' points."""
+    attacks = [
+        evidence for evidence in audit.evidence if evidence.quantity == "epsilon" and usable(evidence.assumptions)
+    ]
+    tested = [
+        curve
+        for curve in bounds
+        if any(covers(curve.scope, e.scope) and group_size(e) <= curve.group_size for e in attacks)
+    ]
+    if not tested:
+        return "no attack of this run tests these bounds"
+    points = words.count(sum(len(curve.pairs) for curve in tested), "point")
+    which = "the bounds" if len(tested) == len(bounds) else f"{len(tested)} of {len(bounds)} bounds"
+    return f"{words.count(len(attacks), 'attack')} of this run tested {points} of {which}"
 
 
 def _color(number: int) -> int:

@@ -6,6 +6,7 @@ from dpspec import decimals
 from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
 from dpspec.results.origins import origin_summary, version_notices
+from dpspec.tested_versions import untested_versions
 from dpspec.text import joined
 
 #: Limits of every audit.
@@ -21,7 +22,7 @@ _NAME = "\0"
 _DIGEST = 16
 
 #: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "project")
+_NO_VERSIONS = ("command", "plugins", "project", "trusted")
 
 
 def limits(result: Result) -> tuple[str, ...]:
@@ -31,7 +32,8 @@ def limits(result: Result) -> tuple[str, ...]:
         for sentence in _audit(audit):
             names_by_sentence.setdefault(sentence, []).append(audit.name)
     sentences = [sentence.replace(_NAME, words.name_list(names)) for sentence, names in names_by_sentence.items()]
-    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *ALWAYS)))
+    untested = (f"{sentence}." for sentence in untested_versions(result.environment))
+    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *untested, *ALWAYS)))
 
 
 def _audit(audit: AuditResult) -> Iterator[str]:
@@ -122,6 +124,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     installed = {name: version for name, version in plugins.items() if name not in (project or {})} if plugins else {}
     if installed:
         yield "plugins", words.conditions(installed)
+    trusted = result.environment.get("trusted")
+    if isinstance(trusted, list | tuple) and trusted:
+        yield "signed off by the user", ", ".join(map(str, trusted))
 
 
 def _audit_facts(audit: AuditResult) -> Iterator[str]:

@@ -208,7 +208,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     if verdict.upper is not None and not is_void:
         upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
         if upper_finding is not None and not upper.startswith(ABOUT):
-            upper += f" ({_UPPER_RIGOR[upper_finding.rigor]})"
+            upper += f" ({upper_rigor(upper_finding)})"
     if verdict.lower is not None and not by_attack and not is_void:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
         if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(ABOUT):
@@ -227,6 +227,12 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         missing=missing,
         contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
     )
+
+
+def upper_rigor(finding: Finding) -> str:
+    """``certified``, or ``certified by dpspec-demo 0.1.0`` if a third-party plugin computes the bound."""
+    rigor = _UPPER_RIGOR[finding.rigor]
+    return f"{rigor} by {finding.origin}" if finding.origin else rigor
 
 
 def _finding(audit: AuditResult, index: int | None) -> Finding | None:

@@ -352,6 +352,55 @@ def _points(series: Series) -> Iterator[tuple[str, int, Pair]]:
             yield str(adjacency), int(size), (float(epsilon), float(delta))
 
 
+def series_bounds(findings: Sequence[Finding], series: Sequence[Series]) -> list[Finding]:
+    """The points of proved profiles as upper bounds, so that attacks test every curve that a report draws.
+
+    A point holds in the scope of the proven bounds for its group size and adjacency. If these have several scopes, it
+    holds at least in the one that all others cover; without such a scope no report draws it.
+    """
+    first: dict[tuple[int, Scope], Finding] = {}
+    for finding in findings:
+        if finding.bound == "upper" and proven_bound(finding) and _is_on_curve(finding):
+            first.setdefault((group_size(finding), finding.scope), finding)
+    points = []
+    for profile in series:
+        if not is_profile(profile) or profile.rigor not in ("certified", "theorem"):
+            continue
+        for adjacency, size, (epsilon, delta) in _points(profile):
+            scopes = [s for of_size, s in first if of_size == size and adjacency in ("", s.adjacency)]
+            weakest = next((scope for scope in scopes if all(covers(wider, scope) for wider in scopes)), None)
+            if weakest is not None:
+                conditions = FrozenMap({"delta": delta, "group_size": size})
+                value = max(0.0, epsilon)
+                extended = first[size, weakest]
+                points.append(
+                    replace(extended, quantity="epsilon", value=value, at=conditions, source=profile.source, lower=None)
+                )
+    return points
+
+
+def _is_on_curve(finding: Finding) -> bool:
+    conditions = set(finding.at) - {"group_size"}
+    return (finding.quantity == "epsilon" and conditions <= {"delta"}) or (finding.quantity == "mu" and not conditions)
+
+
+def implied_pairs(finding: Finding) -> Sequence[Pair]:
+    """The (epsilon, delta) pairs that an upper bound on any quantity of privacy implies."""
+    from dpspec.stats.attacks import curve_lines
+
+    conditions = set(finding.at) - {"group_size"}
+    match finding.quantity:
+        case "epsilon" if conditions == {"alpha"} and finding.at["alpha"] > 1.0:
+            return curve_lines.renyi(float(finding.at["alpha"]), finding.value)
+        case "rho" if not conditions:
+            return curve_lines.concentrated(finding.value)
+        case "advantage" if not conditions:
+            return ((0.0, min(1.0, max(0.0, finding.value))),)
+        case "tpr" if conditions == {"fpr"}:
+            return curve_lines.tradeoff([(float(finding.at["fpr"]), finding.value)])
+    return curve_points(finding)
+
+
 def curve_points(finding: Finding) -> list[Pair]:
     """The (epsilon, delta) pairs that an upper bound on epsilon or mu implies; none for other quantities."""
     conditions = set(finding.at) - {"group_size"}

@@ -15,6 +15,7 @@ To add a scheme, write a module like ``fixed.py`` and its descriptor in ``dpspec
 numpy and the accountant are imported on use. Batches are secret; names and options are public.
 """
 
+from dpspec.renames import old_names
 from dpspec.sampling.scheme import Composed as Composed
 from dpspec.sampling.scheme import EpochSampling as EpochSampling
 from dpspec.sampling.scheme import SamplingScheme as SamplingScheme
@@ -22,3 +23,6 @@ from dpspec.sampling.scheme import Theory as Theory
 from dpspec.sampling.scheme import sampler_of as sampler_of
 from dpspec.sampling.scheme import scheme_named as scheme_named
 from dpspec.sampling.scheme import scheme_of as scheme_of
+
+#: Old names work for two minor versions.
+__getattr__ = old_names(__name__)

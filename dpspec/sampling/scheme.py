@@ -171,10 +171,14 @@ class EpochSampling(SamplingScheme):
         self.draws = torch.tensor(state["draws"]) if "draws" in state else None
 
 
-@functools.cache
 def scheme_named(name: str) -> type[SamplingScheme]:
     """The class of a scheme of ``SCHEMES``."""
-    module, _, attribute = SCHEMES[name].code.partition(":")
+    return _loaded(SCHEMES[name].code)
+
+
+@functools.cache
+def _loaded(code: str) -> type[SamplingScheme]:
+    module, _, attribute = code.partition(":")
     scheme: type[SamplingScheme] = getattr(import_module(module), attribute)
     return scheme
 

@@ -13,23 +13,35 @@ The plugin must be installed. The docstring of every test states a requirement. 
 ``dpspec[test]``.
 """
 
+from dpspec.renames import old_names
+from dpspec.testing.attack_method import AttackMethodSuite
+from dpspec.testing.attained import Neighbors
 from dpspec.testing.backend import BackendSuite
+from dpspec.testing.example import Trend, constant, decreasing, increasing
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
-from dpspec.testing.mechanism import MechanismSuite, Trend, decreasing, increasing
+from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
+from dpspec.testing.sampling_scheme import SamplingSchemeSuite
 
 __all__ = [
+    "AttackMethodSuite",
     "BackendSuite",
     "CanarySuite",
     "DatasetSuite",
     "LossSuite",
     "MechanismSuite",
     "ModelSuite",
+    "Neighbors",
     "ProviderSuite",
     "ReporterSuite",
+    "SamplingSchemeSuite",
     "ScoreSuite",
     "Trend",
+    "constant",
     "decreasing",
     "increasing",
 ]
+
+#: Old names work for two minor versions.
+__getattr__ = old_names(__name__)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import unittest
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -350,6 +352,33 @@ class ScoreSuite(ProviderSuite):
         observed = self.observed()
         first = seeded(lambda: np.array(self.code()(observed)))
         require(bool((first == np.array(self.code()(self.observed()))).all()), "two calls give different scores")
+
+    def test_scores_do_not_depend_on_the_order_of_canaries(self) -> None:
+        """Canaries in another order have the same scores, and equal canaries have equal ones.
+
+        Who plants canaries may order them by their inclusion bits. A score that learns from half of the canaries is
+        not tried.
+        """
+        import numpy as np
+
+        if self.provider().learns:
+            raise unittest.SkipTest("a score that learns may order the canaries")
+        observed = self.observed()
+        order = np.random.default_rng(4).permutation(self.count)
+        order[1] = order[0]  # the same canary twice
+        records = Records(np.asarray(observed.canaries.x)[order], np.asarray(observed.canaries.y)[order])
+        before, after = np.asarray(observed.before)[order], np.asarray(observed.after)[order]
+        expected = np.asarray(self.code()(replace(observed, many=True)))
+        scores = np.asarray(self.code()(replace(observed, canaries=records, before=before, after=after, many=True)))
+        equal = math.isclose(float(scores[0]), float(scores[1]), rel_tol=1e-6, abs_tol=1e-9)
+        require(equal, f"a canary and its copy have the scores {scores[0]:.6g} and {scores[1]:.6g}")
+        ranks = [
+            np.argsort(np.argsort(values[2:], kind="stable"), kind="stable") for values in (expected[order], scores)
+        ]
+        agreement = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+        require(
+            agreement > 0.9, f"in another order, scores rank the canaries differently (correlation {agreement:.3f})"
+        )
 
 
 def _rows(facts: Facts) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpspec.contract import Facts, thaw
 from dpspec.registry.loader import FAMILIES, Registry, describe
+from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -23,17 +24,21 @@ from dpspec.testing.reporter import ReporterSuite
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """The outcome of one test on one provider: ``broken`` holds the failure, ``left_out`` the reason for a skip."""
+    """The outcome of one test on one provider.
+
+    ``broken`` holds the failure, ``left_out`` the reason for a skip, ``remark`` a limit of the tests.
+    """
 
     provider: str
     demand: str
     broken: str = ""
     left_out: str = ""
+    remark: str = ""
 
 
 #: The suite of each family of providers.
 _ALL: list[type[ProviderSuite]] = [MechanismSuite, DatasetSuite, ModelSuite, LossSuite, CanarySuite, ScoreSuite]
-_ALL += [BackendSuite, ReporterSuite]
+_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite]
 _SUITES = {suite.family: suite for suite in _ALL}
 
 
@@ -81,6 +86,10 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             broken = f"it raises {describe(error)}"
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
+    if isinstance(suite, MechanismSuite):
+        with suppress(AssertionError):  # a promise above reports the failed example
+            remark = "\n".join(suite.weakest_passing())
+            yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
 
 
 #: Shapes of records with which a model is tried.

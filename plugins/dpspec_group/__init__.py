@@ -147,6 +147,7 @@ GROUP = dps.Mechanism(
     description="training with noise (DP-SGD), which limits the contribution of every record at each step and adds "
     "noise to the sum",
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
+    metrics=frozenset({"accuracy"}),
     claims=frozenset({"approx-dp", "gdp", "membership", "metric", "renyi-dp", "tradeoff", "zcdp"}),
     audit="dpspec_group:GroupAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),

@@ -140,6 +140,7 @@ MODELMIX = dps.Mechanism(
     assumptions=("dpspec_modelmix.findings", "dpspec_modelmix.published"),
     description="training with noise (DP-SGD), which continues from a random mixture of its last two models",
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
+    metrics=frozenset({"accuracy", "accuracy-same-noise", "accuracy-same-epsilon"}),
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_modelmix:ModelMixAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),

@@ -20,6 +20,7 @@ PER_INSTANCE = dps.Mechanism(
     assumptions=("dpspec_per_instance.findings",),
     description="training with noise (DP-SGD), with a bound for every single record",
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
+    metrics=frozenset({"accuracy"}),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance:PerInstanceAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),

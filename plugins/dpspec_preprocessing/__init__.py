@@ -301,6 +301,7 @@ PREPROCESSING = dps.Mechanism(
     description="preparing the records without noise (such as filling gaps or removing copies), then a private "
     "computation",
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
+    metrics=frozenset({"accuracy"}),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing:PreprocessingAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),

@@ -117,6 +117,7 @@ RERO = dps.Mechanism(
     assumptions=("dpspec_rero.findings",),
     description="training with noise (DP-SGD), with a bound on the success of reconstructing a record",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
+    metrics=frozenset({"accuracy"}),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
     audit="dpspec_rero:ReroAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),

@@ -200,3 +200,13 @@ def test_a_model_must_have_the_declared_number_of_parameters(tmp_path, declared,
     message = rf"parameters\(\) returns {declared}, and the module of build\(\) has \d+ trainable parameters"
     with pytest.raises(PluginError, match=message):
         run(load_specs([path], catalog).specs, catalog, store=Store(tmp_path / "store"), device="cpu")
+
+
+def test_a_metric_that_the_mechanism_does_not_measure_is_an_error_before_the_training(tmp_path: Path) -> None:
+    text = SPEC.format(kind="linear", backend="native").replace(
+        "claims: [", "claims: [{id: small, kind: metric, name: loss, at_most: 1.0}, "
+    )
+    (spec,) = load_specs([written(tmp_path, text)], load_catalog()).specs
+    (problem,) = [d for d in prepare(spec, load_catalog()).diagnostics if "'loss'" in d.message]
+    assert (problem.severity, problem.path) == ("error", ("claims", 0, "name"))
+    assert problem.help == "measured are: accuracy"

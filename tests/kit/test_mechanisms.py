@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -9,11 +11,16 @@ import numpy as np
 import pytest
 from scipy import stats
 from support import results as factory
+from support.votes import Votes
+from support.votes_suite import registry
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
 from dpspec.kit import mechanisms
+from dpspec.language.load import load_specs
 from dpspec.reporters import risk
 from dpspec.stats.attacks import evidence_tests
 
@@ -227,3 +234,35 @@ def test_a_certified_bound_rests_on_the_accuracy_of_libraries_too() -> None:
     assert (found.lower, found.value) == (0.4, 0.5)
     (theorem,) = Count().bound(spec(), None)  # type: ignore[arg-type]
     assert theorem.assumptions == ()
+
+
+def test_a_mechanism_yields_evidence_of_another_kind_from_the_same_releases(tmp_path: Path) -> None:
+    class TwoKinds(Votes):
+        def further_evidence(self, spec, group_size, scores):
+            guesses = sum(absent + present for _, absent, present in scores)
+            correct = sum(present if score > 0.0 else absent for score, absent, present in scores)
+            assert [score for score, *_ in scores] == sorted(score for score, *_ in scores)
+            yield dps.Evidence(
+                id=f"guesses-{group_size}",
+                kind="one-run",
+                statistics=dps.FrozenMap({"canaries": guesses, "guesses": guesses, "correct": correct}),
+                at=dps.FrozenMap({"group_size": group_size}),
+                method="sign of the score",
+                source="here",
+                scope=kit.executed_scope(spec, adversary="record", access="final-model"),
+            )
+
+    module = sys.modules[__name__]
+    module.TwoKinds = TwoKinds  # type: ignore[attr-defined]
+    TwoKinds.__qualname__ = "TwoKinds"
+    (tmp_path / "spec.yaml").write_text(TwoKinds.example)
+    catalog = registry(TwoKinds).catalog
+    loaded = load_specs([tmp_path / "spec.yaml"], catalog)
+    (audit,) = run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu").audits
+    assert [evidence.kind for evidence in audit.evidence] == ["many-run-ranked", "one-run"] * 2
+    assert {f.method for f in audit.findings if f.bound == "lower"} == {"sign of the score", "scores of real releases"}
+
+
+def test_a_block_without_a_text_is_an_error() -> None:
+    with pytest.raises(TypeError, match="give the keys by name"):
+        kit.block({"radius": {"type": "number"}})  # type: ignore[arg-type]

@@ -95,6 +95,13 @@ def scaled_by(factor: Callable[[Tensor, float], Tensor]) -> Callable[[OwnLoop, A
     return step
 
 
+def with_a_logged_loss_over_all_records(loop: OwnLoop, run: Any) -> None:
+    """The trace holds the loss, whose number changes with the record at all places that hold it."""
+    with torch.no_grad():
+        assert cross_entropy(loop.model(loop.x), loop.y).item() > 0.0
+    plain(loop, run)
+
+
 #: Normalized, automatic (arXiv 2206.07136) and per-sample adaptive clipping (arXiv 2212.00328).
 SCALINGS = [
     scaled_by(lambda norms, clip: clip / norms.clamp_min(1e-12)),
@@ -105,7 +112,11 @@ SCALINGS = [
 
 @pytest.mark.family
 @pytest.mark.parametrize(
-    "step", [plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place, *SCALINGS]
+    "step",
+    [
+        *(plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place),
+        *(with_a_logged_loss_over_all_records, *SCALINGS),
+    ],
 )
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
@@ -129,6 +140,24 @@ def mixed_up(loop: OwnLoop, run: Any) -> None:
     values = {name: p.detach() for name, p in loop.model.named_parameters()}
     x = 0.7 * loop.x[drawn] + 0.3 * loop.x[drawn].flip(0)
     loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def neighboring(context: Callable[[OwnLoop, Tensor], Tensor]) -> Callable[[OwnLoop, Any], None]:
+    """Features are read from all records of the dataset."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        values = {name: p.detach() for name, p in loop.model.named_parameters()}
+        x = loop.x[drawn]
+        rows = loop._rows(values, x + context(loop, x), loop.y[drawn])
+        loop.step(run, drawn, *loop.clipped(list(rows.values())), loop.noise())
+
+    return step
+
+
+def nearest_in_a_copy(loop: OwnLoop, x: Tensor) -> Tensor:
+    loop.state = loop.x.clone() if loop.state is None else loop.state
+    return loop.state[torch.cdist(x, loop.state).topk(3, largest=False).indices[:, 1:]].mean(1)
 
 
 def unclipped(loop: OwnLoop, run: Any) -> None:
@@ -166,6 +195,8 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
     [
         (centered, OTHERS_MOVED),
         (mixed_up, OTHERS_MOVED),
+        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED),
+        (neighboring(nearest_in_a_copy), OTHERS_MOVED),
         (unclipped, SUM_MOVED),
         (scaled_by_the_longest, OTHERS_MOVED),
         (with_momentum(in_place=False), OTHERS_MOVED),

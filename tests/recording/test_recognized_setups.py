@@ -219,7 +219,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
         # With an overflow in the last batch of each pass nothing else shows the skipped step.
         ({}, scaled(overflow=10), False, "torch's GradScaler skips a step"),
         ({}, scaled(), False, "under autocast in bfloat16"),
-        ({"clipping": "ghost"}, scaled(enabled=False), False, "on the criterion's loss, in float32"),
+        ({"clipping": "ghost"}, scaled(enabled=False), False, "ghost clipping computes norms in half precision"),
     ],
 )
 def test_set_ups_without_a_bound_are_open(made, script, deviates, words, tmp_path):

@@ -233,6 +233,31 @@ def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_pa
     assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "run").doubts
 
 
+@torch.no_grad()
+def put_weights_of_a_server(job: Job) -> None:
+    for p in job.model.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+
+
+def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
+    """A client of a federation: other weights are loaded before each round, and its accountant starts again."""
+    later: dict[str, Any] = {"change": put_weights_of_a_server, "restores": ("model",), "steps": 5}
+    found = resumed(tmp_path / "run", {"steps": 5}, later, later, later)
+    assert found.rejected == {joined_checks.RECOUNTED}
+    assert "The accountant counted 5 of 20 steps" in " ".join(found.cautions)
+    assert found.doubts.count("no earlier part ended with") == 1
+    assert "part 2 starts with parameters" in found.doubts
+    assert "(also 2 others)" in found.doubts
+
+
+def test_an_engine_over_all_rounds_asks_about_the_weights_alone(tmp_path: Path) -> None:
+    later: dict[str, Any] = {"change": put_weights_of_a_server, "steps": 5}
+    found = resumed(tmp_path / "run", {"steps": 5}, later, later)
+    assert found.status == ("open", "no-deviation-found")
+    assert "The accountant counted" not in " ".join(found.cautions)
+    assert checked(tmp_path / "run", assume=("joined-parts",)).verdict == "proved"
+
+
 def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
     later = {
         "restores": ("model", "accountant", "scheduler"),

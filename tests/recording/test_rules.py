@@ -344,6 +344,32 @@ def test_widths_of_inputs_that_vary_with_the_batch():
     assert "2 widths, 7 to 9" in observed([(7, 7), (18, 9)], [7, 18])
 
 
+class Trimming(nn.Module):
+    """Cuts tokens (b, 12) to the longest record, before or after the embedding."""
+
+    def __init__(self, *, trims):
+        super().__init__()
+        self.trims, self.table, self.out = trims, nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        tokens = tokens[:, : int((tokens > 0).sum(1).max())] if self.trims else tokens
+        return self.out(self.table(tokens).mean(1))
+
+
+@pytest.mark.parametrize("trims", [True, False])
+def test_a_model_that_cuts_its_inputs_to_the_longest_record(trims):
+    rule, model = model_inputs.VaryingPadding(), Trimming(trims=trims)
+    rule.start(RuleSetup(model=model))
+    for number, longest in enumerate((12, 9, 11, 12), start=1):
+        model(torch.ones(20 + number, 12, dtype=torch.long) * (torch.arange(12) < longest))
+        rule.after_step(step(number, drawn=np.arange(20 + number)))
+    assert model.table._forward_pre_hooks
+    rule.stop()
+    assert not model.table._forward_pre_hooks
+    assert caution(rule).startswith("In the first steps, the input of layer table has 3 widths, 9 to 12") == trims
+    assert (caution(rule) == "") != trims
+
+
 @pytest.mark.parametrize("is_padded_to_one_length", [False, True])
 def test_records_that_the_loader_pads_to_their_own_length(is_padded_to_one_length):
     """All batches may have a longest record, so that their widths are equal."""

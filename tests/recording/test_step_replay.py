@@ -288,7 +288,7 @@ def clipped_to_median(rows: dict[str, Tensor], clip: float) -> list[Tensor]:
 def test_honest_steps_move_by_two_clip_norms_and_leave_other_rows(name: str) -> None:
     replay = HONEST[name]()
     assert replay.abstained == ""
-    assert replay.replacements in (measuring.MOST_REPLACEMENTS, measuring.MOST_REPLACEMENTS + 1)  # with tokens
+    assert replay.replacements >= measuring.MOST_REPLACEMENTS
     assert 0.0 < replay.sum_moved <= 2.0 + 1e-6
     assert (replay.outputs_moved, replay.gradients_moved) == (0.0, 0.0)
     assert not replay.is_large

@@ -134,7 +134,7 @@ def test_layers_that_the_script_freezes_end_the_recording_with_the_reason(tmp_pa
     found = checked(tmp_path / "run")
     assert found.verdict == "open"
     page = " ".join(run_page(found, 200).split())
-    assert "the recorder stopped after step 10, and the training went on: the optimizer trains other" in page
+    assert "the recorder stopped after step 10: the optimizer trains other" in page
     assert "killed" not in page
 
 
@@ -156,6 +156,49 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_p
     assert all(torch.equal(one, other) for one, other in zip(without, training.model.parameters(), strict=True))
     with pytest.raises(NothingToRunError, match=r"the recorder stopped: an error of the recorder, KeyError$"):
         checked(tmp_path / "run")
+
+
+def test_an_exception_of_the_training_is_no_error_of_the_recorder(tmp_path: Path) -> None:
+    """The recorder reads the clip norm before Opacus does, and fails first."""
+    training = Training(epochs=1).build()
+
+    def script(training: Training) -> None:
+        if len(training.engine.accountant.history) and training.engine.accountant.history[-1][2] == 4:
+            training.private.max_grad_norm = None
+
+    with pytest.warns(RuntimeWarning, match="ends at step 4"), pytest.raises(TypeError), training.recorder(tmp_path):
+        training.train(each=script)
+    page = " ".join(run_page(checked(tmp_path), 200).split())
+    assert "TypeError ended the block in step 5, and the recorder met its cause first" in page
+    assert "error of the recorder" not in page
+
+
+def test_a_later_exception_does_not_excuse_an_error_of_the_recorder(tmp_path: Path) -> None:
+    training = Training(epochs=1).build()
+
+    def script(training: Training) -> None:
+        if (counted := training.engine.accountant.history[-1][2]) == 4:
+            training.recording.guarded(lambda: {}["key"])
+        if counted == 6:
+            raise ValueError("of the script")
+
+    recorder = training.recorder(tmp_path)
+
+    def train() -> None:
+        with recorder:
+            training.recording = recorder._training
+            training.train(each=script)
+
+    with pytest.warns(RuntimeWarning, match="ends at step 4"), pytest.raises(ValueError, match="of the script"):
+        train()
+    assert "an error of the recorder, KeyError" in " ".join(run_page(checked(tmp_path), 200).split())
+
+
+def test_an_exception_before_the_first_step_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the script"), Training().build().recorder(tmp_path):
+        raise ValueError("of the script")
+    with pytest.raises(NothingToRunError, match="ValueError ended the block before the first step"):
+        checked(tmp_path)
 
 
 @pytest.mark.family

@@ -76,7 +76,7 @@ def test_the_command_line_names_further_files(project, tmp_path):
     ("configuration", "message"),
     [
         ('[tool.dpspec]\nplugins = "dp/parts.py"', "plugins must be a list of Python files"),
-        ("[tool.dpspec]\nplugin = []", "has only the key plugins"),
+        ("[tool.dpspec]\nplugin = []", "has only the keys plugins"),
         ('[tool.dpspec]\nplugins = ["../parts.py"]', "inside the project's folder"),
         ('[tool.dpspec]\nplugins = ["/etc/parts.py"]', "inside the project's folder"),
         ('[tool.dpspec]\nplugins = ["dp/parts.txt"]', r"must be a Python file \(.py\)"),

@@ -1,67 +1,23 @@
 """A new scheme is a class and a descriptor: it is validated, bounded, trained, attacked and tested like any other."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from math import exp, sqrt
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
 from support.attacks import audited, errors
+from support.periodic import Periodic, PeriodicTheory
 from support.phases import phase_of
 
-from dpspec import accounting
-from dpspec.contract import Phase
-from dpspec.contract import sampling as contract
-from dpspec.contract.fragments import SAMPLING, sampling_schema
-from dpspec.sampling import Composed, EpochSampling, Theory
+from dpspec.contract import SamplingKind
+from dpspec.contract.catalog import Offered
+from dpspec.contract.fragments import use_schemes
+from dpspec.registry import loader
+from dpspec.registry.loader import Registry
 from dpspec_group.theory import group_epsilons
-
-
-class PeriodicTheory(Theory):
-    """One Gaussian release of sensitivity k per epoch, which is attained; the other steps add only noise."""
-
-    source = "one Gaussian release per epoch"
-    tight = True
-
-    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
-        release = accounting.Mixture.full(group_size, phase.noise_multiplier)
-        return ((release, phase.steps // int(phase["sampling"]["epoch_steps"])),)
-
-
-@dataclass
-class Periodic(EpochSampling):
-    """All records at the last step of each epoch of ``epoch_steps`` steps, and no record at the other steps."""
-
-    checks = ("exact_sizes", "batches_of_each_epoch")
-    directed = False
-    theory = PeriodicTheory()
-
-    epoch_steps: int
-
-    @classmethod
-    def exact_sizes(cls, phase: Phase, records: int, steps: int) -> tuple[int, int]:
-        epochs = steps // int(phase["sampling"]["epoch_steps"])
-        return records * epochs, records**2 * epochs
-
-    @property
-    def inclusion(self) -> float:
-        return 1.0 / self.epoch_steps
-
-    @property
-    def dependent_steps(self) -> int:
-        return self.epoch_steps
-
-    def inclusion_moments(self, observed: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        last = observed.reshape(-1, self.epoch_steps)[:, -1].astype(float)
-        return last, np.zeros(len(last))
-
-    def draw(self, generator: torch.Generator) -> torch.Tensor:
-        self.done += 1
-        return torch.arange(0 if self.done % self.epoch_steps else self.records)
-
 
 TEXT = """\
 dpspec: 1
@@ -80,14 +36,21 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 16},
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the descriptor, and the scheme to the schema of specs."""
-    descriptor = contract.SchemeOptions(
-        code=f"{__name__}:Periodic", says="every record at the last step of each epoch", takes=("epoch_steps",)
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Offer the scheme as an installed plugin does."""
+    kind = SamplingKind(
+        kind="periodic",
+        summary="every record at the last step of each epoch",
+        code="support.periodic:Periodic",
+        takes=("epoch_steps",),
     )
-    monkeypatch.setitem(contract.SCHEMES, "periodic", descriptor)
-    for key, value in sampling_schema().items():
-        monkeypatch.setitem(SAMPLING, key, value)
+    offered = Offered(provider=kind, plugin="periodic", distribution="dpspec-periodic", version="1.0")
+    usual = loader.load_registry()
+    registry = Registry(usual.manager, replace(usual.catalog, sampling_schemes={"periodic": offered}))
+    monkeypatch.setattr(loader, "_registry", lambda files: registry)
+    loader.load_registry()
+    yield
+    use_schemes({})
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:

@@ -13,7 +13,14 @@ from dpspec.testing.inspection import inspect
 def test_it_tells_every_promise(demo):
     promises = list(inspect(demo, "mechanism", "conformdemo"))
     assert [p for p in promises if p.broken] == []
-    assert promises[-1].left_out.startswith("only the plugin's own tests can")
+    left_out = {p.left_out.partition(":")[0] for p in promises if p.left_out}
+    assert left_out == {
+        "only the plugin's own tests can",
+        "only the author knows two neighbors",
+        "release() returns no `values` of the form of the `neighbors`' outputs",
+    }
+    assert promises[-1].demand == "How wrong a bound would still pass"
+    assert "would pass this attack" in promises[-1].remark
     assert {p.provider for p in promises} == {"mechanism conformdemo"}
     assert promises[0].demand.startswith("The plugin is not listed as broken")
 

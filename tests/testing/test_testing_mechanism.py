@@ -12,9 +12,9 @@ import pytest
 
 from dpspec.contract import Check, Diagnostic, Evidence, Finding, FrozenMap, Schemas, Scope, Series
 from dpspec.registry.loader import Registry, resolve
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 
-SCALE = {"mechanism.scale": decreasing(0.5, 2.0)}
+SCALE = {"mechanism.scale": decreasing(0.5, 2.0), "mechanism.label": constant(0, 1)}
 TESTS = [name for name in dir(MechanismSuite) if name.startswith("test_")]
 
 

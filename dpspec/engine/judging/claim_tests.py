@@ -9,8 +9,8 @@ from dpspec.contract.results import Recording
 from dpspec.results.evidence_weight import (
     claim_scope,
     covers,
-    curve_points,
     group_size,
+    implied_pairs,
     is_metric,
     measures,
     proven_bound,
@@ -133,7 +133,7 @@ def bound_hypotheses(
             if group_size(finding) < group_size(e):
                 continue
             curve = best.setdefault(finding.scope, {})
-            for epsilon, delta in curve_points(finding):
+            for epsilon, delta in implied_pairs(finding):
                 if epsilon < curve.get(delta, (float("inf"), finding))[0]:
                     curve[delta] = (epsilon, finding)
         for curve in best.values():

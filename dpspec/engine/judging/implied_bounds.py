@@ -10,7 +10,7 @@ from dataclasses import replace
 from dpspec.contract import Finding
 from dpspec.contract.results import SOURCE
 from dpspec.decimals import exact, lower, upper
-from dpspec.results.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
+from dpspec.results.evidence_weight import Pair, covers, group_size, implied_pairs, polygon, proven_bound
 from dpspec.results.inequalities import Part
 
 #: Relative slack for float64 formulas, and the error of a probability computed from a polygon.
@@ -44,7 +44,9 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
             direct = high.quantity == low.quantity and part.matches(high.at)
             if direct and low.value > max(0.0, high.value) * (1.0 + _RELATIVE):
                 yield f"{_shown(low)} exceeds {_shown(high)}"
-        pairs = [(pair, f) for f in above if f.scope.direction == "both" for pair in _pairs(f)] if attained else []
+        pairs = (
+            [(pair, f) for f in above if f.scope.direction == "both" for pair in implied_pairs(f)] if attained else []
+        )
         if pairs and _above_curve(low, [pair for pair, _ in pairs]):
             (epsilon, delta), source = min(pairs, key=lambda item: (item[0][1], item[0][0]))
             yield (
@@ -60,23 +62,6 @@ def _applies(high: Finding, low: Finding) -> bool:
 def _run(finding: Finding) -> tuple[str, bool]:
     """The mechanism that a finding is about: a recorded schedule may differ from the declared one."""
     return finding.scope.pipeline, finding.source.startswith(SOURCE)
-
-
-def _pairs(finding: Finding) -> Sequence[Pair]:
-    """The (epsilon, delta) pairs that an upper bound implies."""
-    from dpspec.stats.attacks import curve_lines
-
-    conditions = set(finding.at) - {"group_size"}
-    match finding.quantity:
-        case "epsilon" if conditions == {"alpha"} and finding.at["alpha"] > 1.0:
-            return curve_lines.renyi(float(finding.at["alpha"]), finding.value)
-        case "rho" if not conditions:
-            return curve_lines.concentrated(finding.value)
-        case "advantage" if not conditions:
-            return ((0.0, min(1.0, max(0.0, finding.value))),)
-        case "tpr" if conditions == {"fpr"}:
-            return curve_lines.tradeoff([(float(finding.at["fpr"]), finding.value)])
-    return curve_points(finding)
 
 
 def _above_curve(low: Finding, pairs: Sequence[Pair]) -> bool:

@@ -32,6 +32,7 @@ from dpspec.results.evidence_weight import (
     group_size,
     reaches,
     scope_shortfall,
+    series_bounds,
     weighed_findings,
 )
 from dpspec.results.inequalities import Part, Statement
@@ -303,13 +304,17 @@ def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
     findings = [
         join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]
-    for audit, of_audit in zip(audits, findings, strict=True):
+    # The points of profiles are bounds too: reports compute an attacker's success rates from them.
+    bounds = [
+        (*of_audit, *series_bounds(of_audit, audit.series)) for audit, of_audit in zip(audits, findings, strict=True)
+    ]
+    for audit, of_audit in zip(audits, bounds, strict=True):
         require_consistent(audit.spec.name, audit.spec.mechanism.kind, of_audit)
     tests = ClaimTests(audits, findings)
     claims: list[list[TestedClaim]] = [[] for _ in audits]
     for tested in tests.claims:
         claims[tested.number].append(tested)
-    rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
+    rejected = reject_bounds(bounds, [audit.judged_evidence for audit in audits])
     judged = []
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
@@ -396,4 +401,5 @@ def _proving(part: Part, value: float) -> str:
 
 
 def _rigor(weighed: WeighedFinding) -> str:
-    return "Certified" if weighed.finding.rigor == "certified" else "Proved"
+    word = "Certified" if weighed.finding.rigor == "certified" else "Proved"
+    return f"{word} by {weighed.finding.origin}" if weighed.finding.origin else word

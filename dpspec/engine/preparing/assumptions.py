@@ -43,6 +43,16 @@ TEST_CODE = Assumption(
     text="the p-values of the attack method are valid; dpspec cannot check the code of another plugin",
 )
 
+#: The assumption of a proved number that a third-party plugin computes.
+BOUND_CODE = Assumption(
+    name="bound-code",
+    status="reported",
+    text="the bound is right; dpspec cannot check the code of another plugin",
+)
+
+#: Its text if the user signs the plugin off (``--trust``, or ``trust`` of the project's configuration).
+_SIGNED_OFF = "the bound is right; the user signed the plugin off (trust)"
+
 #: Statuses that prevent a proof.
 _BAD = ("false", "unchecked")
 
@@ -54,7 +64,8 @@ def with_assumptions(
 
     Findings get the backend's statement about constants if they assume public ones: all upper bounds of a trained model
     do, and findings of other mechanisms name the assumption. The privacy results of an attack by a plugin's code get
-    one, and so do upper bounds and lower bounds of attacks for initial weights.
+    one, and so do upper bounds and lower bounds of attacks for initial weights. A proved number that a third-party
+    plugin computes names its ``origin`` and assumes ``bound-code``.
     """
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     providers = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
@@ -62,6 +73,8 @@ def with_assumptions(
     chosen, has_initial_weights = chosen_weights(spec), weights_path(spec) is not None
     outcomes = list(outcomes)
     tests = [*_foreign_tests(outcomes)]
+    bounding = [offers[part] for part in ("mechanism", "sampling") if part in offers]
+    vouching = [(kind, offered) for kind, offered in bounding if offered.is_foreign]
     for outcome in outcomes:
         added: list[Assumption] = []
         if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
@@ -70,6 +83,9 @@ def with_assumptions(
             added += _foreign_tests([outcome])
         if isinstance(outcome, Finding):
             outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
+            if vouching and outcome.rigor in ("certified", "theorem"):
+                added += map(_bound_code, vouching)
+                outcome = replace(outcome, origin=", ".join(dict.fromkeys(offered.origin for _, offered in vouching)))
             match outcome.bound, outcome.scope.pipeline:
                 case "lower", "executed":
                     added += [*([code] if attack else []), *tests]
@@ -81,6 +97,12 @@ def with_assumptions(
         if added and isinstance(outcome, Evidence | Finding):
             outcome = replace(outcome, assumptions=(*outcome.assumptions, *added))
         yield outcome
+
+
+def _bound_code(vouching: tuple[str, Offered]) -> Assumption:
+    kind, offered = vouching
+    code = replace(BOUND_CODE, status="declared", text=_SIGNED_OFF) if offered.signed_off else BOUND_CODE
+    return replace(code, text=f"{code.text} ({kind!r} of {offered.origin})")
 
 
 def _foreign_tests(outcomes: Iterable[Outcome]) -> Iterator[Assumption]:

@@ -7,6 +7,7 @@ from typing import Any
 from dpspec.contract import Assumption, Backend
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.sampling import OWN_SCHEMES, SCHEMES
 from dpspec.contract.spec import Section, Spec
 from dpspec.errors import PluginError
 from dpspec.registry.loader import CORE_KEYS, made, misbehaved, resolve
@@ -26,6 +27,7 @@ FAMILIES = {
     "canary": ("canaries", "canary"),
     "score": ("scores", "score"),
     "loss": ("losses", "loss"),
+    "sampling": ("sampling_schemes", "sampling scheme"),
 }
 
 
@@ -42,6 +44,7 @@ def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]
         "model": spec.model,
         "canary": None if spec.audit is None else spec.audit.canary,
         "score": None if spec.audit is None else spec.audit.score,
+        "sampling": _foreign_scheme(spec),
         "loss": None if spec.training.get("loss") is None else Section(spec.training["loss"]["kind"]),
     }
     providers = {}
@@ -53,6 +56,21 @@ def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]
             raise PluginError(f"no installed plugin offers {name} {kind!r} (see `dpspec plugins`)")
         providers[part] = kind, offers[kind]
     return providers
+
+
+def _foreign_scheme(spec: Spec) -> Section | None:
+    """The third-party sampling scheme of the spec's phases; dpspec's own need no provider.
+
+    Raises:
+        PluginError: The phases have several.
+    """
+    phases = spec.mechanism.get("phases") or (spec.mechanism.options,)
+    blocks = [phase.get("sampling") for phase in phases if isinstance(phase, Mapping)]
+    schemes = {str(block.get("scheme")) for block in blocks if isinstance(block, Mapping)}
+    foreign = sorted((schemes - OWN_SCHEMES) & SCHEMES.keys())
+    if len(foreign) > 1:
+        raise PluginError(f"the phases have the sampling schemes {' and '.join(foreign)}: a spec has one of plugins")
+    return Section(foreign[0]) if foreign else None
 
 
 def kinds_with(offers: Mapping[str, Offered], field: str) -> str:

@@ -66,6 +66,13 @@ def refusals(
                 severity="warning",
             )
         measured = str(claim.options.get("name")) if claim.kind == "metric" and spec.audit is not None else ""
+        metrics = mechanism.provider.metrics
+        if measured and metrics is not None and measured not in metrics:
+            yield unsupported(
+                f"claim {claim.id!r} is about the metric {measured!r}, which mechanism {kind!r} does not measure",
+                ("claims", i, "name"),
+                f"measured are: {', '.join(sorted(metrics))}",
+            )
         if measured.startswith("accuracy") and not facts.real_target and not facts.test_records:
             yield unsupported(
                 f"claim {claim.id!r} is about the accuracy on test records, and the data has none",

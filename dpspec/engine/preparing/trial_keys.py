@@ -51,7 +51,7 @@ def trial_key(
 _OURS = "dpspec"
 
 #: Fields of descriptors that name code.
-_NAMED = ("audit", "source", "trainer", "factory", "make", "score")
+_NAMED = ("audit", "source", "trainer", "factory", "make", "score", "code")
 
 #: Values of a maker in a trial's key, besides kind and revision.
 _KEYED = ("distribution", "version", "code")

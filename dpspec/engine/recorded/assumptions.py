@@ -99,6 +99,9 @@ def _first_assumptions(
     if sampled or header.in_epochs:
         yield from _unused_batches(run)
     yield from _clipping(run)
+    if rows := run.further_rows:
+        text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
+        yield stated("public-rows", text, "unchecked")
     if run.sums_type:
         text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
         yield stated("precision", text, "unchecked")
@@ -220,14 +223,23 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     if observed and not ghost:
         return
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
-    passes = None if run.end is None else run.end.ghost
+    passes, unverified = (None, ()) if run.end is None else (run.end.ghost, run.end.unverified_norms)
     status: AssumptionStatus = "unchecked"
-    if ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
+    if ghost and unverified:
+        layers = f"{', '.join(unverified[:5])}{f' and {len(unverified) - 5} more' if len(unverified) > 5 else ''}"
+        text += (
+            f", and ghost clipping has no sure norm for {layers}: Opacus counts an index that a record of EmbeddingBag "
+            "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
+            "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
+        )
+    elif ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
             "gives the weighted sum of the gradients"
         )
         status = "declared"
+    elif ghost and run.norm_excess:
+        text += ", because ghost clipping computes norms in half precision: compute the loss in float32"
     elif ghost:
         text += (
             ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
@@ -271,16 +283,20 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed = () if run.end is None else run.end.attributes
+    changed = [] if run.end is None else [name.removeprefix("_module.") for name in run.end.attributes]
     doubts = []
     if run.end is None:
         doubts.append("the recording does not compare the attributes of modules")
     if changed:
         doubts.append(
-            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of the model "
-            "does not hold them, but a model that is saved as a whole does"
+            f"buffers or attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of "
+            "the model does not hold them, but a model that is saved as a whole does"
         )
-    yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
+    texts = [text] if run.header.model == ARRAYS else []
+    if run.end is not None and run.end.rounded:
+        named = ", ".join(run.end.rounded[:5])
+        texts.append(f"{named} changed by rounding alone, as frozen weights do when adapters are merged and taken out")
+    yield from _doubted("model-state", doubts, "; ".join(texts))
 
 
 def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:
@@ -294,7 +310,12 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt = ", but its optimizer had made steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
+    elif run.end.other_steps:
+        doubt += (
+            f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
+            "recording: record the steps of each engine in a separate part, with resume=True"
+        )
+    status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
         return

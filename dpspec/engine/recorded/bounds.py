@@ -5,8 +5,9 @@ Theorems and proofs: ``docs/explanation/proofs/recorded-runs.md``.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +17,7 @@ from dpspec.contract import Series
 from dpspec.contract.results import RecordedPhase
 from dpspec.engine.recorded.recorded_run import LARGEST_MULTIPLIER, RecordedRun
 from dpspec.kit.findings import PROFILE_DELTAS, profile
+from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -81,6 +83,9 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
         reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
+    limits = None if run.end is None else run.end.clip_limits
+    if limits is not None and limits[1] < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
+        bound = replace(bound, tight=False)
     if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
         bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
     return bound
@@ -101,10 +106,10 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         if adaptive and run.header.world:
             return ScheduleEpsilon(None, "adaptive clipping has a bound for one process only")
         if adaptive:
-            return _adaptive_epsilon(run, noise, rates, adjacency, delta, size)
-        if run.header.world:
-            return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
-        return poisson_epsilon(noise, rates, delta, size)
+            bound_at = partial(_adaptive_epsilon, run, noise, rates, adjacency, size)
+        else:
+            bound_at = partial(poisson_epsilon, noise, rates, group_size=size)
+        return _with_empty_draws(_empty_draws(run, rates, size), bound_at, delta)
     if not run.header.in_epochs:
         reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
         reason = "were not observed at every step" if run.header.is_poisson else reason
@@ -193,7 +198,7 @@ def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: in
 
 
 def _adaptive_epsilon(
-    run: RecordedRun, noise: Sequence[float], rates: Sequence[float], adjacency: str, delta: float, size: int
+    run: RecordedRun, noise: Sequence[float], rates: Sequence[float], adjacency: str, size: int, delta: float
 ) -> ScheduleEpsilon:
     """Epsilon of steps with Opacus' adaptive clipping, whose noisy count costs too.
 
@@ -223,31 +228,63 @@ def _rounded_down(values: Sequence[float], digits: int) -> list[float]:
     return rounded
 
 
-def _ranked_epsilon(
-    world: int, share: int, noise: Sequence[float], rates: Sequence[float], delta: float, size: int
-) -> ScheduleEpsilon:
-    """Epsilon of Poisson samples by several ranks; each omits empty draws from its ``share`` of records.
+@dataclass(frozen=True)
+class _EmptyDraws:
+    """Steps without a drawn record that are not steps with noise alone.
 
-    With probability eta at most, the sum of (1 - rate)^share over steps and ranks, a draw is empty. The run is within
-    eta of Poisson samples in total variation, so it is (epsilon, delta + (1 + e^epsilon) eta)-DP if they are
-    (epsilon, delta)-DP (Theorem R6 of ``docs/explanation/proofs/recorded-runs.md``).
+    Attributes:
+        probability: A bound on the probability of one or more in the run, for each of two neighbors.
+        effect: What happens then.
+        fix: What prevents it.
     """
-    eta = _empty_draw(world, share, rates)
-    loose = poisson_epsilon(noise, rates, 0.5 * delta, size).interval
-    charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
+
+    probability: float
+    effect: str
+    fix: str
+
+
+def _empty_draws(run: RecordedRun, rates: Sequence[float], size: int) -> _EmptyDraws | None:
+    """The empty draws that change the distribution of a run's Poisson samples; None if none does.
+
+    Opacus' sampler of several processes omits the empty draws of a rank. Its loader with ``rand_on_empty`` replaces an
+    empty batch by a random row. A neighbor may lack ``size`` records.
+    """
+    header = run.header
+    if header.world:
+        eta = header.world * _empty_draw(rates, header.share or 0)
+        return _EmptyDraws(eta, "Opacus' sampler omits the empty draws of a rank", "use larger batches")
+    if not run.options.fills_empty:
+        return None
+    eta = _empty_draw(rates, max(0, (header.present or 0) - size))
+    fix = "leave rand_on_empty out of make_private, and Opacus steps with noise alone"
+    return _EmptyDraws(eta, "rand_on_empty=True of make_private replaces an empty batch by a random row", fix)
+
+
+def _empty_draw(rates: Sequence[float], records: int) -> float:
+    """A bound on the probability that one of several Poisson samples of ``records`` is empty."""
+    return math.fsum((1.0 - rate) ** records for rate in rates)
+
+
+def _with_empty_draws(
+    empty: _EmptyDraws | None, bound_at: Callable[[float], ScheduleEpsilon], delta: float
+) -> ScheduleEpsilon:
+    """Epsilon at ``delta`` of Poisson samples with epsilon ``bound_at(delta)``, except at empty draws.
+
+    The run is within their probability eta of Poisson samples in total variation, so it is
+    (epsilon, delta + (1 + e^epsilon) eta)-DP if these are (epsilon, delta)-DP (Theorem R6 of
+    ``docs/explanation/proofs/recorded-runs.md``).
+    """
+    if empty is None:
+        return bound_at(delta)
+    loose = bound_at(0.5 * delta).interval
+    charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * empty.probability
     if not charge <= 0.5 * delta:
-        reason = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
-        return ScheduleEpsilon(None, f"{reason}, too much for delta: use larger batches")
-    above = poisson_epsilon(noise, rates, delta - charge, size)
-    below = poisson_epsilon(noise, rates, delta + charge, size)
+        probability = f"with probability up to {min(1.0, empty.probability):.2g}, too much for delta"
+        return ScheduleEpsilon(None, f"{empty.effect}, {probability}: {empty.fix}")
+    above, below = bound_at(delta - charge), bound_at(delta + charge)
     if above.interval is None or below.interval is None:
         return above
     return replace(above, interval=replace(above.interval, lower=below.interval.lower))
-
-
-def _empty_draw(world: int, share: int, rates: Sequence[float]) -> float:
-    """Bound on the probability that a rank draws no record at a step; 0 for one process."""
-    return world * math.fsum((1.0 - rate) ** share for rate in rates)
 
 
 def profile_series(
@@ -273,8 +310,9 @@ def _profile(bounds: ScheduleBounds, adjacency: str, size: int) -> list[tuple[fl
         ends = [(bounds.epsilon(adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
         return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
     epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
-    # Omitted empty draws add (1 + e^epsilon) eta to delta, as in ``_ranked_epsilon``.
-    eta = _empty_draw(run.header.world or 0, run.header.share or 0, rates)
+    # Empty draws add (1 + e^epsilon) eta to delta, as in ``_with_empty_draws``.
+    empty = _empty_draws(run, rates, size)
+    eta = 0.0 if empty is None else empty.probability
     charged = [
         (end.upper, delta + (1.0 + math.exp(min(end.upper, 700.0))) * eta)
         for end, delta in zip(epsilons, PROFILE_DELTAS, strict=True)

@@ -33,7 +33,7 @@ KINDS = {
         text="each record changes the sum of a step by at most one clip norm",
         names=(
             *("clipping", "per-record-clipping", "sensitivity", "one-record", "unmixed-batches", "loop-reports"),
-            *("loss-reduction", "repeated-records"),
+            *("loss-reduction", "repeated-records", "public-rows"),
         ),
         missing="no contribution was observed",
     ),
@@ -119,6 +119,8 @@ TEXTS: Mapping[str, str] = {
     "function, constants of the loss, noise of any step",
     "unmixed-batches": "no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
+    "public-rows": "rows of gradients beyond the drawn records are public, as the outputs of a generator that was "
+    "trained through the noisy sums alone: no record, a copy or a memory of one is among them",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
     "ended-by-error": "the recording does not show how the script continued: record a run without it, or leave the "
     "loop with break",

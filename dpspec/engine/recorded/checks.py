@@ -13,6 +13,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.audited_steps import found_faults
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
@@ -20,15 +21,18 @@ from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
 
+LIMITS = "norm to which gradients are clipped, over the norm by which their noise is scaled"
 EDITED = "changes of the summed gradient outside of clipping"
 ADDED = "batches with other gradients than the second backward pass left"
 SUM_MOVED = "move of the clipped sum if a record is replaced in the replayed step, in clip norms"
 REMOVED = "move of the clipped sum for each record that a replayed step omits or repeats, in clip norms"
+FILLED = "empty batches that rand_on_empty replaced by a random row"
 OTHERS_MOVED = (
     "change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"
 )
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"
+LOADED = "weights that load_state_dict put into the model between steps"
 MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
 COUNT_NOISE = "noise of the count of unclipped records"
@@ -36,6 +40,7 @@ NEXT_NORM = "clip norms that do not follow from the noisy count before"
 UNSCORED = "inserted canaries without a score"
 MEDDLED = "updates with gradients other than the noisy sum"
 DIVISOR = "divisor of the gradient"
+_MORE_ROWS = "clipped norms in excess of the drawn records"
 _WITHOUT = "parameter updates without noise"
 _ORDERED = "assumed Poisson sampling, although the loader's batches are"
 _UNSEEN = "steps without an observed batch"
@@ -49,14 +54,15 @@ _ADVICE = {
     REMOVED: "A step without some of its records, or with some twice, moves the sum further than their contributions: "
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
-    "the batch, mixup, in-batch negatives, losses that divide by a total of the batch, sums of earlier steps, and "
-    "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
+    "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total of the batch, "
+    "scales from its longest record, sums of earlier steps, forward passes that read the dataset (graphs, retrieval, "
+    "class means), and layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
+    LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
+    "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
-    CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
-    "records: if it reads no record, keep it outside the recorded model; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
@@ -74,14 +80,23 @@ _ADVICE = {
     "to dpspec.record: batches of another loader have no known sampling rate. A custom loop reports each batch.",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
-    "drawn records without a clipped norm": "Each record needs a row and a norm: step with each reported batch; drop "
-    "unusable records before loading.",
-    "clipped norms in excess of the drawn records": "Steps have more rows of gradients than drawn records: two or more "
+    FILLED: "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn alone, "
+    "the sum without it has the random row in its place, and moves by two clip norms.",
+    "drawn records without a clipped norm": "Clip the gradient of each drawn record by itself, not a sum or a mean "
+    "over several, and report its norm, of an unusable record 0. Step with each reported batch.",
+    _MORE_ROWS: "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
+
+#: Which attributes clip, and which one scales the noise.
+_LIMITS = (
+    "Opacus clips by max_grad_norms per layer, or by the model's max_grad_norm with ghost clipping. It scales noise by "
+    "the optimizer's max_grad_norm, which alone its schedulers set. Set both, between steps and not between physical "
+    "batches; with layers the optimizer's is the root of the sum of squares."
+)
 
 #: The scale of all noise and of the quietest layer, as ratios to the declared standard deviation.
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
@@ -116,6 +131,21 @@ def advice(check: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
+    if check.test.startswith(OTHER_PARAMETERS) and any(LOADED in bad.test for bad in rejected):
+        return ""
+    if check.test.startswith(_MORE_ROWS) and any(FILLED in bad.test for bad in rejected):
+        return ""
+    if check.test.startswith(LIMITS) and check.measured:
+        return (
+            f"Gradients are clipped to up to {nearest(check.measured, digits=3)} times the norm by which their noise "
+            f"is scaled: the noise multiplier is smaller than declared. {_LIMITS}"
+        )
+    if check.test.startswith(CHANGED):
+        return (
+            f"Buffers, frozen or new parameters changed without noise: {check.note}. Running statistics of a layer, "
+            "means and histories of losses are computed from records: remove them. State that reads no record, such as "
+            "a step counter, belongs outside of the recorded model."
+        )
     if check.test.startswith("variance of batch sizes") and check.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if check.test.startswith("variance of inclusions per record") and check.measured == 0:
@@ -187,9 +217,13 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
     if np.isfinite(internal.outside).any():
         moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
         moved += end is not None and end.outside > 0.0
-        yield none_found("update", MOVED, "measured", moved, "between and after the recorded steps")
+        loaded = 0 if end is None else min(end.loaded, moved)
+        note = "between and after the recorded steps"
+        yield none_found("update", MOVED, "measured", moved - loaded, note)
+        if loaded:
+            yield none_found("update", LOADED, "measured", loaded, note)
     if end is not None:
-        names = [*end.buffers, *end.state]
+        names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
@@ -226,6 +260,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.sums is not None and end.sums[0]:
         compared, edited = end.sums
         yield _audited("clipping", EDITED, end, edited, f"compared {compared} times, ", 1e-4)
+    if end.clip_limits is not None:
+        larger, _, largest = end.clip_limits
+        note = f"larger at {larger} of {run.steps} steps"
+        yield exactly(LIMITS, larger == 0, 1.0, largest, CLIP_ROUNDING).check("clipping", "measured", note)
     if end.ghost is not None and end.ghost[0]:
         batches, _, changed = end.ghost
         yield _audited("clipping", ADDED, end, changed, f"{batches} batches, ", None)
@@ -234,12 +272,15 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if end.replays is not None and end.replays[1] >= 1.0:
         tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
         note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
-        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * MOVE_ROUNDING, MOVE_ROUNDING, note)
+        # the bound reduces the noise multipliers by what rounding adds to the norms
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * rounding, rounding, note)
         yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if end.sizes is not None and end.sizes[3] > 0.0:
         steps, _, _, moved = end.sizes
         note = f"{steps} steps at the batch size of another one"
-        yield _replayed(REMOVED, 1.0, moved, MOVE_ROUNDING, MOVE_ROUNDING, note)
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(REMOVED, 1.0, moved, rounding, rounding, note)
     if end.passes is not None and end.passes[0]:
         passes, wrong, steps, without, compared = end.passes
         note = f"{passes} passes, at {steps - without} of {steps} steps"
@@ -295,6 +336,8 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
     if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
         yield none_found("sampling", _UNSEEN, "reported", unseen, "every step has a batch")
+    if run.options.fills_empty:
+        yield none_found("sampling", FILLED, "reported", int(run.filled.sum()), f"of {run.steps} batches", None)
     if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
         yield none_found("sampling", "steps with several drawn batches", "reported", several, "one batch a step")

@@ -57,7 +57,9 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
     run = read_run(path)
     if run.steps == 0:
         reason = run.folder.fault
-        cause = f"the recorder stopped: {reason}" if reason else "the optimizer never stepped"
+        error = "" if run.end is None else run.end.error
+        stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
+        cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
     return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
 
@@ -236,7 +238,7 @@ def _executed(
             ended=run.end is not None,
             setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
             cautions=(
-                *cautions(run, canaries, infinite=unbounded is not None),
+                *cautions(run, canaries, "" if unbounded is None else unbounded.method),
                 *hidden_sums(spec.claims, run, findings),
             ),
             unrecognized=tuple(unrecognized(run)),

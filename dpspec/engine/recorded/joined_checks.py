@@ -3,7 +3,7 @@
 Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Assumption, Check
 from dpspec.engine.recorded.channels import stated
@@ -23,6 +23,9 @@ NO_SUM = "steps whose gradients are not the sum of all ranks'"
 SHARED = "records drawn by several ranks at one step"
 SEEDS = "steps at which two ranks draw from one seed"
 FOREIGN = "steps with records from outside of a rank's share"
+#: The largest number of parts or ranks that doubts name one by one.
+_MOST_SUBJECTS = 2
+
 RECOUNTED = "parts whose accountant does not continue the earlier history"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
@@ -38,7 +41,8 @@ ADVICE = {
     SHARED: "Give make_private a model in a wrapper for several processes, so that its loader divides the records.",
     SEEDS: "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise.",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
-    RECOUNTED: "Save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
+    RECOUNTED: "An accountant that starts again gives the epsilon of its last part alone: keep one engine over all "
+    "rounds, or save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
 }
 
 
@@ -94,12 +98,22 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
     text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
-    doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
-    doubts += [
-        f"part {number} was killed, and not all that its checkpoint contains was observed" for number in folder.missing
-    ]
+    subjects: dict[str, list[str]] = {}
+    for subject, predicate in (doubt for seam in folder.seams for doubt in seam.doubts):
+        subjects.setdefault(predicate, []).append(subject)
+    for number in folder.missing:
+        predicate = "was killed, and not all that its checkpoint contains was observed"
+        subjects.setdefault(predicate, []).append(f"part {number}")
+    doubts = [doubt for predicate, named in subjects.items() for doubt in _together(predicate, named)]
     text += f", but {'; '.join(doubts)}" if doubts else ""
     return stated("joined-parts", text, "unchecked" if doubts else "declared")
+
+
+def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
+    """Sentences on each part or rank with a predicate; of many on the first one, and the number of the others."""
+    if len(subjects) <= _MOST_SUBJECTS:
+        return [f"{subject} {predicate}" for subject in subjects]
+    return [f"{subjects[0]} {predicate} (also {len(subjects) - 1} others)"]
 
 
 def seam_notes(run: RecordedRun) -> Iterator[str]:

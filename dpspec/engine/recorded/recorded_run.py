@@ -23,7 +23,15 @@ from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec.recording.folder.run_folder import INTERNAL, RunFolder, Scored
-from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, InternalStep, OptionChange
+from dpspec.recording.folder.step_record import (
+    COLUMNS,
+    MOST_OPTIONS,
+    RAND_ON_EMPTY,
+    UNREAD,
+    UNSEEN,
+    InternalStep,
+    OptionChange,
+)
 from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
@@ -38,6 +46,9 @@ _HUGE, _HUGE_SUM = 1e70, 1e300
 #: Maximum number of records whose inclusions are counted one by one: 256 MiB.
 MOST_COUNTED = 2**26
 
+#: Number of different batch sizes from which on an equal number of further rows does not arise by chance.
+_SIZES = 5
+
 #: Maximum number of phases that are tested one by one.
 MOST_PHASES = 100
 
@@ -51,7 +62,7 @@ LARGEST_MULTIPLIER = 1e9
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
 
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
-PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")
+PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
 
 #: Option names of torch, and the names under which users declare them public.
 _NAMES = dict.fromkeys(("lr", "swa_lr", "initial_lr", "max_lr", "min_lr"), "learning_rate")
@@ -66,6 +77,7 @@ class OptionHistory:
 
     unexplained: by option, changes that no known scheduler made: the first affected step, the parameter groups that
     change there, and the number of affected steps. unread: by option, the type of values that the recorder cannot read.
+    fills_empty: whether Opacus' loader replaced empty batches by random rows at any step.
     """
 
     def __init__(self) -> None:
@@ -73,12 +85,14 @@ class OptionHistory:
         self.unexplained: dict[str, tuple[int, tuple[int, ...], int]] = {}
         self.unread: dict[str, str] = {}
         self.schedulers: set[str] = set()
+        self.fills_empty = False
         self._last: dict[str, OptionChange] = {}
 
     def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
         for name, change in changes.items():
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
+            self.fills_empty = self.fills_empty or (name == RAND_ON_EMPTY and any(change.values))
             unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
             if unread_values:
                 self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
@@ -104,7 +118,7 @@ class OptionHistory:
                 yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
         for name, (step, changed, steps) in self.unexplained.items():
             option = public_name(name)
-            if (name in PRIVATE) is not private or option in public:
+            if (name in PRIVATE) is not private or option in public or name == RAND_ON_EMPTY:  # the bound counts it
                 continue
             groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
             times = f" (the first of {steps} such steps)" if steps > 1 else ""
@@ -185,7 +199,7 @@ class RecordedRun:
         if self.end is not None:
             return ""
         if reason := self.folder.fault:
-            return f"the recorder stopped after step {self.steps}, and the training went on: {reason}"
+            return f"the recorder stopped after step {self.steps}: {reason}"
         return f"the recording has no end after step {self.steps}: the process was killed, or still runs"
 
     @cached_property
@@ -256,12 +270,31 @@ class RecordedRun:
         """Whether the norm of some contribution was observed."""
         return self.internal is not None and bool(np.isfinite(self.internal.largest).any())
 
+    @cached_property
+    def further_rows(self) -> int:
+        """The number of rows that each step has beyond its drawn records, if it is the same for batches of many sizes.
+
+        Rows of records, such as their views, are as many more as there are records. Public rows may be a fixed number.
+        """
+        drawn, further = self["drawn"], self["rows"] - self["drawn"]
+        is_same = np.isfinite(further).all() and len(np.unique(further)) == 1
+        return int(max(0.0, further[0])) if is_same and len(np.unique(drawn)) >= _SIZES else 0
+
     @property
     def contribution_gaps(self) -> tuple[int | None, int | None]:
-        """The number of drawn records without a contribution, and of steps with another number of contributions."""
+        """The number of drawn records without a contribution, and of steps with another number of contributions.
+
+        Further rows of a fixed number are not counted: the assumption ``public-rows`` is about them.
+        """
         both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
-        missing = (self["drawn"] - self["rows"])[both]
+        missing = (self["drawn"] - self["rows"])[both] + self.further_rows
         return (int(missing.sum()), int((missing != 0).sum())) if both.any() else (None, None)
+
+    @cached_property
+    def filled(self) -> Array:
+        """(T,) whether Opacus' loader replaced the empty batch of a step by a random row."""
+        empty: Array = (self["drawn"] == 0.0) & (self["rows"] > 0.0)
+        return empty & self.options.fills_empty
 
     @property
     def norm_excess(self) -> float:

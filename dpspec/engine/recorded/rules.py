@@ -72,7 +72,7 @@ def facts_of_parts(rules: object) -> list[Mapping[str, object]]:
 def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
     end, internal, rates = run.end, run.internal, [rate for rate in run.rates if rate is not None]
     drawn, rows = run["drawn"], run["rows"]
-    both = np.isfinite(drawn) & np.isfinite(rows)
+    both = np.isfinite(drawn) & np.isfinite(rows) & ~run.filled
     unused_known = end is not None and end.drawn_batches is not None and bool(np.isfinite(run["batches"]).any())
     lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
     compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
@@ -88,7 +88,7 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
         passed_over=None if end is None else math.ceil(end.passed_over or 0),
         empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
         drawn_records=int(drawn[both].sum()) if both.any() else None,
-        gradient_rows=int(rows[both].sum()) if both.any() else None,
+        gradient_rows=int((rows[both] - run.further_rows).sum()) if both.any() else None,
         zero_quarter_steps=int((lower_quartiles[compared] == 0.0).sum()),
         norm_steps=int(compared.sum()),
     )

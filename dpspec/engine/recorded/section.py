@@ -20,22 +20,23 @@ from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
 
 
-def cautions(run: RecordedRun, canaries: CanaryBound | None, *, infinite: bool) -> Iterator[str]:
+def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> Iterator[str]:
+    """Sentences on the run. unbounded: why no epsilon is finite, without a full stop; empty if one is."""
     header = run.header
     if canaries is not None and canaries.constant:
         yield (
             f"All {canaries.canaries} canaries have the same score, so the attack shows nothing: check that the loss "
             "depends on the model and on the record."
         )
-    if header.clipping == "adaptive" and header.is_poisson and not infinite:
+    if header.clipping == "adaptive" and header.is_poisson and not unbounded:
         yield (
             "The bound for adaptive clipping is usually above the accountant's figure, which counts the gradients "
             "alone. Opacus divides the noisy count of unclipped records by the real batch size, so the bound charges "
             "the count too, and sampling amplifies nothing beyond the probability that a record is drawn. Flat "
             "clipping has a bound near the accountant's figure."
         )
-    if infinite:
-        yield "No epsilon is finite, so no claim about this run can be proved."
+    if unbounded:
+        yield f"No epsilon is finite, so no claim about this run can be proved: {unbounded}."
     if run.end is None:
         yield f"The recording has no end: the result covers its first {run.steps} steps only."
     if header.canaries and not (run.scored is not None and run.folder.has_canaries):
@@ -45,6 +46,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, *, infinite: bool) 
         yield f"{header.canaries} canaries were inserted and {score_state}: the model's leakage was not measured."
     if run.scored is not None and not run.scored.final:
         yield "The scored model is not the recorded one: the results for the recorded steps do not apply to it."
+    if run.resumed is not None and (history := _history(run)) is not None:
+        counted = sum(int(steps) for _, _, steps in history) - header.told_before
+        if header.accountant and counted < run.steps:
+            yield f"The accountant counted {counted} of {run.steps} steps: its epsilon is not the cost of all parts."
     if not header.accountant:
         yield "The recorder got no accountant, so steps before the recording were not checked."
     if header.canary_kind in _REPEATED:

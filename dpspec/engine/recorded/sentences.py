@@ -12,9 +12,10 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
+from dpspec.recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
 from dpspec.recording.rules.second_optimizer import OF_MODEL
 from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
-from dpspec.text import joined
+from dpspec.text import joined, several
 
 
 def confirmations(
@@ -41,8 +42,9 @@ def confirmations(
         f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
         "is used"
     )
-    yield "the released model was chosen without them (checkpoints, early stopping)"
-    constants = joined(["initial weights", *_constants(run, public), f"{run.steps} steps"])
+    yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
+    architecture = ("selected features and classes", "vocabulary", "layer sizes", "initial weights")
+    constants = joined([*architecture, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
@@ -68,6 +70,18 @@ def _not_replayed(run: RecordedRun) -> str:
         reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
     steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
     return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
+
+
+def _loads(run: RecordedRun) -> str:
+    """The number of loads within the block, whose weights a loss on the records may have chosen; empty without."""
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    loads = sum(_count(facts.get(LOADED_WEIGHTS.name), "loads") for facts in part_facts)
+    return f", {several(loads, 'load')} of weights within the block" if loads else ""
+
+
+def _count(facts: object, name: str) -> int:
+    number = facts.get(name) if isinstance(facts, Mapping) else None
+    return number if isinstance(number, int) else 0
 
 
 def _no_copies(run: RecordedRun) -> str:
@@ -138,9 +152,10 @@ def _audits(run: RecordedRun) -> str:
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[FiredRule]) -> Iterator[str]:
-    """The first facts of a faulty run: an exception, the missing end, a second optimizer, and advice on checks.
+    """The first facts of a faulty run: an exception, the missing end, other writes to weights, and advice on checks.
 
-    A second optimizer moves parameters between the steps, so checks of the parameters follow from it and get no advice.
+    A second optimizer, or loaded weights, move parameters between the steps, so checks of the parameters follow from
+    them and get no advice.
     """
     end = run.end
     if end is None:
@@ -148,10 +163,14 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[Fired
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [check for check in rejected if check.test.startswith((MOVED, OTHER_PARAMETERS))]
-    second = [rule for rule in rules if rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text] if moved else []
-    for rule in second:
+    causes = [
+        rule
+        for rule in rules
+        if rule.name == LOADED_WEIGHTS.name or (rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text)
+    ]
+    for rule in causes if moved else ():
         yield f"{rule.text} {rule.fix}"
-    unexplained = [check for check in rejected if not second or check not in moved]
+    unexplained = [check for check in rejected if not causes or check not in moved]
     for sentence in dict.fromkeys(advice(check, rejected) for check in unexplained):
         if sentence:
             yield sentence

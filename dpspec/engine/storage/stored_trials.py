@@ -127,7 +127,7 @@ _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
     families = (
         *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
-        *(catalog.canaries, catalog.scores, catalog.losses),
+        *(catalog.canaries, catalog.scores, catalog.losses, catalog.sampling_schemes),
     )
     return [offered for family in families for offered in family.items()]
 
@@ -138,6 +138,8 @@ def environment(catalog: Catalog | None) -> FrozenMap:
     if catalog is not None:
         offers = offers_for_trials(catalog)
         values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
+        if trusted := sorted({offered.distribution for _, offered in offers if offered.signed_off}):
+            values["trusted"] = trusted
         if files := used_project():
             values["project"] = {file.name: f"sha256 {file.digest}, named by {file.named_by}" for file in files}
     return FrozenMap(values)

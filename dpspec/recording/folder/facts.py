@@ -19,22 +19,28 @@ Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. The observers' ``found`` describes the rows.
 
-    outside: 1 if code other than the optimizer moved a parameter after the last step. audits: the numbers of steps and
-    of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had made
-    steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
+    outside: 1 if code other than the optimizer moved a parameter after the last step. loaded: the number of steps
+    before which loaded weights moved the parameters. other_steps: of other private optimizers. audits: the numbers of
+    steps and of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had
+    made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. ``error`` belongs to the end alone.
     """
 
     outside: Number
+    loaded: Count = 0
+    other_steps: Count = 0
     buffers: Names
     state: Names
     attributes: Names
+    rounded: Names = ()
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
+    clip_limits: tuple[Count, Number, Number] | None = None
     ghost: tuple[Count, Count, Count] | None = None
+    unverified_norms: Names = ()
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
@@ -94,13 +100,14 @@ _RANKS: dict[str, Join] = {
         ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes"),
+        ("buffers", "state", "attributes", "rounded", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
-    **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "loss_scaler"), max),
+    **dict.fromkeys(("outside", "loaded", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
+    "clip_limits": _columns(max, min, max),
     "audits": _columns(min, min, min),
     "replays": _columns(sum, sum, sum, max, max, max),
     "sizes": _columns(sum, min, max, max),
@@ -109,10 +116,11 @@ _RANKS: dict[str, Join] = {
 
 _PARTS: dict[str, Join] = {
     **_RANKS,
-    **dict.fromkeys(("passed_over", "seconds"), sum),
+    **dict.fromkeys(("loaded", "other_steps", "passed_over", "seconds"), sum),
     **dict.fromkeys(("history", "error"), itemgetter(-1)),
     "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),
+    "clip_limits": _columns(sum, min, max),
     "gradients": _columns(sum, sum, sum, max),
     "noise": list,
 }

@@ -73,7 +73,8 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
     states = [_states(part) for part in part_folders]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(part_folders[0], RunFolder) and not (part_folders[0].header.part or ended[0]):
-        seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
+        text = "was killed and recorded without resume=True: its last steps may be missing"
+        seams[0].doubts.append(("part 1", text))
     saved = tuple(
         min((rank_states[-1].step if rank_states else 0 for rank_states in ranks), default=0) for ranks in states
     )
@@ -119,14 +120,14 @@ class Seam:
     """The beginning of a later part.
 
     source: the place of the part and the step that it continues; None if no saved state has its parameters. state: the
-    source's, or the last one of the part before. doubts: what differs from it. recounted: whether its accountant does
-    not continue the history. fresh: whether only its optimizer has lost its state.
+    source's, or the last one of the part before. doubts: what differs from it, as subject and predicate. recounted:
+    whether its accountant does not continue the history. fresh: whether only its optimizer has lost its state.
     """
 
     source: tuple[int, int] | None
     state: SavedState
     start: SavedState
-    doubts: list[str]
+    doubts: list[tuple[str, str]]
     recounted: bool
     fresh: bool
 
@@ -283,28 +284,30 @@ def _seam(
         return sum(agreeing), candidate[0], candidate[1].step
 
     part, state = max(same, key=likeness, default=(0, nothing))
-    doubts, name = [], f"part {numbers[-1]}"
+    doubts, name = list[tuple[str, str]](), f"part {numbers[-1]}"
     if len(starts) < len(rank_states) or not starts:
-        doubts.append(f"{name} has no state of its start")
+        doubts.append((name, "has no state of its start"))
     elif not same:
-        doubts.append(
-            f"{name} starts with parameters that no earlier part ended with or saved by state_dict(): load the "
-            "checkpoint before the block"
-        )
+        text = "starts with parameters that no earlier part ended with or saved by state_dict(): load the checkpoint "
+        doubts.append((name, f"{text}before the block, or --assume joined-parts for a server's weights"))
+    # Without the state that it continues, an accountant may continue a step that no recorder saw.
+    least = min((before.accounted for _, before in saved if before.accounted), default=0)
     lost = start.fresh and not state.fresh
     options = {name: repr(option.values) for name, option in start.options.items()}
     if same:
         for rank, rank_start in enumerate(starts):
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
-            doubts += [f"{where} {text}" for text in _doubts(rank_start, state, earlier, rank)]
+            doubts += [(where, text) for text in _doubts(rank_start, state, earlier, rank)]
             if {name: repr(option.values) for name, option in rank_start.options.items()} != options:
-                doubts.append(f"{where} starts with other options than the first rank")
+                doubts.append((where, "starts with other options than the first rank"))
     return Seam(
         source=(part, state.step) if same else None,
         state=state if same else next((earlier_state for _, earlier_state in reversed(saved)), nothing),
         start=start,
         doubts=list(dict.fromkeys(doubts)),
-        recounted=bool(same) and not all(_agree(rank_start, state, "accountant") for rank_start in starts),
+        recounted=not all(_agree(rank_start, state, "accountant") for rank_start in starts)
+        if same
+        else any(rank_start.accounted < least for rank_start in starts),
         fresh=lost,
     )
 

@@ -192,6 +192,14 @@ class RunWriter:
         finally:
             self.close()
 
+    def fail_again(self, reason: str) -> None:
+        """Note another reason after :meth:`fail`."""
+        internal = JournalWriter(self._folder / INTERNAL, self._internal.digest, new=False)
+        try:
+            internal.append(FAULT, reason[:1000].encode("utf-8", "replace"))
+        finally:
+            internal.close()
+
     def scored(self, content: bytes, *, canaries: int, final: bool) -> None:
         """Write the file of scores, and its digest after the end. Raises ``UsageError`` if there is such a file."""
         try:

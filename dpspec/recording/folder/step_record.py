@@ -36,6 +36,9 @@ MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
 #: The beginning of the value of an option whose type the recorder does not know; the name of the type follows.
 UNREAD = "unread "
 
+#: Opacus' option to replace an empty batch by a random row, as an option of the private sum.
+RAND_ON_EMPTY = "rand_on_empty"
+
 #: The largest number of directions along which gradients of ranks are compared.
 DIRECTIONS = 32
 

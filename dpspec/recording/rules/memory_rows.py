@@ -28,20 +28,49 @@ def tensors_of(loader: Any) -> tuple[Any, ...] | None:
 
 def attributes_with_rows(loader: Any) -> list[Any]:
     """The tensors (n, ...) that a dataset of another class holds in its attributes, in the order of its indices."""
-    import numpy as np
     import torch
 
     dataset, indices = _dataset_of(loader)
     if not hasattr(dataset, "__len__"):
         return []
-    arrays = [
-        value
-        for value in getattr(dataset, "__dict__", {}).values()
-        if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub")
-    ]
+    arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value)]
     tensors = [torch.as_tensor(array).detach() for array in arrays]
     tensors = [t for t in tensors if t.dim() and len(t) == len(dataset) <= _MOST_ROWS and t.numel() <= _MOST_VALUES]
     return tensors if indices is None else [t[torch.as_tensor(indices, device=t.device)] for t in tensors]
+
+
+def drawn_rows(loader: Any, drawn: Any) -> tuple[tuple[Any, ...], Any, int] | None:
+    """The records of a batch in the dataset that holds them, inside of ``Subset``; None if they are not in memory.
+
+    Args:
+        loader: The loader.
+        drawn: The drawn indices (b,).
+
+    Returns:
+        Tensors (b, ...) of the drawn records, their indices (b,) in that dataset, and its number of records.
+    """
+    import numpy as np
+    import torch
+    from torch.utils.data import TensorDataset
+
+    dataset, subset = _dataset_of(loader)
+    indices = np.asarray(drawn if subset is None else subset[drawn], dtype=np.int64)
+    if isinstance(dataset, TensorDataset):
+        rows = [tensor.detach()[torch.as_tensor(indices, device=tensor.device)] for tensor in dataset.tensors]
+    elif isinstance(dataset, list | tuple):
+        stacked = _stacked([dataset[index] for index in indices]) if len(indices) else None
+        rows = [] if stacked is None else list(stacked.tensors)
+    else:
+        arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value) and value.ndim]
+        rows = [torch.as_tensor(array[indices]).detach() for array in arrays if len(array) == len(dataset)]
+    return (tuple(rows), torch.as_tensor(indices), len(dataset)) if rows else None
+
+
+def _is_array(value: Any) -> bool:
+    import numpy as np
+    import torch
+
+    return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub")
 
 
 def _dataset_of(loader: Any) -> tuple[Any, Any]:

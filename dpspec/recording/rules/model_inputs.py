@@ -14,6 +14,9 @@ _HOME = "dpspec.recording.rules.model_inputs"
 #: Step n is inspected with probability min(1, _STEPS / n), and at most _ROWS rows of it.
 _STEPS, _ROWS = 10.0, 8
 
+#: The number of first steps in which the inputs of layers are observed: hooks of layers cost time at each step.
+_LAYER_STEPS = 8
+
 #: The largest number of records that are collated one at a time.
 _MOST_COLLATED = 12
 
@@ -25,7 +28,7 @@ _ROUNDING, _SHARE = 1e-4, 1e-3
 
 VARYING_PADDING = Rule(
     name="varying-padding",
-    summary="the width of the model's inputs varies with the batch",
+    summary="the width of the inputs of the model, or of a layer, varies with the batch",
     why="If the longest record of a batch sets the padding of all, it changes the gradients of the others.",
     fix="Pad every batch to one fixed length, or accept if the padding changes no output (masked everywhere).",
     code=f"{_HOME}:VaryingPadding",
@@ -89,14 +92,49 @@ class VaryingPadding(InputRule):
         self._batch_axes: dict[str, set[int]] = {}
         self._loader: Any = None
         self._collated_widths: list[int] = []
+        self._layer_hooks: list[Any] = []
+        self._layer_inputs: dict[str, tuple[int, ...]] = {}  # in the current step
+        self._layer_shapes: dict[str, set[tuple[int, ...]]] = {}
 
     def start(self, setup: RuleSetup) -> None:
         super().start(setup)
         self._loader = setup.loader
+        if self._hook is not None:
+            self._observe_layers(setup.model)
+
+    def _observe_layers(self, model: Any) -> None:
+        """Note inputs of layers in the first steps: a model may cut its inputs to the longest record."""
+        modules = dict(model.named_modules())
+        if any(getattr(module, "_compiled_call_impl", None) is not None for module in modules.values()):
+            return
+        for name, module in modules.items():
+            if not any(module.children()):
+
+                def hook(layer: Any, args: Any, name: str = name) -> None:
+                    if layer.training and (tensors := _tensors(args, {})):
+                        self._layer_inputs[name] = tuple(next(iter(tensors.values())).shape)
+
+                self._layer_hooks.append(module.register_forward_pre_hook(suppressed(hook)))
+
+    def _compare_layers(self, step: RuleStep, passes: int) -> None:
+        inputs, self._layer_inputs = self._layer_inputs, {}
+        if step.number >= _LAYER_STEPS:
+            self._remove_layer_hooks()
+        if step.drawn is None or passes != 1 or not len(step.drawn):
+            return
+        for name, shape in inputs.items():
+            if len(shape) >= 2 and shape[0] == len(step.drawn):
+                self._layer_shapes.setdefault(name.removeprefix("_module."), set()).add(shape[1:])
+
+    def _remove_layer_hooks(self) -> None:
+        for hook in self._layer_hooks:
+            hook.remove()
+        self._layer_hooks = []
 
     def stop(self) -> None:
         """Collate records one at a time after the training: each batch may have had a record of the largest width."""
         super().stop()
+        self._remove_layer_hooks()
         loader, self._loader = self._loader, None
         if loader is not None:
             with contextlib.suppress(Exception):  # the loader does not collate single records
@@ -108,6 +146,8 @@ class VaryingPadding(InputRule):
 
     def after_step(self, step: RuleStep) -> None:
         passes, self._waiting = self._waiting, []
+        if self._layer_hooks:
+            self._compare_layers(step, len(passes))
         rows = None if step.drawn is None else len(step.drawn)
         for shapes in passes:
             for name, shape in shapes.items():
@@ -126,12 +166,23 @@ class VaryingPadding(InputRule):
                 sizes = {shape[axis] for shape in shapes}
                 if axis != batch and len(sizes) > 1:
                     widths = [min(sizes), max(sizes), len(sizes)]
-        return {"widths": widths, "collated": self._collated_widths}
+        layer = ""
+        for name, layer_shapes in self._layer_shapes.items() if not widths else ():
+            sizes = next(filter(lambda sizes: len(sizes) > 1, map(set, zip(*layer_shapes, strict=False))), set())
+            if sizes and len({len(shape) for shape in layer_shapes}) == 1 and not layer:
+                layer, widths = name[:60], [min(sizes), max(sizes), len(sizes)]
+        return {"widths": widths, "layer": layer, "collated": self._collated_widths}
 
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         if not facts["widths"] and not facts.get("collated"):
             return ""
+        if facts.get("layer"):
+            low, high, number = map(int, facts["widths"])
+            return (
+                f"In the first steps, the input of layer {facts['layer']} has {number} widths, {low} to {high}: does "
+                "the longest record of a batch set the width of the others?"
+            )
         low, high, number = map(int, facts["widths"] or facts["collated"])
         if not facts["widths"]:
             return (

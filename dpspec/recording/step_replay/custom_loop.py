@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 from dpspec.recording.step_replay.watch import ALWAYS, chosen
 
@@ -52,6 +53,7 @@ class ReplayedLoop:
         """model_tensors: the parameters and buffers of the model."""
         self._audits, self._pauses, self._calls = audits, pauses, StepCalls(pauses)
         self._known = {id(tensor) for tensor in model_tensors}
+        self._trained = {id(tensor) for tensor in model_tensors if tensor.requires_grad}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -86,7 +88,15 @@ class ReplayedLoop:
             self._trace = None
         self._calls.stop()
 
-    def summed(self, sums: Sequence[Tensor], drawn: Sequence[Tensor], records: int, clip_norm: float) -> None:
+    def summed(
+        self,
+        sums: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        clip_norm: float,
+        *,
+        dataset_records: int | None = None,
+    ) -> None:
         """Replay the step up to its sum.
 
         Args:
@@ -94,6 +104,7 @@ class ReplayedLoop:
             drawn: The tensors of indices that the loop reported, if it has.
             records: The number of drawn records; negative if it is not known.
             clip_norm: The declared maximum norm of a contribution.
+            dataset_records: The number of records of the dataset, if it is known.
         """
         trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
         self._earlier = [weakref.ref(total) for total in sums]
@@ -106,7 +117,7 @@ class ReplayedLoop:
         try:
             if trace.failure:
                 raise AbstainError(trace.failure)
-            self._measure(trace, sums, drawn, records, clip_norm, earlier)
+            self._measure(trace, sums, drawn, records, clip_norm, earlier, dataset_records)
         except AbstainError as error:
             self.abstained = str(error)
         except Exception as error:
@@ -121,6 +132,7 @@ class ReplayedLoop:
         records: int,
         clip_norm: float,
         earlier: Sequence[Tensor],
+        dataset_records: int | None,
     ) -> None:
         if records < 0:
             raise AbstainError("the loop reports the sum before its records and norms")
@@ -135,8 +147,16 @@ class ReplayedLoop:
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
 
-        def replayed(values: Sequence[Tensor]) -> Tensor:
-            totals = trace.replay(list(zip(batch, values, strict=True)), sums)
+        locations = self._places_of(trace, batch, drawn, records, dataset_records)
+
+        def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
+            changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
+            try:
+                totals = trace.replay(changed, sums, memory)
+            except AbstainError:  # such as a logged loss over all records
+                if not memory:
+                    raise
+                totals = trace.replay(changed, sums)
             return torch.cat([total.double().reshape(-1) for total in totals])
 
         first = torch.cat([total.double().reshape(-1) for total in executed])
@@ -144,21 +164,40 @@ class ReplayedLoop:
         self._carried = max(self._carried, float((carried - first).norm()) / clip_norm)
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
-            results = [first, *(replayed(values) for values in self._values(batch, row))]
+            results = [first, *(replayed(values, [row]) for values in self._values(batch, row))]
             moved = max(moved, *(float((a - b).norm()) for index, a in enumerate(results) for b in results[:index]))
             self._replacements += len(results) - 1
         if not moved:
             raise AbstainError("no replaced record moves the sum")
         half = torch.tensor([self._random.random() < 0.5 for _ in range(records)])
         half[:2] = torch.tensor([True, False])
-        mixed = first - replayed(_rolled(batch, half)) - replayed(_rolled(batch, ~half))
-        mixed = mixed + replayed(_rolled(batch, half | ~half))
+
+        def rolled(rows: Tensor, scale: float) -> Tensor:
+            return replayed(_rolled(batch, rows, scale), rows.nonzero()[:, 0].tolist())
+
         unit = max(torch.finfo(total.dtype).eps for total in sums)
         rounding = _ROUNDINGS * unit * ((records + _FEWEST) * clip_norm + float(first.norm()))
-        change = float(mixed.norm())
-        self._mixed = max(self._mixed, change / clip_norm if change > rounding else 0.0)
+        for scale in _SCALES[:2]:
+            mixed = first - rolled(half, scale) - rolled(~half, scale) + rolled(half | ~half, scale)
+            change = float(mixed.norm())
+            self._mixed = max(self._mixed, change / clip_norm if change > rounding else 0.0)
         self._moved = max(self._moved, moved / clip_norm)
         self._replayed += 1
+
+    def _places_of(
+        self,
+        trace: StepTrace,
+        batch: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        dataset_records: int | None,
+    ) -> HeldRecords:
+        """The other places at which the step holds the records of its batch."""
+        indices = drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
+        in_dataset = None
+        if dataset_records and len(indices) == records and bool((indices < dataset_records).all()):
+            in_dataset = DrawnRecords((), indices, dataset_records)
+        return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
 
     def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
         """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""
@@ -187,6 +226,7 @@ class ReplayedLoop:
             for index in tensors_in(operation.args[1:])
         }
         produced: set[int] = set()
+        computed: set[int] = set()  # from values of the data, such as the indices of nearest neighbors
         data: dict[int, bool] = {}  # of tensors that come from data only, whether they have a row for each record
         batch: list[Tensor] = []
 
@@ -203,13 +243,17 @@ class ReplayedLoop:
             sources = tensors_in(operation.args[0]) if operation.function in _INDEXING else arguments
             from_data = [is_data(tensor) for tensor in sources]
             results = tensors_in(operation.results)
-            if (operation.function in _INDEXING or operation.function in _JOINING) and from_data and all(from_data):
+            is_pick = operation.function in _INDEXING or operation.function in _JOINING
+            is_pick = is_pick and not any(id(tensor) in computed for tensor in arguments)
+            if is_pick and from_data and all(from_data):
                 from_rows = any(data[id(tensor)] for tensor in sources)
                 for tensor in results:
                     rows = bool(tensor.dim()) and len(tensor) == records
                     if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
                         batch.append(tensor)
                     data[id(tensor)] = rows or from_rows
+            elif any(id(tensor) in computed or (id(tensor) in data and tensor.dim()) for tensor in arguments):
+                computed |= {id(tensor) for tensor in results}
             produced |= {id(tensor) for tensor in results}
         return batch
 
@@ -226,11 +270,16 @@ def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Te
     return [drawn[0]] if id(drawn[0]) in step_tensors else []
 
 
-def _rolled(batch: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-    """The batch with the values of the next record in some rows. rows: (b,), whether it is one."""
+def _rolled(batch: Sequence[Tensor], rows: Tensor, scale: float) -> list[Tensor]:
+    """The batch with the values of the next record, and features times ``scale``, in some rows.
+
+    rows: (b,), whether it is one. Neighbors of a record stay among equal values, so features are scaled too.
+    """
     rolled = []
     for tensor in batch:
         value, selected = tensor.detach().clone(), rows.to(tensor.device)
         value[selected] = tensor.detach().roll(-1, 0)[selected]
+        if tensor.is_floating_point() and tensor.numel() > len(tensor):
+            value[selected] *= scale
         rolled.append(value)
     return rolled

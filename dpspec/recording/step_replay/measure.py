@@ -9,12 +9,15 @@ because the same operations run on the same rows (``docs/explanation/replay.md``
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from dpspec.recording.step_replay.extreme_records import extreme_records, padding_of
+from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.recording.step_replay.trace import AbstainError, OtherCountError, StepTrace
 
@@ -70,6 +73,8 @@ def measure(
     randomness: random.Random | None = None,
     may_sort: bool = False,
     skips_counts: bool = False,
+    drawn: DrawnRecords | None = None,
+    trained: Sequence[Tensor] = (),
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -85,23 +90,23 @@ def measure(
         may_sort: Whether the step may sort its records, for example by length: rows are then compared in any order.
         skips_counts: Whether to skip records with which ``torch.unique`` returns another number of values, as in ghost
             norms of embeddings.
+        drawn: The records of the batch in their dataset; None if they are not known.
+        trained: The trained parameters, which hold no records.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
     """
+    randomness = randomness or random.SystemRandom()
     try:
-        result = _largest_moves(
-            trace,
-            batch,
-            sums,
-            clip_norm,
-            outputs,
-            gradients,
-            per_sample,
-            randomness or random.SystemRandom(),
-            may_sort,
-            skips_counts,
-        )
+        if not batch or len(batch[0]) < 2:
+            raise AbstainError("its batch has fewer than two records")
+        replays = _Replays(trace, batch, sums, (outputs, gradients, per_sample), clip_norm, may_sort=may_sort)
+        locations = HeldRecords(trace, batch, replays.values, drawn, omitted={*map(id, trained)})
+        for row, replaced in _replacements(locations.values, len(batch), randomness):
+            replays.replace(row, replaced, locations, skips_counts=skips_counts)
+        for row, base, extreme in extreme_records(replays.values, randomness, keeps_counts=skips_counts):
+            replays.compare(row, base, extreme)
+        result = replays.result()
     except AbstainError as error:
         return StepReplay(abstained=str(error))
     except Exception as error:
@@ -111,72 +116,125 @@ def measure(
     return result
 
 
-def _largest_moves(
-    trace: StepTrace,
-    batch: Sequence[Tensor],
-    sums: Sequence[Tensor],
-    clip_norm: float,
-    outputs: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    per_sample: Sequence[Tensor],
-    randomness: random.Random,
-    may_sort: bool,
-    skips_counts: bool,
-) -> StepReplay:
-    """Return the number of replacements and the largest moves of sums, outputs and gradients."""
-    if not batch or len(batch[0]) < 2:
-        raise AbstainError("its batch has fewer than two records")
-    size = len(batch[0])
-    targets = [*sums, *outputs, *gradients, *per_sample]
-    values = [trace.value_before(tensor) for tensor in batch]
-    same = trace.replay(list(zip(batch, (value.clone() for value in values), strict=True)), targets)
-    if not all(trace.produces(tensor) for tensor in sums):
-        raise AbstainError("the sum is not a result of the operations that the replay saw")
-    if not all(torch.equal(repeated, total.detach()) for repeated, total in zip(same, sums, strict=False)):
-        raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
-    largest = [0.0, 0.0, 0.0]
-    replayed, skipped, depends_on_counts = 0, "", ""
-    for row, replaced in _replacements(values, size, randomness):
+class _Replays:
+    """The replays of one step, and the largest moves.
+
+    Attributes:
+        values: The values of the batch before the step.
+    """
+
+    def __init__(
+        self,
+        trace: StepTrace,
+        batch: Sequence[Tensor],
+        sums: Sequence[Tensor],
+        rows: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
+        clip_norm: float,
+        *,
+        may_sort: bool,
+    ) -> None:
+        """rows: the outputs, gradients and per-sample gradients."""
+        self._trace, self._batch, self._clip_norm, self._may_sort = trace, batch, clip_norm, may_sort
+        self._targets = [*sums, *(tensor for kind in rows for tensor in kind)]
+        ends = list(accumulate(map(len, (sums, *rows))))
+        self._kinds = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        self._largest = [0.0, 0.0, 0.0]
+        self._count, self._skipped, self._depends_on_counts = 0, "", ""
+        self.values = [trace.value_before(tensor) for tensor in batch]
+        self._same = self._replay([value.clone() for value in self.values])
+        if not all(trace.produces(tensor) for tensor in sums):
+            raise AbstainError("the sum is not a result of the operations that the replay saw")
+        if not all(torch.equal(repeated, total.detach()) for repeated, total in zip(self._same, sums, strict=False)):
+            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+
+    def replace(self, row: int, replaced: list[Tensor], locations: HeldRecords, *, skips_counts: bool) -> None:
+        """Replay with another record. replaced: the values of ``locations``."""
+        of_features = [
+            new if new.is_floating_point() else _renamed(old, row, row)
+            for new, old in zip(replaced, locations.values, strict=True)
+        ]
+        if locations and self._replace_held(row, (replaced, of_features), locations):
+            return
         try:
-            moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
+            self._add(row, self._replay(replaced), self._same)
         except OtherCountError as error:
             if not skips_counts:
                 raise
-            skipped = str(error)
-            continue
+            self._skipped = str(error)
         except AbstainError as error:
             # Whole numbers, such as the length of a sequence, may decide shapes: keep them, and the number of tokens.
-            depends_on_counts = str(error)
-            pairs = zip(replaced, values, strict=True)
-            replaced = [new if new.is_floating_point() else _renamed(old, row, row) for new, old in pairs]
-            moved = trace.replay(list(zip(batch, replaced, strict=True)), targets)
-        replayed += 1
-        first, second = len(sums), len(sums) + len(outputs)
-        third = second + len(gradients)
-        squares = sum(
-            float((new.double() - old.double()).square().sum()) for new, old in zip(moved[:first], same, strict=False)
+            self._depends_on_counts = str(error)
+            self._add(row, self._replay(of_features), self._same)
+
+    def _replace_held(self, row: int, variants: Sequence[list[Tensor]], locations: HeldRecords) -> bool:
+        """Replay with another record at all places that hold it; False if only a part of it was replaced.
+
+        A step may also log the loss over all records, which no replay distinguishes from a use. Then the replay with
+        the batch alone counts, unless this one shows a fault.
+        """
+        reads = self._trace.reads
+        for number, replaced in enumerate(variants):
+            try:
+                moved = self._replay(replaced, locations.memory([row], replaced))
+            except AbstainError:
+                continue
+            self._add(row, moved, self._same)
+            complete = number == 0 and self._trace.reads == reads
+            self._trace.reads = reads
+            return complete
+        self._trace.reads = reads
+        return False
+
+    def compare(self, row: int, base: Sequence[Tensor], extreme: Sequence[Tensor]) -> None:
+        """Replay with two other batches, which differ in a record."""
+        try:
+            before, after = self._replay(base), self._replay(extreme)
+        except OtherCountError:
+            return
+        except AbstainError as error:
+            self._depends_on_counts = str(error)
+        except (IndexError, RuntimeError):  # no values of these records, such as the tokens of another column
+            return
+        else:
+            self._add(row, after, before)
+
+    def result(self) -> StepReplay:
+        of_sum, of_outputs, of_gradients = self._largest
+        if not of_sum:
+            raise AbstainError(self._depends_on_counts or self._skipped or "no replaced record moves the sum")
+        result = StepReplay(
+            replacements=self._count, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients
         )
-        largest[0] = max(largest[0], squares**0.5 / clip_norm)
+        if self._depends_on_counts and not (result.is_large or result.mixes_records):  # others were not tested
+            raise AbstainError(self._depends_on_counts)
+        return result
+
+    def _replay(self, values: Sequence[Tensor], memory: Mapping[int, Tensor] | None = None) -> list[Tensor]:
+        changed = list(zip(self._batch, values, strict=False))
+        return self._trace.replay(changed, self._targets, memory)
+
+    def _add(self, row: int, moved: Sequence[Tensor], same: Sequence[Tensor]) -> None:
+        """Compare two replays that differ in the record of a row."""
+        self._count += 1
+        sums, *of_rows, per_sample = self._kinds
+        squares = sum(
+            float((new.double() - old.double()).square().sum())
+            for new, old in zip(moved[sums], same[sums], strict=True)
+        )
+        self._largest[0] = max(self._largest[0], squares**0.5 / self._clip_norm)
         is_sorted = False  # in another order; mining changes the gradients of other records at equal outputs
-        for kind, (begin, end) in enumerate(((first, second), (second, third)), start=1):
-            for new, old in zip(moved[begin:end], same[begin:end], strict=True):
-                change = _change_of_others(new, old, row, size)
-                if change > ROWS_ROUNDING and may_sort and (kind == 1 or is_sorted):
+        for kind, rows in enumerate(of_rows, start=1):
+            for new, old in zip(moved[rows], same[rows], strict=True):
+                change = _change_of_others(new, old, row, len(self._batch[0]))
+                if change > ROWS_ROUNDING and self._may_sort and (kind == 1 or is_sorted):
                     is_sorted = True
                     change = min(change, _change_in_any_order(new, old))
-                largest[kind] = max(largest[kind], change)
-        largest[2] = max(largest[2], _change_of_more_rows(moved[third:], same[third:]))
-    if not largest[0]:
-        raise AbstainError(depends_on_counts or skipped or "no replaced record moves the sum")
-    of_sum, of_outputs, of_gradients = largest
-    result = StepReplay(replacements=replayed, sum_moved=of_sum, outputs_moved=of_outputs, gradients_moved=of_gradients)
-    if depends_on_counts and not (result.is_large or result.mixes_records):  # other whole numbers were not tested
-        raise AbstainError(depends_on_counts)
-    return result
+                self._largest[kind] = max(self._largest[kind], change)
+        self._largest[2] = max(self._largest[2], _change_of_more_rows(moved[per_sample], same[per_sample]))
 
 
-def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
-    """Choose rows, and batches in which each is replaced.
+def _replacements(batch: Sequence[Tensor], of_batch: int, randomness: random.Random) -> list[tuple[int, list[Tensor]]]:
+    """Choose rows, and batches in which each is replaced. The first ``of_batch`` tensors decide how.
 
     The other record is one of the batch, with another label if there is one: unchanged, scaled, null, and cut to half
     of its length. Records without tokens are not cut, but scaled again, with the label that the first scaled one did
@@ -184,8 +242,9 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
     themselves with other tokens, as many different ones and as much padding: ghost norms of embeddings have their
     number as a shape.
     """
-    labels = [tensor for tensor in batch if not tensor.is_floating_point() and tensor.numel() == size]
-    has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in batch)
+    size, of_step = len(batch[0]), batch[:of_batch]
+    labels = [tensor for tensor in of_step if not tensor.is_floating_point() and tensor.numel() == size]
+    has_tokens = any(not tensor.is_floating_point() and tensor.dim() == 2 for tensor in of_step)
     chosen: list[tuple[int, list[Tensor]]] = []
     scaled_donor = 0
     for attempt in range(MOST_REPLACEMENTS):
@@ -204,7 +263,7 @@ def _replacements(batch: Sequence[Tensor], size: int, randomness: random.Random)
             elif tensor.is_floating_point() and attempt == 2:
                 value[row] = 0
             elif not tensor.is_floating_point() and tensor.dim() == 2 and attempt == 3:
-                value[row, tensor.shape[1] // 2 :] = _padding(tensor)
+                value[row, tensor.shape[1] // 2 :] = padding_of(tensor)
             replaced.append(value)
         chosen.append((row, replaced))
     if has_tokens:
@@ -220,7 +279,7 @@ def _renamed(tensor: Tensor, row: int, donor: int) -> Tensor:
     if tensor.is_floating_point() or tensor.dim() != 2:
         renamed[row] = tensor[donor]
         return renamed
-    tokens = tensor[tensor != _padding(tensor)].unique()  # type: ignore[no-untyped-call]
+    tokens = tensor[tensor != padding_of(tensor)].unique()  # type: ignore[no-untyped-call]
     is_token = torch.isin(tensor[row], tokens)
     following = torch.searchsorted(tokens, tensor[row][is_token]) + 1
     renamed[row, is_token] = tokens[following % max(1, len(tokens))]
@@ -235,12 +294,6 @@ def _donor(labels: Sequence[Tensor], size: int, row: int, unlike: int, randomnes
         if labels and differing:
             return randomness.choice(differing)
     return randomness.choice(other_rows)
-
-
-def _padding(tokens: Tensor) -> int:
-    """Return the value that probably fills short rows of tokens (b, length): -100, 0, or its mode."""
-    usual = next((value for value in (-100, 0) if bool((tokens == value).any())), None)
-    return int(tokens.flatten().mode().values) if usual is None else usual
 
 
 def _change_of_others(new: Tensor, old: Tensor, row: int, size: int) -> float:

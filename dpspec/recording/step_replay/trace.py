@@ -143,10 +143,10 @@ class StepTrace(TorchDispatchMode):
         results = func(*args, **named)
         try:
             tensors = tensors_in(results)
-            shapes, addresses = tuple(t.shape for t in tensors), tuple(_address(t) for t in tensors)
+            shapes, addresses = tuple(t.shape for t in tensors), tuple(address_of(t) for t in tensors)
             self.operations.append(Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads))
             # memory that a storage argument names is from before, even if a result is in it, as is a view of it
-            argument_addresses = {_address(tensor) for tensor in tensors_in((args, dict(named)))}
+            argument_addresses = {address_of(tensor) for tensor in tensors_in((args, dict(named)))}
             self._note_results(
                 results, argument_addresses, new=not any(isinstance(item, torch.UntypedStorage) for item in args)
             )
@@ -164,13 +164,13 @@ class StepTrace(TorchDispatchMode):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             for tensor in tensors_in(value):
-                address = _address(tensor)
+                address = address_of(tensor)
                 if address and address not in self._produced and address not in self.before:
                     self.before[address] = _whole(tensor).clone()
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
-            address = _address(tensor)
+            address = address_of(tensor)
             if (
                 new
                 and address not in argument_addresses
@@ -200,18 +200,40 @@ class StepTrace(TorchDispatchMode):
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""
         results = (result for operation in self.operations for result in tensors_in(operation.results))
-        return _address(tensor) in self.before or any(result is tensor for result in results)
+        return address_of(tensor) in self.before or any(result is tensor for result in results)
 
     def value_before(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step before the step writes into it."""
         return Replay(self, []).value(tensor).detach()
 
-    def replay(self, changed: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]) -> list[Tensor]:
+    def tensors_before(self) -> list[Tensor]:
+        """Return the tensors from before the step that its operations read or write, each once."""
+        tensors: dict[int, Tensor] = {}
+        produced: set[int] = set()
+        for operation in self.operations:
+            for tensor in tensors_in((operation.args, dict(operation.kwargs))):
+                if id(tensor) not in produced:
+                    tensors.setdefault(id(tensor), tensor)
+            produced |= {id(tensor) for tensor in tensors_in(operation.results)}
+        return list(tensors.values())
+
+    def memory_before(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the memory of a tensor from before the step, as bytes."""
+        address = address_of(tensor)
+        return (self.before[address] if address in self.before else _whole(tensor)).clone()
+
+    def replay(
+        self,
+        changed: Sequence[tuple[Tensor, Tensor]],
+        targets: Sequence[Tensor],
+        memory: Mapping[int, Tensor] | None = None,
+    ) -> list[Tensor]:
         """Repeat the operations with other values of some tensors.
 
         Args:
             changed: Pairs of a tensor of the step and its other value, of the same shape.
             targets: Tensors of the step.
+            memory: By address, other content of memory from before the step, as of :meth:`memory_before`.
 
         Returns:
             Copies of the values of ``targets`` in the replay.
@@ -223,7 +245,7 @@ class StepTrace(TorchDispatchMode):
         if self.failure:
             raise AbstainError(self.failure)
         with torch.no_grad():
-            replay = Replay(self, changed)
+            replay = Replay(self, changed, memory)
             for operation in self.operations:
                 replay.repeat(operation)
             self.reads = self.reads or replay.reads
@@ -232,24 +254,24 @@ class StepTrace(TorchDispatchMode):
     def replay_with_other_memory(self, tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
         """Repeat the operations after the values of some tensors from before the step grew by 1, as :meth:`replay`."""
         before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
-        overwritten = {_address(t): t.dtype for t in tensors if _address(t) in before}
+        overwritten = {address_of(t): t.dtype for t in tensors if address_of(t) in before}
         written = {key: (before[key].view(dtype) + 1).view(torch.uint8) for key, dtype in overwritten.items()}
-        changed = [(t, t.detach() + 1) for t in tensors if _address(t) not in before and id(t) not in produced]
-        self.before = {**before, **written}
-        try:
-            return self.replay(changed, targets)
-        finally:
-            self.before = before
+        changed = [(t, t.detach() + 1) for t in tensors if address_of(t) not in before and id(t) not in produced]
+        return self.replay(changed, targets, written)
 
 
 class Replay:
     """One replay of a trace, operation by operation."""
 
-    def __init__(self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]], memory: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """memory: by address, other content of memory from before the step."""
         self._values: dict[int, Tensor] = {}
         self._changed = {id(tensor): value for tensor, value in changed}
-        self._changed_addresses = {_address(tensor) for tensor, _ in changed}
-        self._memory = {address: content.clone() for address, content in trace.before.items()}
+        self._changed_addresses = {address_of(tensor) for tensor, _ in changed}
+        contents = {**trace.before, **(memory or {})}
+        self._memory = {address: content.clone() for address, content in contents.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
         self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
         self.reads = ""
@@ -263,7 +285,7 @@ class Replay:
 
     def _from_before(self, tensor: Tensor) -> Tensor:
         """The value of a tensor from before the step: its own memory, or a copy if the step writes into it."""
-        memory = self._memory.get(_address(tensor))
+        memory = self._memory.get(address_of(tensor))
         if memory is None:
             return tensor.detach()
         return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -323,7 +345,8 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) or (first != first and second != second)
 
 
-def _address(tensor: Tensor) -> int:
+def address_of(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -20,6 +20,7 @@ from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.held_records import DrawnRecords
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
@@ -42,9 +43,17 @@ class ReplayedSteps:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Any, audits: AuditedSteps, pauses: Pauses | None = None, *, ghost: bool
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        audits: AuditedSteps,
+        pauses: Pauses | None = None,
+        *,
+        ghost: bool,
+        drawn: Callable[[], DrawnRecords | None] = lambda: None,
     ) -> None:
-        """ghost: whether the optimizer clips by ghost clipping."""
+        """ghost: whether the optimizer clips by ghost clipping. drawn: returns the records of the current batch."""
+        self._drawn = drawn
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self._pauses = pauses or Pauses()
         self._calls = StepCalls(self._pauses)
@@ -244,6 +253,8 @@ class ReplayedSteps:
             gradients=self._gradients,
             per_sample=self._per_sample(trace),
             skips_counts=self._ghost,
+            drawn=self._drawn(),
+            trained=[parameter for parameter in self._model.parameters() if parameter.requires_grad],
         )
         replay = None
         # a number from before the forward pass may carry the record into the loss, also if the replay begins after it

@@ -21,7 +21,11 @@ from dpspec.recording.fingerprints import Tally, TensorSnapshot
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, product_type
+from dpspec.recording.sums.ghost_norms import unverified_norms
 from dpspec.recording.watching.step_hooks import put_method
+
+#: The largest number of layers that a recording names.
+_MOST_LAYERS = 100
 
 
 class GhostSums:
@@ -38,12 +42,19 @@ class GhostSums:
         self._left, self._ended = TensorSnapshot(), False
         self._calls = self._unobserved = 0
         self._changed = Tally()
+        self._unverified = dict.fromkeys(unverified_norms(model))
         self.norm_type, self.sum_type = "", ""
 
     @property
     def found(self) -> list[int]:
         """[batches, batches that no criterion summed, batches with other gradients than the second pass left]."""
         return [self._calls, self._unobserved, int(self._changed)]
+
+    @property
+    def unverified(self) -> list[str]:
+        """The layers whose norms may be too small, now or when the recording began."""
+        self._unverified |= dict.fromkeys(unverified_norms(self._model))
+        return [*self._unverified][:_MOST_LAYERS]
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe the criterion's ``backward`` at its class, until ``undo`` ends it."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import digest, readable_digest, tensor_digest
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.watching.rounding import BlockSums
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_forward_hooks_with_kwargs"}
@@ -42,7 +43,12 @@ class ModelState:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._attributes = dict(self._held_attributes())
         self._versions: dict[str, tuple[Any, ...]] = {}
-        self._changed, self._replaced = set[str](), set[str]()
+        self._sums = {
+            name: BlockSums(tensor)
+            for name in self._places
+            if isinstance(tensor := self._tensor(name), nn.Parameter) and BlockSums.is_kept(tensor)
+        }
+        self._changed, self._replaced, self._rounded = set[str](), set[str](), set[str]()
 
     def digest(self) -> str:
         """Of buffers and frozen parameters at the beginning."""
@@ -62,27 +68,42 @@ class ModelState:
             if read or self._versions.get(name) != version:
                 self._versions[name] = version
                 if tensor_digest(tensor) != self._digests[name]:
-                    self._changed.add(name)
+                    (self._rounded if self._is_rounded(name) else self._changed).add(name)
 
     def changed(self) -> dict[str, list[str]]:
         """Names of changed, new and removed values, at most 20 of each kind.
 
         Returns:
             ``buffers``: buffers in ``state_dict()`` and frozen parameters, at any step. ``state``: names of other
-            parameters than at the beginning. ``attributes``: other buffers, and attributes of modules.
+            parameters than at the beginning. ``attributes``: other buffers, and attributes of modules. ``rounded``:
+            frozen parameters that changed by rounding alone.
         """
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
-        changed, attributes = _different(digests, self._digests) | self._changed, dict(self._held_attributes())
+        different = _different(digests, self._digests)
+        rounded = {name for name in different if self._is_rounded(name)}
+        changed, attributes = (different - rounded) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
         self._compare_names()
         names = {
             "buffers": changed - unsaved,
             "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
+            "rounded": (rounded | self._rounded) - changed,
         }
         return {
             kind: sorted(name[:100] for name in changed_names)[:_MOST_NAMES] for kind, changed_names in names.items()
         }
+
+    def _is_rounded(self, name: str) -> bool:
+        """Whether a tensor, which differs from the beginning, is a frozen parameter that differs by rounding alone."""
+        tensor, sums = self._tensor(name), self._sums.get(name)
+        return sums is not None and tensor is not None and sums.differ_by_rounding(tensor)
+
+    def _tensor(self, name: str) -> Tensor | None:
+        """The tensor that has this name now."""
+        holder, key = self._places.get(name, ({}, ""))
+        tensor = holder.get(key)
+        return tensor if isinstance(tensor, Tensor) else None
 
     def _compare_names(self) -> None:
         """Compare the parameter of each name: the order of equal layers may depend on a record."""

@@ -24,6 +24,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.step_replay.watch import ReplayedSteps
+from dpspec.recording.sums.clip_limits import ClipLimits, clip_limit
 from dpspec.recording.sums.clipped_sums import Contributions, SummedGradients, summed_gradients
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -182,7 +183,7 @@ class OpacusWatch:
         self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
         if rank is not None and rank.sharded:
             self.ghost = ShardedGhostSums(model, optimizer, audits, rank)
-        self.sums = SummedGradients(optimizer)
+        self.sums, self.limits = SummedGradients(optimizer), ClipLimits()
         self._contributions = None if clipping == "ghost" else Contributions(optimizer, clipping)
         self.rows = StepRows([] if rank is not None else self._parameters)
 
@@ -198,7 +199,7 @@ class OpacusWatch:
             ghost.attach(guarded, undo)
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", lambda: None, ghost.after_coefficients)
+                self._wrap(self._model, "get_clipping_coef", self._note_limit, ghost.after_coefficients)
         elif (contributions := self._contributions) is not None:
             before_sum = partial(self._begin_sum, contributions)
             self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
@@ -232,8 +233,12 @@ class OpacusWatch:
             f"({frozen} tensors frozen, {added} added): freeze or unfreeze layers before make_private"
         )
 
+    def _note_limit(self) -> None:
+        self.limits.clip(clip_limit(self._optimizer, self._clipping, self._model))
+
     def _begin_sum(self, contributions: Contributions) -> None:
         self._require_same_parameters()
+        self._note_limit()
         first, rows, audits = self.step.rows == UNSEEN, contributions.count(), self._audits
         self.sums.compare(first=audits.audited and first)
         self.step.add_rows(rows)
@@ -275,6 +280,7 @@ class OpacusWatch:
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
+        self.limits.add_noise(step.clip_norm)
         step.noised, step.divisor = True, 1.0
         if optimizer.loss_reduction == "mean":
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)

@@ -1,0 +1,185 @@
+"""The suite for sampling schemes: batches, moments, state, and the theory against executed batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpspec.contract import FrozenMap, Json, Phase, Sampling, SamplingKind
+from dpspec.testing.attained import Neighbors, exceeded
+from dpspec.testing.provider import ProviderSuite, require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpspec.sampling import SamplingScheme
+
+#: Standard errors of an estimate beyond which it differs: a chance of 2e-9.
+_FAR = 6.0
+
+#: Deltas at which the theory's bound is tested.
+_DELTAS = (1e-3, 1e-2, 0.05, 0.1, 0.3)
+
+
+class SamplingSchemeSuite(ProviderSuite):
+    """Subclass it and set ``kind`` and ``options``, the keys of a sampling block besides ``scheme``.
+
+    records: The number of records. epochs: The number of independent groups of steps of a simulated run.
+    noise: The noise multipliers at which the theory is tested. runs: The number of simulated runs.
+    """
+
+    family: ClassVar[str] = "sampling scheme"
+    options: ClassVar[Mapping[str, Json]] = {}
+    records: ClassVar[int] = 12
+    epochs: ClassVar[int] = 1
+    noise: ClassVar[tuple[float, ...]] = (0.5, 1.0)
+    runs: ClassVar[int] = 4000
+
+    def test_batches_are_distinct_records_in_order(self) -> None:
+        """A batch holds distinct indices of records, ascending, as int64."""
+        import torch
+
+        scheme = self._scheme()
+        for _ in range(4 * scheme.dependent_steps):
+            batch = scheme.draw(torch.Generator().manual_seed(3))
+            require(batch.dtype == torch.int64 and batch.ndim == 1, f"a batch is {batch.dtype} of shape {batch.shape}")
+            values = batch.tolist()
+            fits = all(0 <= i < self.records for i in values) and values == sorted(set(values))
+            require(fits, f"a batch is {values[:20]}, not ascending distinct indices below {self.records}")
+
+    def test_the_generator_decides(self) -> None:
+        """Equal generators give equal batches, other generators other ones, and no global one is used."""
+        import numpy as np
+        import torch
+
+        torch.manual_seed(1)
+        masks = [self._mask(seed, 40).tobytes() for seed in (1, 1, 2)]
+        require(masks[0] == masks[1], "equal generators give other batches: another source of randomness is used")
+        scheme = self._scheme()
+        _, variances = scheme.inclusion_moments(np.ones(scheme.dependent_steps, dtype=bool))
+        fixed = float(variances.sum()) == 0.0  # every step's batch is known in advance
+        require(fixed or masks[0] != masks[2], "the generator does not decide the batches")
+
+    def test_inclusion_is_that_of_the_batches(self) -> None:
+        """``inclusion`` is each record's share of batches, also by ``Sampling.inclusion``, which plans read."""
+        scheme = self._scheme()
+        declared = Sampling.of(self._block()).inclusion(self.records)
+        capped = "max_batch" in self.options  # the options say the chance before batches are cut
+        text = f"inclusion is {scheme.inclusion}, and the options say {declared}"
+        require(capped or math.isclose(scheme.inclusion, declared, rel_tol=1e-9), text)
+        masks = self._epochs(400)
+        for record, z in enumerate(_scores(masks.mean(axis=1), scheme.inclusion)):
+            share = float(masks[:, :, record].mean())
+            require(abs(z) < _FAR, f"record {record} is in {share:.4f} of the batches, not in {scheme.inclusion:.4f}")
+
+    def test_moments_are_those_of_the_batches(self) -> None:
+        """Drawn batches have the moments ``inclusion_moments`` and ``covariance``."""
+        import numpy as np
+
+        scheme, masks = self._scheme(), self._epochs(400)
+        observed = np.ones(masks.shape[1], dtype=bool)
+        means, variances = scheme.inclusion_moments(observed)
+        counts = masks.sum(axis=1)
+        (z, *_) = _scores(counts.mean(axis=1, keepdims=True), float(means.sum()))
+        require(abs(z) < _FAR, f"a record's mean number of batches is {counts.mean():.4f}, not {means.sum():.4f}")
+        squares = (counts - means.sum()) ** 2
+        (z, *_) = _scores(squares.mean(axis=1, keepdims=True), float(variances.sum()))
+        require(abs(z) < _FAR, f"its variance is {squares.mean():.4f}, not {variances.sum():.4f}")
+        centered = masks - masks.mean(axis=0)  # given the place of the step in its epoch
+        products = centered[:, :, 0] * centered[:, :, 1]
+        (z, *_) = _scores(products.mean(axis=1, keepdims=True), scheme.covariance())
+        require(abs(z) < _FAR, f"the covariance of two records is {products.mean():.4g}, not {scheme.covariance():.4g}")
+
+    def test_a_resumed_run_draws_the_same_batches(self) -> None:
+        """A scheme with a state continues as if it had not stopped."""
+        import torch
+
+        scheme, generator = self._scheme(), torch.Generator().manual_seed(5)
+        if not hasattr(scheme, "state"):
+            return
+        for _ in range(scheme.dependent_steps // 2 + 1):
+            scheme.draw(generator)
+        resumed, copy = self._scheme(), torch.Generator()
+        copy.set_state(generator.get_state())
+        resumed.restore(scheme.state())  # type: ignore[attr-defined]
+        for _ in range(2 * scheme.dependent_steps):
+            same = torch.equal(scheme.draw(generator), resumed.draw(copy))
+            require(same, "after restore(state()) the batches differ: the state is not whole")
+
+    def test_checks_exist(self) -> None:
+        """``checks`` names at least one check of batches that dpspec has."""
+        from dpspec.stats.conformance import table
+
+        all_checks = {row.name for row in table.TABLE if row.of_batches}
+        names = self.code().checks
+        require(names, "no check compares the batches with the scheme: name some in `checks`")
+        unknown = sorted(set(names) - all_checks)
+        require(not unknown, f"unknown checks {', '.join(unknown)} (valid: {', '.join(sorted(all_checks))})")
+
+    def test_the_theory_holds_for_executed_batches(self) -> None:
+        """No bound of the theory is below what drawn batches show about one record, in either direction."""
+        import numpy as np
+
+        from dpspec.accounting import PrivacyLoss
+
+        scheme = self._scheme()
+        theory = scheme.theory
+        if theory is None:
+            return
+        steps = self.epochs * scheme.dependent_steps
+        included = self._epochs(self.runs, self.epochs)[:, :, 0].astype(float)
+        for sigma in self.noise:
+            phase = Phase({"steps": steps, "noise_multiplier": sigma, "clip_norm": 1.0, "sampling": self._block()})
+            loss = PrivacyLoss(tuple(theory.composed(phase, 1, self.records)))
+            points = [(loss.epsilon(delta).upper, delta) for delta in _DELTAS]
+
+            def outputs(rng: np.random.Generator, n: int, present: bool, sigma: float = sigma) -> Any:
+                shown = sigma * rng.normal(size=(n, steps))
+                if present:
+                    shown += included[rng.integers(0, len(included), n)]
+                # The sum, and the likelihood of one inclusion at an unknown step: the best tests of many schemes.
+                log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
+                return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
+
+            pair = Neighbors(absent=lambda r, n: outputs(r, n, False), present=lambda r, n: outputs(r, n, True))
+            problems = [str(problem) for problem in exceeded(pair, points, ("add", "remove"))]
+            require(not problems, f"at noise {sigma:g} the theory is too small: {'; '.join(problems)}")
+
+    # -- parts of the tests
+
+    def _block(self) -> FrozenMap:
+        provider: SamplingKind = self.provider()
+        return FrozenMap({"scheme": provider.kind, **self.options})
+
+    def _scheme(self) -> SamplingScheme:
+        from dpspec.sampling import sampler_of
+
+        self.registry()
+        return sampler_of(self._block(), self.records)
+
+    def _mask(self, seed: int, steps: int) -> np.ndarray[Any, Any]:
+        """Inclusions (steps, records) of consecutive steps."""
+        import numpy as np
+        import torch
+
+        scheme, generator = self._scheme(), torch.Generator().manual_seed(seed)
+        mask = np.zeros((steps, self.records), dtype=np.int8)
+        for step in range(steps):
+            mask[step, scheme.draw(generator).numpy()] = 1
+        return mask
+
+    def _epochs(self, count: int, epochs: int = 1) -> np.ndarray[Any, Any]:
+        """Inclusions (count, steps, records) of independent epochs of dependent steps."""
+        steps = epochs * self._scheme().dependent_steps
+        return self._mask(11, count * steps).reshape(count, steps, self.records)
+
+
+def _scores(values: np.ndarray[Any, Any], expected: float) -> np.ndarray[Any, Any]:
+    """The deviation of the mean of each column from ``expected``, in standard errors."""
+    import numpy as np
+
+    errors = values.std(axis=0, ddof=1) / math.sqrt(len(values))
+    difference = values.mean(axis=0) - expected
+    exact = np.abs(difference) <= 1e-9 * max(1.0, abs(expected))
+    return np.where(exact, 0.0, difference / np.maximum(errors, 1e-12))
