@@ -345,8 +345,8 @@ class Composition:
 def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, float]:
     """Lower and upper end of the sum of times * value, of (times, value, declared value) each.
 
-    The sum of declared values is exact, as that of the decimals that they stand for: three releases of epsilon 0.1 have
-    0.3 together, and not the 0.30000000000000004 of binary fractions. Other sums are rounded outward.
+    The decimals of declared values are added exactly: three releases of epsilon 0.1 have 0.3 together, and not the
+    0.30000000000000004 of binary fractions. Other sums are rounded outward.
     """
     counted = [*terms]
     total = sum((times * (declared or 0) for times, _, declared in counted), Fraction(0))
