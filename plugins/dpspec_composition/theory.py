@@ -161,11 +161,11 @@ def step_of(release: Release, group_size: int) -> Step:
 
 
 def _nearly_full_step(release: Release, k: int) -> Step:
-    """A sample of fixed size from which at most ``k - 1`` records are left out, although it seems to be a full batch.
+    """A sample of fixed size that omits at most ``k - 1`` records, although it seems to be a full batch.
 
     A dataset of k records more has as large a sample, so that each drawn member takes another record's place: the sum
     moves by up to 2 k. Datasets without enough records have smaller samples, whose sums move less. A Gaussian of this
-    distance dominates all of them (Ganesh 2024, Lemma 2.9), and the k more records attain all of it with a probability
+    distance dominates these sums (Ganesh 2024, Lemma 2.9), and the k more records attain all of it with a probability
     near 1.
     """
     noise = release.sigma / release.sensitivity
