@@ -358,7 +358,7 @@ def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, 
 
 def _declared(value: float) -> Fraction:
     """The shortest decimal of a number that a spec declares."""
-    return Fraction(repr(value))
+    return Fraction(repr(float(value)))
 
 
 def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
