@@ -100,12 +100,12 @@ _ADVICE = {
     _SEVERAL_BATCHES: "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
     _SEVERAL_UPDATES: "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or "
-    "an update without its own noise, is not what the accountant counts. A plain loop calls run.stepped() after each.",
+    "an update without new noise, is none that the accountant counts. A plain loop calls run.stepped() after each.",
     _CONTRIBUTIONS: "Report one norm for each record of the batch that run.sampled reported, of a record without "
     "gradient 0: missing or additional contributions have another sensitivity.",
     _UNCLIPPED: "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters the "
     "sum without clipping. Create the criterion once, by make_private, and use it for every batch.",
-    _LONGER: "The reported norms are not those of the reported sum's contributions: give run.clipped the norm of each "
+    _LONGER: "The reported norms do not belong to the contributions of the reported sum: give run.clipped the norm of each "
     "record's whole gradient, over all layers together, after clipping. Clipping each coordinate or layer to the "
     "bound leaves longer gradients, whose norm is up to the root of their number times longer.",
     _SILENT: "Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record.",
@@ -117,7 +117,7 @@ _ADVICE = {
     "make_private, and change neither.",
 }
 
-#: What to do about a rejected test whose name has no advice of its own, by its assumption.
+#: What to do about a rejected test without advice by its name, by its assumption.
 _GENERAL = {
     "steps": "The run made other steps than declared: declare the executed number of updates.",
     "sampling": "Batches were not drawn as declared: draw each record independently at each step, at the declared "

@@ -1,7 +1,7 @@
 """Gradient centralization: a noisy gradient without its mean along some of its axes.
 
-It is a public projection of the noisy sum, so a post-processing: no record is read. Other maps are no different, but
-only this one is recognized from the gradients alone, because it is the one that trainings use (Yong et al. 2020).
+It is a public projection of the noisy sum, so a post-processing: no record is read. Other public maps are too, but
+trainings use this one (Yong et al. 2020), and the gradients alone show it.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,13 @@ def is_centered(noisy: Sequence[Tensor], got: Sequence[Tensor]) -> bool:
         got: The gradients of the step, of the same shapes and in the same unit.
     """
     return len(noisy) == len(got) and all(map(_is_centered, noisy, got))
+
+
+def is_centered_row(noisy: Tensor, got: Tensor, shapes: Sequence[torch.Size]) -> bool:
+    """The same for two rows (coordinates,) of all tensors, of these shapes."""
+    rows = (torch.split(row, [shape.numel() for shape in shapes]) for row in (noisy, got))
+    before, after = ([part.view(shape) for part, shape in zip(row, shapes, strict=True)] for row in rows)
+    return is_centered(before, after)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.sums.centering import is_centered
+from dpspec.recording.sums.centering import is_centered_row
 
 #: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
@@ -33,7 +33,7 @@ class ReportedGradients:
         self._eps = self._room = 0.0
 
     def before_step(self) -> None:
-        self._got = self._gradients()
+        self._got, self._changed_in_step = self._gradients(), False
 
     def after_step(self, *, added: bool = False) -> None:
         """Note whether a closure, a hook or the optimizer made other gradients since :meth:`before_step`.
@@ -87,8 +87,8 @@ class ReportedGradients:
             left += (divisor * g - s - n).square_().sum()
         rounding = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + divisor * math.sqrt(of_got))
         differs = not (divisor > 0.0 and math.sqrt(float(left)) <= rounding)
-        if differs and divisor > 0.0 and self._is_centered(summed + noise, divisor * got):
-            differs = False
+        if differs and divisor > 0.0:
+            differs = not is_centered_row(summed + noise, divisor * got, [p.shape for p in self._parameters])
         if differs and self._changed_in_step:
             return
         self._steps += 1
@@ -96,12 +96,6 @@ class ReportedGradients:
         self._apart += differs
         self._room = max(self._room, rounding / step.deviation)
         step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
-
-    def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
-        sizes, shapes = [p.numel() for p in self._parameters], [p.shape for p in self._parameters]
-        rows = (torch.split(row, sizes) for row in (noisy, got))
-        before, after = ([part.view(shape) for part, shape in zip(row, shapes, strict=True)] for row in rows)
-        return is_centered(before, after)
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:

@@ -24,7 +24,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.step_replay.watch import ReplayedSteps
-from dpspec.recording.sums.centering import is_centered
+from dpspec.recording.sums.centering import is_centered_row
 from dpspec.recording.sums.clip_limits import ClipLimits, clip_limit
 from dpspec.recording.sums.clipped_sums import Contributions, SummedGradients, summed_gradients
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
@@ -150,10 +150,7 @@ class SteppedGradients:
         self.keep_divided()
 
     def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
-        shapes = [local(p).shape for p in self._parameters]
-        rows = (torch.split(row, [shape.numel() for shape in shapes]) for row in (noisy, got))
-        before, after = ([part.view(shape) for part, shape in zip(row, shapes, strict=True)] for row in rows)
-        return is_centered(before, after)
+        return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
 
     def keep_divided(self) -> None:
         self._left.keep(p.grad for p in self._parameters)
