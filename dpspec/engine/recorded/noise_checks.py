@@ -116,7 +116,7 @@ def _extreme(facts: Mapping[str, Any]) -> tuple[Measurement, str] | None:
 def why_noise_seems_cut(run: RecordedRun) -> str:
     """The largest absolute value of few numbers, if it is suspiciously small; empty otherwise.
 
-    A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number of them.
+    A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number.
     """
     for facts in _rank_facts(run):
         measured, tested = _extreme(facts) or (None, "")
