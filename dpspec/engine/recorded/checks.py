@@ -74,7 +74,7 @@ _ADVICE = {
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
-    MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
+    MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer, on a copy of p.grad.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
@@ -100,13 +100,13 @@ _ADVICE = {
     _SEVERAL_BATCHES: "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
     _SEVERAL_UPDATES: "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or "
-    "an update without new noise, is none that the accountant counts. A plain loop calls run.stepped() after each.",
+    "an update without new noise, costs more than the accountant counts. A plain loop calls run.stepped() after each.",
     _CONTRIBUTIONS: "Report one norm for each record of the batch that run.sampled reported, of a record without "
     "gradient 0: missing or additional contributions have another sensitivity.",
     _UNCLIPPED: "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters the "
     "sum without clipping. Create the criterion once, by make_private, and use it for every batch.",
-    _LONGER: "The reported norms do not belong to the contributions of the reported sum: give run.clipped the norm of each "
-    "record's whole gradient, over all layers together, after clipping. Clipping each coordinate or layer to the "
+    _LONGER: "The reported norms do not belong to the contributions of the reported sum: give run.clipped the norm of "
+    "each record's whole gradient, over all layers together, after clipping. Clipping each coordinate or layer to the "
     "bound leaves longer gradients, whose norm is up to the root of their number times longer.",
     _SILENT: "Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record.",
     _COUNTED: "Let the accountant count each update: keep the step hook of make_private, change nothing in its "

@@ -46,8 +46,8 @@ def _is_centered(noisy: Tensor, got: Tensor) -> bool:
     if not noisy.numel() or unit > _COARSEST or not bool(source.isfinite().all()):
         return False
     tolerance = _ROUNDINGS * unit * float(source.abs().max())
-    every = tuple(range(noisy.dim()))
-    candidates = dict.fromkeys(((), every[1:], every[:-1], every[:1], every))
+    dims = tuple(range(noisy.dim()))
+    candidates = dict.fromkeys(((), dims[1:], dims[:-1], dims[:1], dims))
     return any(float((_without_mean(source, axes) - result).abs().max()) <= tolerance for axes in candidates)
 
 
