@@ -86,6 +86,11 @@ def test_a_plain_loop_that_adds_the_sum_deviates() -> None:
     assert found[:3] == [3, 3, 3]
 
 
+def test_other_gradients_that_a_step_makes_are_not_compared() -> None:
+    """As of a closure: what the optimizer stepped with did not begin with the noise."""
+    assert reported(lambda noisy, total: total, in_step=True) is None
+
+
 class Optimizer:
     """The attributes of Opacus' optimizer that the observer reads."""
 

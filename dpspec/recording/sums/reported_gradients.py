@@ -28,22 +28,22 @@ class ReportedGradients:
         """parameters: those that noise is added to."""
         self._parameters = list(parameters)
         self._got: Tensor | None = None
-        self._changed_in_step = False
         self._steps = self._summed = self._apart = 0
         self._eps = self._room = 0.0
 
     def before_step(self) -> None:
-        self._got, self._changed_in_step = self._gradients(), False
+        self._got = self._gradients()
 
     def after_step(self, *, added: bool = False) -> None:
-        """Note whether a closure, a hook or the optimizer made other gradients since :meth:`before_step`.
+        """Forget the step if a closure, a hook or the optimizer made other than centered gradients in it.
 
         added: whether the step itself adds to its gradients.
         """
         if self._got is None:
             return
         now = self._gradients()
-        self._changed_in_step = not added and (now is None or not torch.equal(now, self._got))
+        if now is None or not (added or torch.equal(now, self._got) or self._is_centered(self._got, now)):
+            self._got = None
 
     @property
     def found(self) -> list[float] | None:
@@ -61,11 +61,7 @@ class ReportedGradients:
 
     @torch.no_grad()
     def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
-        """Compare a reported step that made one update with its noise and sum, all coordinates in a row.
-
-        A step whose gradients changed in it counts if it began with sum and noise: what its optimizer did with them is
-        the update rule's. Otherwise a closure may have made them in the step, and nothing is compared.
-        """
+        """Compare a reported step that made one update with its noise and sum, all coordinates in a row."""
         got, self._got = self._got, None
         comparable = step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or noise is None or not comparable or got.shape != noise.shape:
@@ -78,9 +74,10 @@ class ReportedGradients:
         product, of_got, of_noise, of_sum = products.tolist()
         if not (math.isfinite(product) and math.isfinite(of_sum) and 0.0 < of_got < math.inf):
             return
+        self._steps += 1
         if total is None:
-            self._steps += not self._changed_in_step
             return
+        self._summed += 1
         divisor = product / of_got
         left = torch.zeros((), dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, summed):
@@ -88,14 +85,13 @@ class ReportedGradients:
         rounding = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + divisor * math.sqrt(of_got))
         differs = not (divisor > 0.0 and math.sqrt(float(left)) <= rounding)
         if differs and divisor > 0.0:
-            differs = not is_centered_row(summed + noise, divisor * got, [p.shape for p in self._parameters])
-        if differs and self._changed_in_step:
-            return
-        self._steps += 1
-        self._summed += 1
+            differs = not self._is_centered(summed + noise, divisor * got)
         self._apart += differs
         self._room = max(self._room, rounding / step.deviation)
         step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
+
+    def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
+        return is_centered_row(noisy, got, [p.shape for p in self._parameters])
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:
