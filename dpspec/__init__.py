@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from dpspec.engine.schedule_privacy import EpsilonBounds, epsilon
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verify import verify
+    from dpspec.integrations.trackers import log_to_mlflow, log_to_wandb
     from dpspec.language.load import load_specs
     from dpspec.recording.planting.planted import plant
-    from dpspec.recording.recorder import record
+    from dpspec.recording.recorder import Recorder, record
     from dpspec.recording.replay import replay
     from dpspec.registry.loader import load_catalog
     from dpspec.results.codec import dump
@@ -57,6 +58,7 @@ _HOME = {
     "Diagnostic": "dpspec.contract",
     "EpsilonBounds": "dpspec.engine.schedule_privacy",
     "Finding": "dpspec.contract",
+    "Recorder": "dpspec.recording.recorder",
     "Result": "dpspec.contract",
     "Spec": "dpspec.contract",
     "Store": "dpspec.engine.storage.trial_store",
@@ -73,6 +75,8 @@ _HOME = {
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.language.load",
+    "log_to_mlflow": "dpspec.integrations.trackers",
+    "log_to_wandb": "dpspec.integrations.trackers",
     "loss": "dpspec.contract",
     "model": "dpspec.contract",
     "plant": "dpspec.recording.planting.planted",
@@ -89,6 +93,7 @@ __all__ = [
     "Diagnostic",
     "EpsilonBounds",
     "Finding",
+    "Recorder",
     "Result",
     "Spec",
     "Store",
@@ -106,6 +111,8 @@ __all__ = [
     "load",
     "load_catalog",
     "load_specs",
+    "log_to_mlflow",
+    "log_to_wandb",
     "loss",
     "model",
     "plant",

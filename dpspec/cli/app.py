@@ -75,6 +75,8 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         return ExitCode.USAGE
     except SystemExit as end:
         # typer raises this if the reader of a help text has closed the pipe. Other commands handle that themselves.
+        if "_DPSPEC_COMPLETE" in os.environ or {"--show-completion", "--install-completion"} & set(arguments):
+            return end.code if isinstance(end.code, int) else ExitCode.OK  # typer ends completion by this
         gone = isinstance(end.__context__, OSError) and end.__context__.errno == errno.EPIPE
         if gone and {"--help", "-h"} & set(arguments):
             silence("stdout")
@@ -146,7 +148,7 @@ app = typer.Typer(
         "broken, 5 nothing to run, 6 incomplete (a re-run resumes), 7 some values could not be recomputed (verify), 70 "
         "a bug in dpspec, 130 interrupted, 143 terminated."
     ),
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

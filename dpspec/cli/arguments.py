@@ -147,16 +147,19 @@ def load_project(
 
 @contextmanager
 def loaded_specs(
-    paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str], *, internal: bool = False
+    paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str], *, internal: bool = False, partly: bool = False
 ) -> Iterator[Loaded]:
-    """At least one spec. Diagnostics of loading and of the body go to stderr; errors end the command."""
+    """At least one spec. Diagnostics of loading and of the body go to stderr; errors end the command.
+
+    With ``partly`` the body gets the specs without errors, if there are any: it has to report those in ``broken``.
+    """
     from dpspec.language.load import load_specs
 
     loaded = load_specs(paths, catalog, overrides)
     report_skipped_files(loaded)
     if loaded.diagnostics:
         show_diagnostics(loaded.diagnostics, loaded.sources)
-    if not loaded.ok:
+    if not loaded.ok and not (partly and loaded.specs):
         code = ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
         raise ShownError(code, loaded.diagnostics)
     if not loaded.specs:
@@ -173,8 +176,13 @@ def loaded_specs(
 def report_skipped_files(loaded: Loaded) -> None:
     if not loaded.others:
         return
-    named = ", ".join(plain(str(path)) for path in loaded.others)
-    note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}")
+    from dpspec.language.load import skip_reason
+
+    by_reason: dict[str, list[str]] = {}
+    for path in loaded.others:
+        by_reason.setdefault(skip_reason(path), []).append(plain(str(path)))
+    for reason, names in by_reason.items():
+        note(f"skipped ({reason}): {', '.join(names)}")
 
 
 def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str], *, internal: bool = False) -> None:

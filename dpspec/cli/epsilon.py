@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dpspec.cli.arguments import GroupSizes, group_sizes
-from dpspec.cli.output import emit
+from dpspec.cli.output import emit, note
+from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 from dpspec.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,13 @@ def epsilon(
         name, _, rule = str(error).partition(" ")
         raise UsageError(f"--{name.replace('_', '-')} {rule}") from None
     settings = schedule(groups[0].noise if laplace is None else None)
-    emit(_as_json(settings, groups, delta, target) if as_json else _table(settings, groups, delta, target))
+    caution = "" if records is None else large_delta(delta, records)
+    if as_json:
+        emit(_as_json(settings, groups, delta, target))
+    else:
+        emit(_table(settings, groups, delta, target))
+    if caution:
+        note("\n".join(wrap(f"caution {LARGE_DELTA}: {caution} {LARGE_DELTA_WHY} {LARGE_DELTA_FIX}", _WIDTH)))
     return ExitCode.OK
 
 

@@ -85,12 +85,13 @@ def diff(
     from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
     from dpspec.reporters.read_results import read_result
     from dpspec.results.diff import diff as compare
-    from dpspec.results.diff import failing
+    from dpspec.results.diff import regressions
 
     require_known("format", format_, CHANGE_FORMATS)
-    changes = compare(read_result(before), read_result(after))
+    earlier, later = read_result(before), read_result(after)
+    changes = compare(earlier, later)
     emit(render_changes(changes, format_))
-    failures = failing(changes, allow_changed_claims=allow_changed_claims)
+    failures = regressions(earlier, later, allow_changed_claims=allow_changed_claims)
     if any(change.of_claim for change in failures):
         note("Claims were changed or removed; --allow-changed-claims accepts that.")
     if any(not change.of_claim for change in failures):
@@ -123,7 +124,7 @@ def verify(
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verify import verify as recompute
-    from dpspec.reporters.read_results import page_at, read_result
+    from dpspec.reporters.read_results import outcome_differs, page_at, read_result
     from dpspec.reporters.words import place
 
     stored = read_result(result)
@@ -146,6 +147,9 @@ def verify(
         name = plain(place(stored, mismatch.audit, mismatch.what))
         text = f"{name}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
         emit(f"{text}\n    because:    {plain(mismatch.because)}" if mismatch.because else text)
+    if outcome := outcome_differs(result, stored):
+        emit(f"the result states {plain(outcome)}")
+        differing_count += 1
     if page is not None:
         from dpspec.reporters.page import compared
 

@@ -29,8 +29,10 @@ from dpspec.cli.arguments import (
     group_sizes,
     load_project,
     loaded_specs,
+    show_diagnostics,
 )
 from dpspec.cli.output import (
+    ShownError,
     emit,
     failures_in_reports,
     note,
@@ -44,7 +46,10 @@ from dpspec.errors import DpspecError, ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
-    from dpspec.contract.results import Result
+    from dpspec.contract import Diagnostic, Spec
+    from dpspec.contract.catalog import Catalog
+    from dpspec.contract.results import Result, Unjudged
+    from dpspec.language.load import Loaded
 
 
 def run(
@@ -60,7 +65,7 @@ def run(
     ] = None,
     max_trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Train at most about N trials; a re-run resumes."),
+        typer.Option(min=1, metavar="N", help="Train at most N trials; a re-run resumes."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
@@ -137,11 +142,12 @@ def run(
             stop_requests=interrupt.stop_requests,
         )
         with (
-            loaded_specs(specs, catalog, overrides, internal=internal) as loaded,
+            loaded_specs(specs, catalog, overrides, internal=internal, partly=True) as loaded,
             Progress(sys.stderr, quiet=quiet) as progress,
         ):
+            valid, unjudged = _judgeable(loaded, catalog)
             result = runner.run(
-                loaded.specs,
+                valid,
                 catalog,
                 store=trial_store,
                 options=options,
@@ -155,7 +161,7 @@ def run(
     command += ["--threads", str(threads)] if threads is not None else []
     command += ["--bounds-only"] if bounds_only else []
     environment = type(result.environment)({**result.environment, "command": command})
-    result = dataclasses.replace(result, environment=environment)
+    result = dataclasses.replace(result, environment=environment, unjudged=unjudged)
     if any(report.to_stdout for report in report_files):
         note(tally(result))
     else:
@@ -167,9 +173,42 @@ def run(
         note(f"Trials are stored in {trial_store.location}; the same command does not train them again.")
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
-    elif earlier is not None:
+    elif earlier is not None and not result.unjudged:
         return _against(earlier, result, allow_changed_claims, reasons=quiet)
     return result.exit_code
+
+
+def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[Unjudged, ...]]:
+    """The specs without errors, and those with errors, whose diagnostics go to stderr.
+
+    A single spec is not checked here: its errors end the command.
+    """
+    from dpspec.contract.results import Unjudged
+    from dpspec.engine.preparing.prepare import check as check_spec
+    from dpspec.language.load import plugins_only
+    from dpspec.language.yaml_source import source_file
+
+    def unjudged(file: str, error: Diagnostic) -> Unjudged:
+        line = error.span.line if error.span is not None and error.span.file == file else 1
+        return Unjudged(file=file, line=line, message=error.message, plugin=plugins_only([error]))
+
+    broken = {str(path): unjudged(str(path), error) for path, error in loaded.broken}
+    if len(loaded.specs) + len(loaded.broken) < 2:
+        return loaded.specs, ()
+    files = [source_file(spec.origin) or spec.name for spec in loaded.specs]
+    errors: dict[Diagnostic, None] = {}
+    for spec, file in zip(loaded.specs, files, strict=True):
+        of_spec = [diagnostic for diagnostic in check_spec(spec, catalog) if diagnostic.severity == "error"]
+        errors |= dict.fromkeys(of_spec)
+        if of_spec:
+            broken.setdefault(file, unjudged(file, of_spec[0]))
+    if errors:
+        show_diagnostics(list(errors), loaded.sources)
+    # A file with an error has no audit at all: claims over a matrix need each of its cells.
+    valid = [spec for spec, file in zip(loaded.specs, files, strict=True) if file not in broken]
+    if not valid:
+        raise ShownError(ExitCode.INVALID_SPEC, (*loaded.diagnostics, *errors))
+    return valid, tuple(broken.values())
 
 
 def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
@@ -271,7 +310,7 @@ def check(
 
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
-    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of, require_claim
+    from dpspec.engine.recorded.check import RunClaim, check_run, require_claim
 
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
@@ -302,7 +341,7 @@ def check(
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)
-    return exit_code_of(result)
+    return result.exit_code
 
 
 def _check_history(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -277,8 +278,9 @@ class AuditResult:
     remedies: tuple[Remedy, ...] = ()
 
     def __repr__(self) -> str:
-        """A line for each claim, with public bounds only."""
-        return "\n".join([f"AuditResult: {self.name}", *(f"  {_shown(self, verdict)}" for verdict in self.verdicts)])
+        """A line for each claim, with public bounds only, and one for each caution."""
+        claims = [f"  {_shown(self, verdict)}" for verdict in self.verdicts]
+        return "\n".join([f"AuditResult: {self.name}", *claims, *_fired(self)])
 
     @property
     def complete(self) -> bool:
@@ -293,9 +295,16 @@ class AuditResult:
     @property
     def as_expected(self) -> bool:
         """Whether every verdict and the conformance are as expected, and no rule fired that the user did not accept."""
-        if self.recording is not None and any(not rule.accepted for rule in self.recording.rules):
+        if import_module("dpspec.results.status").open_cautions(self):
             return False
         return self.conformance.expected and all(v.expected for v in self.verdicts)
+
+
+def _fired(audit: AuditResult) -> list[str]:
+    """The cautions, open and accepted."""
+    status = import_module("dpspec.results.status")
+    states = (("open", status.open_cautions(audit)), ("accepted", status.accepted_cautions(audit)))
+    return [f"  caution {state}: {rule.name}" for state, rules in states for rule in rules]
 
 
 #: The maximum number of claims in the representation of a result.
@@ -334,6 +343,17 @@ class Matrix:
         return {name: audit.cell.get(axis) for axis, name in self.axes.items()}
 
 
+def _unbounded(audit: AuditResult) -> bool:
+    """Whether an epsilon of a recorded training is infinite, or canaries exceed its certified bound."""
+    mechanism = audit.document.get("mechanism")
+    delta = mechanism.get("delta") if isinstance(mechanism, Mapping) else None
+    at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
+    sized = [(finding.bound, finding.at.get("group_size", 1), finding.value) for finding in at_delta]
+    upper = [(size, value) for bound, size, value in sized if bound == "upper"]
+    above = any(b == "lower" and s == size and v > value for b, s, v in sized for size, value in upper)
+    return above or any(math.isinf(value) for _, value in upper)
+
+
 #: The columns of :meth:`Result.columns` about a claim.
 _OF_CLAIM = (
     "claim", "kind", "says", "verdict", "expected", "quantity", "claimed", "lower", "upper", "p_value",
@@ -341,10 +361,28 @@ _OF_CLAIM = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unjudged:
+    """A spec of an invocation that has errors: it has no audit, and the invocation fails.
+
+    Attributes:
+        file: The file of the spec.
+        line: The line of the first error; 1 without one.
+        message: The first error.
+        plugin: Whether only missing plugins prevent its audit.
+    """
+
+    file: str
+    line: int
+    message: str
+    plugin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One invocation: all its audits, judged together.
 
-    ``confidence`` is family-wise over the invocation; ``environment`` contains versions and the machine.
+    ``confidence`` is family-wise over the audits; ``environment`` contains versions and the machine; ``unjudged`` the
+    specs of the invocation that have errors.
     """
 
     audits: tuple[AuditResult, ...]
@@ -353,6 +391,7 @@ class Result:
     environment: FrozenMap
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
+    unjudged: tuple[Unjudged, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -361,10 +400,21 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise."""
+        """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise.
+
+        3 if a spec has errors, or 4 if only plugins are missing. 5 for recorded trainings about which nothing is
+        claimed, because no verdict says that they pass.
+        """
+        if self.unjudged:
+            return ExitCode.PLUGIN if all(spec.plugin for spec in self.unjudged) else ExitCode.INVALID_SPEC
         if not self.complete:
             return ExitCode.INCOMPLETE
-        return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
+        if not all(audit.as_expected for audit in self.audits):
+            return ExitCode.UNEXPECTED
+        unclaimed = all(audit.recording is not None and not audit.verdicts for audit in self.audits)
+        if not unclaimed:
+            return ExitCode.OK
+        return ExitCode.UNEXPECTED if any(map(_unbounded, self.audits)) else ExitCode.NOTHING_TO_RUN
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -381,12 +431,15 @@ class Result:
         return tuple(matrices)
 
     def __repr__(self) -> str:
-        """A short table of the claims, with public bounds only."""
-        head = f"Result: {len(self.audits)} audit{'s' * (len(self.audits) != 1)}, exit code {int(self.exit_code)}"
+        """The outcome and a short table of the claims, with public bounds only."""
+        outcome = import_module("dpspec.reporters.summary").answer(import_module("dpspec.results.redact").redact(self))
+        number = f"{len(self.audits)} audit{'s' * (len(self.audits) != 1)}"
+        head = f"Result: {number}, exit code {int(outcome.exit_code)}: {outcome.headline}"
         rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
         lines = [f"  {audit.name}  {_shown(audit, verdict)}" for audit, verdict in rows[:_MOST_ROWS]]
         if len(rows) > _MOST_ROWS:
             lines.append(f"  ... and {len(rows) - _MOST_ROWS} more: to_frame()")
+        lines += [line for audit in self.audits for line in _fired(audit)]
         return "\n".join([head, *(lines or ["  nothing claimed"])])
 
     def to_frame(self) -> Any:

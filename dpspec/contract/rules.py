@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+#: The rule on delta, which holds for each claim, of a recorded run or of a spec.
+LARGE_DELTA = "large-delta"
+LARGE_DELTA_WHY = "Publishing one record in full satisfies such a claim."
+LARGE_DELTA_FIX = "Claim a delta well below 1 over the number of records."
+
+
+def large_delta(delta: float, records: int) -> str:
+    """The caution on a delta that is not below 1 over the number of records; empty below."""
+    return f"delta = {delta:g} is not below 1 over the {records} records." if delta * records >= 1.0 else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """A rule. ``code`` names a subclass of :class:`TrainingRule` without constructor arguments.

@@ -95,7 +95,10 @@ class Claim:
         record: Restricts the claim to one record.
         over: Restricts the claim to a declared collection of datasets.
         expect: Expected verdicts.
-        refuted_by: ``any``, or ``attack`` for a negative control that only an attack may refute, not a certified bound.
+        refuted_by: ``any``, or ``attack`` for a claim that only an attack may refute, not a certified bound.
+        control: Whether the claim is false on purpose, to test the audit. None for the default, see
+            ``dpspec.results.status.is_control``.
+        accept: Reasons of accepted cautions by rule.
     """
 
     id: str
@@ -111,6 +114,8 @@ class Claim:
     over: str | None = None
     expect: tuple[str, ...] = ("proved",)
     refuted_by: str = "any"
+    control: bool | None = None
+    accept: FrozenMap = field(default_factory=FrozenMap)
     unit: str = "record"
 
     def __getitem__(self, key: str) -> Json:

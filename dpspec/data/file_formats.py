@@ -29,7 +29,7 @@ _BINARY = (
     (b"ARROW1", "an Arrow file", "save it as Parquet"),
     (b"\x89HDF", "an HDF5 file", "save it as Parquet or .npz"),
     (IDX_BEGIN, "an IDX file", "write kind: idx"),
-    (b"\x89PNG", "a PNG image", "save all images in one .npz file"),
+    (b"\x89PNG", "a PNG image", "write kind: images with the folder of the class folders"),
     (b"\x80\x04", "a pickle, which is never read", "save it as Parquet or .npz"),
     (b"\x80\x05", "a pickle, which is never read", "save it as Parquet or .npz"),
     (b"%PDF", "a PDF file", "save its table as CSV"),

@@ -200,6 +200,8 @@ def _places(
     """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
     import numpy as np
 
+    if values.dtype.kind == "b":  # true in Parquet, and True or TRUE in a CSV that the categories are from
+        index_by_text = {text.strip().lower(): index for text, index in index_by_text.items()}
     indices, index_by_value = np.empty(len(values), dtype=np.int32), dict[Any, int]()
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]

@@ -69,6 +69,7 @@ def versions_of(values: FrozenMap) -> dict[str, str]:
 UNVERIFIED = {
     "created": "dates",
     "environment.*": "command, versions and machine",
+    "unjudged.*": "specs with errors",
     "audits.*.source": "files of the specs",
     "audits.*.places.*": "files of the specs",
     "audits.*.seconds": "durations",
@@ -84,6 +85,8 @@ UNVERIFIED = {
 def unverified(result: Result, store: Store | None) -> str:
     trials = sum(len(audit.trials) for audit in result.audits)
     meanings = list(dict.fromkeys(UNVERIFIED.values()))
+    if not result.unjudged:
+        meanings.remove(UNVERIFIED["unjudged.*"])
     if not trials:
         meanings.remove(UNVERIFIED["audits.*.stored_trials"])
         meanings.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])

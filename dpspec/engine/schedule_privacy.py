@@ -139,9 +139,18 @@ def make_schedule(
     if (steps is None) == (epochs is None):
         raise ValueError("steps or epochs must be set, and not both")
     sized = any(value is not None for value in (batch_size, records, epochs))
+    if epochs is not None and rate is not None and batch_size is records is None:
+        equal = f", here {round(epochs / rate)}" if whole("epochs", epochs, 1) and 0.0 < rate <= 1.0 else ""
+        raise ValueError(
+            f"epochs cannot be combined with rate, which leaves the number of batches in a pass open: give steps, "
+            f"which is epochs / rate{equal}, or batch_size and records in place of rate"
+        )
     if sampling == "fixed" or sized:
         if rate is not None:
-            raise ValueError("rate must be removed: batch_size and records define the batches")
+            sizes = [name for name, value in (("batch_size", batch_size), ("records", records)) if value is not None]
+            if not sizes:
+                raise ValueError("rate is for Poisson batches: for batches of fixed size give batch_size and records")
+            raise ValueError(f"rate must be removed: {' and '.join(sizes)} define the batches")
         for name, value in (("batch_size", batch_size), ("records", records)):
             if value is None:
                 raise ValueError(f"{name} is required: batch_size and records define the batches")

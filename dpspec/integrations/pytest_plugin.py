@@ -60,20 +60,16 @@ class _MarkedSpecs:
         import dpspec
         from dpspec.reporters import words
         from dpspec.results.redact import redact
+        from dpspec.results.status import problems
 
         if self._result is None:
             self._result = redact(dpspec.run(self._paths, **self._options))
         audit = self._result.audits[number]
-        reasons = [
-            f"{audit.name}, claim {verdict.claim}: {words.verdict_line(audit, verdict)}"
-            for verdict in audit.verdicts
-            if verdict.claim == claim and not verdict.expected
-        ]
-        if words.wrong_conformance(audit):
-            reasons.append(words.conformance_line(audit))
-        if not audit.complete:
-            reasons.append(words.missing_trials(audit))
-        return "\n".join([*reasons, *words.cautioned(audit)])
+        return "\n".join(
+            f"{audit.name}{f', claim {claim}' if problem.kind == 'claim' else ''}: {words.problem(audit, problem)}"
+            for problem in problems(audit)
+            if problem.kind != "claim" or problem.name == claim
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,13 +131,15 @@ def dpspec_check() -> Callable[..., CheckedRun]:
     def check(run: Any, **claim: Any) -> CheckedRun:
         __tracebackhide__ = True
         from dpspec.api import check
+        from dpspec.reporters.summary import answer
         from dpspec.reporters.terminal import render_brief
 
         checked: list[CheckedRun] = []
 
         def report() -> str:
             checked.append(check(run, **claim))
-            return "" if checked[0].passed else render_brief(checked[0].result)
+            outcome = checked[0]
+            return "" if outcome.passed else f"{answer(outcome.result).tally}\n{render_brief(outcome.result)}"
 
         _fail(report)
         return checked[0]

@@ -16,11 +16,16 @@ from dpspec.contract.results import Result
 from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import MissingLibraryError, UsageError
 from dpspec.reporters import page, words
+from dpspec.reporters.summary import answer
 from dpspec.results.redact import redact
+from dpspec.results.status import accepted_cautions, open_cautions, problems
 from dpspec.results.void_bounds import has_void_bounds
 
 #: The name of the page in the tracker.
 PAGE = "dpspec.html"
+
+#: The kinds of problems, the first that names the failure first.
+_ORDER = ("conformance", "claim", "trials", "caution")
 
 
 def log_to_mlflow(audited: CheckedRun | Result, *, run_id: str | None = None) -> None:
@@ -87,24 +92,28 @@ def _redacted(audited: Any) -> Result:
 def _summary(result: Result) -> tuple[str, dict[str, str], dict[str, float]]:
     """``passed`` or the first failure (``deviates`` comes first), the verdict of each claim by id, and metrics.
 
-    The metric ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a
-    claim of a spec. Names begin with the audit if there are several.
+    The texts include the ``headline``, and the names of open (``cautions``) and ``accepted`` cautions. The metric
+    ``dp/epsilon`` is the certified epsilon of a recorded training, ``dp/CLAIM.epsilon`` the upper bound of a claim of a
+    spec, ``dp/exit_code`` the exit code. Names begin with the audit if there are several.
     """
-    failures: list[str] = []
+    failures = ["invalid spec"] if result.unjudged else []
     claims: dict[str, str] = {}
     metrics: dict[str, float] = {}
     for audit in result.audits:
         prefix = f"{audit.name}." if len(result.audits) > 1 else ""
         claims |= {f"{prefix}{verdict.claim}": words.verdict_line(audit, verdict) for verdict in audit.verdicts}
-        failures += [audit.conformance.status] if words.wrong_conformance(audit) else []
-        failures += [verdict.verdict for verdict in audit.verdicts if not verdict.expected]
-        failures += ["incomplete"] if not audit.complete else []
+        of_audit = sorted(problems(audit), key=lambda problem: _ORDER.index(problem.kind))
+        failures += ["cautions" if problem.kind == "caution" else problem.status for problem in of_audit]
         if audit.recording is not None:
             checked = CheckedRun(result=replace(result, audits=(audit,)))
-            failures += ["cautions"] if checked.cautions else []
             metrics[f"dp/{prefix}cautions"] = len(checked.cautions)
+            for name, rules in (("cautions", open_cautions(audit)), ("accepted", accepted_cautions(audit))):
+                claims |= {f"{prefix}{name}": ", ".join(rule.name for rule in rules)} if rules else {}
             metrics |= {} if checked.epsilon is None else {f"dp/{prefix}epsilon": checked.epsilon}
         elif audit.conformance.expected and not has_void_bounds(audit):
             bounds = {verdict.claim: verdict.upper for verdict in audit.verdicts if verdict.quantity == "epsilon"}
             metrics |= {f"dp/{prefix}{claim}.epsilon": upper for claim, upper in bounds.items() if upper is not None}
+    outcome = answer(result)
+    claims["headline"] = outcome.headline
+    metrics["dp/exit_code"] = int(outcome.exit_code)
     return failures[0] if failures else "passed", claims, metrics

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,13 @@ MAX_DIAGNOSTICS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """``others`` are YAML files that are not specs."""
+    """``others`` are YAML files that are not specs; ``broken`` has the files with errors, and the first one of each."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
     files: tuple[Path, ...] = ()
     others: tuple[Path, ...] = ()
+    broken: tuple[tuple[Path, Diagnostic], ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -112,7 +114,7 @@ class Loaded:
     @property
     def missing_plugins(self) -> bool:
         """Whether there are errors, and all are about plugins."""
-        return _plugins_only(self.diagnostics)
+        return plugins_only(self.diagnostics)
 
 
 def load_specs(
@@ -136,15 +138,24 @@ def load_specs(
     specs: list[Spec] = []
     families = [(path, read_family(path)) for path in files]
     families += [_mapping_family(i, document) for i, document in enumerate(documents, 1)]
+    broken: list[tuple[Path, Diagnostic]] = []
     for path, family in families:
         built, wrong, texts = _load(path, family, catalog, parsed_overrides)
+        broken += [(path, error) for error in wrong if error.severity == "error"][:1]
         specs += built
         diagnostics += wrong
         sources |= texts
     if len(parsed_overrides) < len(overrides):
         specs = []  # an override is invalid, so no spec is the requested one
     unique = tuple(dict.fromkeys(diagnostics))
-    return Loaded(specs=tuple(specs), diagnostics=unique, files=files, others=other_files, sources=sources)
+    return Loaded(
+        specs=tuple(specs),
+        diagnostics=unique,
+        files=files,
+        others=other_files,
+        broken=tuple(broken),
+        sources=sources,
+    )
 
 
 def from_document(
@@ -158,7 +169,7 @@ def from_document(
     """Rebuild the spec of a resolved document; ``name`` includes the cell. Raises ``SpecError`` or ``PluginError``."""
     checked = check(thaw(document), catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
-    if _plugins_only(errors):
+    if plugins_only(errors):
         raise PluginError("; ".join(d.message for d in errors), errors)
     if errors:
         raise SpecError(errors)
@@ -243,13 +254,32 @@ def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     return [*ordered[:MAX_DIAGNOSTICS], summary]
 
 
-def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
+def plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
     codes = {d.code for d in diagnostics if d.severity == "error"}
     return bool(codes) and codes <= PLUGIN_CODES
 
 
 #: Larger files in a folder are not specs. Smaller files above MAX_BYTES are reported when they are read.
 _MAX_CANDIDATE_BYTES = 1 << 30
+
+#: Keys at the beginning of a line, or first in a document in braces.
+_KEYS = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)([A-Za-z_-]{4,9})\1[ \t]*:""", re.MULTILINE)
+
+
+def skip_reason(path: Path) -> str:
+    """Why a YAML file in a folder is not a spec."""
+    try:
+        with open_regular(path, _MAX_CANDIDATE_BYTES) as stream:
+            content = stream.read(MAX_BYTES)
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
+    except (NotRegularError, OSError) as error:
+        return error.strerror or "unreadable"
+    if not content.strip():
+        return "empty"
+    return "no key 'dpspec' at the top level, as in a parent of specs"
+
 
 #: The key at the beginning of a line, where nested keys cannot be, or first in a document in braces.
 _KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re.MULTILINE)
@@ -276,17 +306,24 @@ def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...
 
 
 def is_spec(path: Path) -> bool:
-    """A file without read permission counts, so that it is not skipped silently."""
+    """A file without read permission counts, and one with a misspelled key, so that neither is skipped silently."""
     if path.suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would block
         return False
     try:
         with open_regular(path, _MAX_CANDIDATE_BYTES) as stream:
             empty = os.fstat(stream.fileno()).st_size == 0  # also system files, which may be endless
-            return not empty and _KEY.search(stream.read(MAX_BYTES)) is not None
+            content = b"" if empty else stream.read(MAX_BYTES)
+            keys = {match[2].decode("ascii").lower() for match in _KEYS.finditer(content)}
+            return _KEY.search(content) is not None or any(map(_is_misspelled, keys))
     except NotRegularError:
         return False
     except OSError:
         return True
+
+
+def _is_misspelled(key: str) -> bool:
+    """Whether a key is ``dpspec`` except for a letter; not ``spec`` or ``specs``, which other files have."""
+    return SequenceMatcher(None, key, "dpspec").ratio() > 0.8
 
 
 def _yaml_below(folder: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from dpspec.contract.catalog import PROJECT_HINT, BrokenPlugin, Catalog, Offered
 from dpspec.language import blocks
 from dpspec.language.blocks import Plain, claim_block, core, known_claim_kinds
 from dpspec.language.problems import cast, fill, problems
+from dpspec.results.status import CONTROL_VERDICTS
 from dpspec.text import clipped, closest, did_you_mean, listed, quoted, shown
 from dpspec.version import VERSION as DPSPEC_VERSION
 
@@ -83,6 +84,9 @@ def _check_claim(
 
 
 def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    if claim.get("control") and not set(claim["expect"]) <= CONTROL_VERDICTS:
+        message = f"a control is false on purpose, but this one expects {' or '.join(claim['expect'])}"
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "control"), help="write expect: refuted")
     if claim.get("over") == "matrix":  # composition has already moved valid claims of this kind out of the cells
         message = "over: matrix needs a matrix, and this spec has none"
         yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="add a matrix, or remove over")

@@ -71,6 +71,7 @@ class Parts:
                 "first result, the GradSampleHooks"
             )
         recognized.refuse_engine(engine, optimizer)
+        recognized.refuse_other_loader(engine, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)

@@ -117,6 +117,29 @@ def clipping_of(optimizer: Any) -> Clipping | None:
     return None
 
 
+def refuse_other_loader(engine: Any, loader: Any) -> None:
+    """Raise ``UsageError`` if the loader is over another dataset than the one that the engine made private.
+
+    Opacus' engine keeps that dataset. Its steps would be compared with the batches of a loader that no step uses, such
+    as the one for validation.
+    """
+    private, iterated = getattr(engine, "dataset", None), getattr(loader, "dataset", None)
+    if not is_opacus(engine, "PrivacyEngine") or private is None or iterated is None or private is iterated:
+        return
+    sizes = []
+    for dataset in (private, iterated):
+        try:
+            sizes.append(len(dataset))
+        except TypeError:  # a stream of records
+            return
+    if sizes[0] != sizes[1]:
+        raise UsageError(
+            f"loader is over a dataset of {sizes[1]} records ({_name(type(iterated))}), and make_private got one of "
+            f"{sizes[0]} ({_name(type(private))}): give the loader that make_private returned for the training, not "
+            "one for validation"
+        )
+
+
 def refuse_engine(engine: Any, optimizer: Any) -> None:
     """Raise ``UsageError`` for an engine that the recorder has no bound for, or that does not fit the optimizer."""
     if is_opacus(engine, "PrivacyEngineAdaptiveClipping"):

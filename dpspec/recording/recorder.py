@@ -5,6 +5,7 @@ The observers are in :mod:`dpspec.recording.watched_training`.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -135,6 +136,31 @@ class Recorder:
         precision, clipping is adaptive, or the recording continues an earlier part: ``dpspec check`` bounds these runs.
         """
         return self._begun("epsilon").epsilon(delta)
+
+    def affords(self, epsilon: float, delta: float) -> bool:
+        """Whether a further step keeps the certified epsilon of the training within a budget; call it before the step.
+
+            for batch in loader:
+                if not run.affords(3.0, 1e-5):
+                    break
+
+        A check of :meth:`epsilon` after a step ends above the budget: the step has already been made.
+
+        Args:
+            epsilon: The budget, finite and above 0.
+            delta: Of the budget, in (0, 1).
+
+        Returns:
+            Whether the recorded steps and one step with the present noise multiplier and rate cost at most ``epsilon``,
+            for one record in zero-out adjacency.
+
+        Raises:
+            UsageError: A number is outside its range, or the steps of the training have no bound, as for
+                :meth:`epsilon`.
+        """
+        if not 0.0 < epsilon < math.inf or not 0.0 < delta < 1.0:
+            raise UsageError(f"epsilon must be finite and above 0, and delta in (0, 1), got {epsilon!r} and {delta!r}")
+        return self._begun("affords").affords(epsilon, delta)
 
     def cautions(self, delta: float = 1e-5) -> tuple[str, ...]:
         """The names of the rules that have fired until now; rules on counts of the run fire in ``dpspec check``."""

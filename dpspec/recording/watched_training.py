@@ -369,6 +369,24 @@ class WatchedTraining:
         rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
 
+    def affords(self, limit: float, delta: float) -> bool:
+        """Whether a step with the present noise multiplier and rate keeps the certified epsilon at or below a limit."""
+        optimizer, sampler = self._parts.optimizer, self._parts.sampler
+        if self._opacus is not None:
+            rate = None if sampler is None else getattr(sampler.batches, "sample_rate", sampler.rate)
+            present = (optimizer.noise_multiplier, rate)
+        else:
+            present = (self.declared["noise_multiplier"], self.declared["rate"])
+        noise, rate = (math.nan if value is None else float(value) for value in present)
+        self.guarded(self._write_waiting)
+        rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
+        if rounded or not self.spent.bounded or not (0.0 < noise < math.inf and 0.0 < rate <= 1.0):
+            raise UsageError(
+                f"run.affords cannot bound the steps of this training (rate {rate:g}, noise multiplier {noise:g}): the "
+                "batches must be Poisson samples of one process, each step with noise"
+            )
+        return self.spent.affords(limit, delta, (noise, rate))
+
     def cautions(self, delta: float) -> tuple[str, ...]:
         """The names of the rules that fire on the facts of the steps until now."""
         steps, header = int(self.spent.last["steps"]), self._header

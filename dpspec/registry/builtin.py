@@ -9,7 +9,7 @@ import dpspec.contract as dps
 from dpspec.contract.attacks import AttackMethod, Canary, Score
 from dpspec.contract.fragments import array, block, number
 from dpspec.contract.rules import Rule
-from dpspec.data import arrays, fileless, table_files, tokens
+from dpspec.data import arrays, fileless, image_folder, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.recording.rules.builtin import RULES
@@ -22,6 +22,7 @@ DATASETS = (
     fileless.DIGITS,
     arrays.IDX,
     arrays.NPZ,
+    image_folder.IMAGES,
     table_files.PARQUET,
     fileless.SYNTHETIC,
     tokens.SYNTHETIC,

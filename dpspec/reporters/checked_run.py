@@ -1,6 +1,7 @@
 """The brief report of a recorded run: the claim and its number first, then facts, cautions and what to confirm."""
 
 import math
+from collections.abc import Mapping
 
 from dpspec import decimals
 from dpspec.contract import Finding
@@ -10,6 +11,8 @@ from dpspec.reporters.layout import Page
 from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
+from dpspec.results.status import accepted_cautions, claim_block, open_cautions
+from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.
 _MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
@@ -29,15 +32,17 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     deviates = audit.conformance.status != "no-deviation-found"
     verdict = audit.verdicts[0] if audit.verdicts else None
     word, sentence = _headline(audit, recording, verdict, deviates)
-    page.line((word, _STYLES.get(word.partition(",")[0], "bold red")), f"  {sentence}", hang=2)
+    if costs := _of_groups(audit, verdict, deviates):
+        sentence += f" {words.sentence(costs)}." if sentence.endswith(".") else f"; {costs}"
+    page.line((word, _style(audit, word)), f"  {sentence}", hang=2)
     for further in audit.verdicts[1:]:
         word, sentence = _headline(audit, recording, further, deviates)
-        page.line((word, _STYLES.get(word.partition(",")[0], "bold red")), f"  {further.claim}: {sentence}", hang=2)
-    if counted := _counted(recording, deviates):
+        page.line((word, _style(audit, word)), f"  {further.claim}: {sentence}", hang=2)
+    if counted := _counted(audit, recording, deviates):
         page.line(counted, indent=2, hang=2)
     _facts(page, audit, recording, deviates, internal)
     _open(page, recording, deviates)
-    _cautions(page, recording)
+    _cautions(page, audit, recording)
     if not deviates:
         page.heading("CONFIRM  this number also says that")
         for sentence in recording.confirm:
@@ -55,6 +60,31 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
     page.line(f"Assumed ({HONEST_SCRIPT}): {HONEST_SCRIPT_TEXT}. {UNTRUSTED}.", indent=2, hang=2)
 
 
+def _style(audit: AuditResult, word: str) -> str:
+    """Only a proof without open cautions is green."""
+    return "bold red" if open_cautions(audit) else _STYLES.get(word.partition(",")[0], "bold red")
+
+
+def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> str:
+    """``for 8 records of one person at most 42.33``: the costs of the group sizes other than the claim's."""
+    if deviates:
+        return ""
+    block = {} if verdict is None else claim_block(audit, verdict)
+    claimed_size = block.get("group_size", 1)
+    delta = block.get("delta")
+    costs = {}
+    for finding in audit.findings:
+        size = finding.at.get("group_size", 1)
+        same_delta = delta is None or finding.at.get("delta") == delta
+        if (finding.quantity, finding.bound) == ("epsilon", "upper") and size != claimed_size and same_delta:
+            costs[size] = decimals.upper(finding.value) if math.isfinite(finding.value) else "no finite epsilon"
+    clauses = [
+        f"for {size} record{'' if size == 1 else 's'} of one person {'at most ' if value[0].isdigit() else ''}{value}"
+        for size, value in costs.items()
+    ]
+    return joined(clauses)
+
+
 def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
     upper = _upper(audit)
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
@@ -64,12 +94,14 @@ def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None,
         at = words.conditions(upper.at) if upper is not None else ""
         cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"
         return "NO CLAIM", f"{cost}; claim one with --epsilon"
-    accepted = [rule.name for rule in recording.rules if rule.accepted]
+    accepted = [rule.name for rule in accepted_cautions(audit)]
     conditions = (("accepting", accepted), ("assuming", recording.assumed), ("if public:", recording.public))
     stated_conditions = [f"{condition} {', '.join(names)}" for condition, names in conditions if names]
     stated = verdict.text if words.claimed(verdict) == "" else f"{verdict.text}, claimed {words.claimed(verdict)}"
     if verdict.verdict == "proved":
-        return ", ".join(["PROVED", *stated_conditions]), f"{stated}: {words.bounds(audit, verdict).brief}"
+        cautions = len(open_cautions(audit))
+        word = f"PROVED, but {words.count(cautions, 'caution')}" if cautions else "PROVED"
+        return ", ".join([word, *stated_conditions]), f"{stated}: {words.bounds(audit, verdict).brief}"
     if verdict.verdict not in ("open", "supported"):
         return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
@@ -86,9 +118,11 @@ def _upper(audit: AuditResult) -> Finding | None:
     return min(bounds, key=lambda finding: finding.at.get("group_size", 1), default=None)
 
 
-def _counted(recording: Recording, deviates: bool) -> str:
-    cautions = sum(not rule.accepted for rule in recording.rules)
-    parts = [f"{words.count(cautions, 'caution')} (exit code 1)"] if cautions else []
+def _counted(audit: AuditResult, recording: Recording, deviates: bool) -> str:
+    cautions, threat = len(open_cautions(audit)), audit.document.get("threat_model")
+    adjacency = threat.get("adjacency") if isinstance(threat, Mapping) else None
+    parts = [f"adjacency {adjacency}"] if adjacency else []
+    parts += [f"{words.count(cautions, 'caution')} (exit code 1)"] if cautions else []
     if not deviates:
         parts.append(f"{words.count(len(recording.confirm), 'thing')} that no recording can see")
     return ", ".join(parts)
@@ -136,16 +170,15 @@ def _open(page: Page, recording: Recording, deviates: bool) -> None:
         page.item(note)
 
 
-def _cautions(page: Page, recording: Recording) -> None:
-    open_rules = [rule for rule in recording.rules if not rule.accepted]
+def _cautions(page: Page, audit: AuditResult, recording: Recording) -> None:
+    open_rules = open_cautions(audit)
     if open_rules:
         page.heading("CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME")
         for rule in open_rules:
             page.line((rule.name, "bold"), f"  {rule.text}", indent=2, hang=2)
             page.line(rule.fix, indent=4)
-    for rule in recording.rules:
-        if rule.accepted:
-            page.line(f"accepted: {rule.name}: {rule.text} Reason: {rule.accepted}", indent=2, hang=2)
+    for rule in accepted_cautions(audit):
+        page.line(words.accepted(rule), indent=2, hang=2)
     for note in recording.cautions:
         page.item(note)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -12,10 +12,9 @@ from urllib.parse import quote
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.contract.results import AuditResult, Result
-from dpspec.errors import ExitCode
 from dpspec.reporters import words
-from dpspec.reporters.limits import large_deltas
-from dpspec.reporters.summary import tally
+from dpspec.reporters.summary import answer
+from dpspec.results.status import accepted_cautions, open_cautions, problems
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 
@@ -23,9 +22,19 @@ if TYPE_CHECKING:
     from junitparser import TestCase, TestSuite
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """An unexpected claim, an unexpected conformance or missing trials; ``claim`` is empty for the latter two."""
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A problem of an audit, an accepted caution, or a warning, as these formats show it.
+
+    Attributes:
+        rule: The verdict, the conformance, the name of a caution, or ``incomplete``.
+        claim: The claim's id; empty for the further.
+        level: ``error`` for a failure, ``warning`` for what missing trials may resolve, ``notice`` for the accepted.
+        subject: The audit, and the claim.
+        label: The rule in words.
+        text: The numbers and the reason.
+        accepted: The reason of the user who accepts a caution.
+    """
 
     rule: str
     claim: str
@@ -33,26 +42,36 @@ class _Problem:
     subject: str
     label: str
     text: str
+    accepted: str = ""
 
 
-def _problems(audit: AuditResult) -> Iterator[_Problem]:
-    for verdict in audit.verdicts:
-        if not verdict.expected:
-            level = "warning" if words.pending(audit, verdict) else "error"
-            label, text = words.headline(audit, verdict), words.verdict_line(audit, verdict)
-            subject = f"{audit.name}, claim {verdict.claim}"
-            yield _Problem(verdict.verdict, verdict.claim, level, subject, label, text)
-    conformance = audit.conformance
-    if words.wrong_conformance(audit):
-        label = words.conformance_label(conformance.status)
-        yield _Problem(conformance.status, "", "error", audit.name, label, words.conformance_line(audit))
-    if not audit.complete:
-        yield _Problem("incomplete", "", "warning", audit.name, "incomplete", words.missing_trials(audit))
+def _problems(audit: AuditResult) -> Iterator[_Entry]:
+    for problem in problems(audit):
+        subject = f"{audit.name}, claim {problem.name}" if problem.kind == "claim" else audit.name
+        yield _Entry(
+            rule=problem.name if problem.kind == "caution" else problem.status,
+            claim=problem.claim,
+            level="error" if problem.certain else "warning",
+            subject=subject,
+            label=words.problem_label(audit, problem),
+            text=words.problem(audit, problem),
+        )
 
 
-def _warnings(audit: AuditResult) -> Iterator[_Problem]:
-    for claim, sentence in large_deltas(audit).items():
-        yield _Problem("large-delta", claim, "warning", audit.name, "large delta", sentence)
+def _remarks(audit: AuditResult) -> Iterator[_Entry]:
+    """Accepted cautions, which fail nothing."""
+    for rule in accepted_cautions(audit):
+        label, text = f"accepted caution {rule.name}", words.accepted(rule)
+        yield _Entry(
+            rule=rule.name, claim="", level="notice", subject=audit.name, label=label, text=text, accepted=rule.accepted
+        )
+
+
+def _position(audit: AuditResult, entry: _Entry) -> Mapping[str, Json]:
+    """The claim's place in its spec; else the spec, or the folder of a recorded run."""
+    training = audit.document.get("training")
+    run = str(training.get("run") or "") if audit.recording is not None and isinstance(training, Mapping) else ""
+    return audit.places.get(entry.claim) or {"file": audit.source or run or "spec", "line": 1, "column": 1}
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
@@ -60,15 +79,19 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     result = for_readers(result, internal=internal)
     lines = []
     for audit in result.audits:
-        for problem in (*_problems(audit), *_warnings(audit)):
-            position = audit.places.get(problem.claim)
+        for entry in (*_problems(audit), *_remarks(audit)):
+            position = audit.places.get(entry.claim)
             location = {"file": audit.source} if audit.source else {}
             if position is not None:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
-            title = f"{problem.subject}: {problem.label}"
-            lines.append(workflow_command(problem.level, problem.text, title=title, **location))
-    kind = "notice" if result.exit_code is ExitCode.OK else "error"
-    lines.append(workflow_command(kind, tally(result), title="dpspec"))
+            title = f"{entry.subject}: {entry.label}"
+            lines.append(workflow_command(entry.level, entry.text, title=title, **location))
+    for spec in result.unjudged:
+        location = {"file": spec.file, "line": str(spec.line)}
+        lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
+    outcome = answer(result)
+    kind = "notice" if outcome.passed else "error"
+    lines.append(workflow_command(kind, f"{outcome.tally} (exit code {outcome.exit_code:d})", title="dpspec"))
     return "\n".join(lines) + "\n"
 
 
@@ -85,18 +108,34 @@ def workflow_command(kind: str, message: str, **properties: str) -> str:
 
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
-    """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
+    """A suite per audit, and a case for each claim, the conformance and each caution; undecided ones are skipped."""
     from junitparser import TestSuite
 
     suites = []
     for audit in for_readers(result, internal=internal).audits:
         suite = TestSuite(plain(audit.name))
+        suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
         suite.timestamp = plain(result.created)
         for case in _cases(audit):
             suite.add_testcase(case)
         suite.time = audit.seconds
         suites.append(suite)
+    if result.unjudged:
+        suites.append(_unjudged_specs(result))
     return junit(suites)
+
+
+def _unjudged_specs(result: Result) -> TestSuite:
+    """A suite with an error for each spec that has no audit."""
+    from junitparser import Error, TestCase, TestSuite
+
+    suite = TestSuite("specs")
+    suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
+    for spec in result.unjudged:
+        case = TestCase(plain(spec.file), "specs")
+        case.result = [Error(plain(spec.message), "invalid-spec")]
+        suite.add_testcase(case)
+    return suite
 
 
 def junit(suites: Sequence[TestSuite]) -> str:
@@ -113,28 +152,34 @@ def junit(suites: Sequence[TestSuite]) -> str:
 def _cases(audit: AuditResult) -> Iterator[TestCase]:
     from junitparser import Error, Failure, Skipped, TestCase
 
-    name, problems = plain(audit.name), list(_problems(audit))
-    by_claim = {problem.claim: problem for problem in problems if problem.claim}
+    name, entries = plain(audit.name), list(_problems(audit))
+    cautions = {rule.name for rule in open_cautions(audit)}
+    by_claim = {entry.claim: entry for entry in entries if entry.claim and entry.rule not in cautions}
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
-        if (problem := by_claim.get(verdict.claim)) is not None:
-            text, label = plain(problem.text), words.verdict_label(audit, verdict)
-            case.result = [Skipped(text) if problem.level == "warning" else Failure(text, label)]
+        if (entry := by_claim.get(verdict.claim)) is not None:
+            text, label = plain(entry.text), words.verdict_label(audit, verdict)
+            case.result = [Skipped(text) if entry.level == "warning" else Failure(text, label)]
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     case = TestCase("conformance", name)
-    if sentences := large_deltas(audit):
-        case.system_out = plain("\n".join(sentences.values()))
     if audit.conformance.status == "not-run":
         case.result = [Skipped(plain(audit.conformance.reason))]
-    trials = []
-    for problem in problems:
-        if problem.rule == "incomplete":
-            trials.append(TestCase("trials", name))
-            trials[0].result = [Error(plain(problem.text), problem.rule)]
-        elif not problem.claim:
-            case.result = [Failure(plain(problem.text), problem.rule)]
-    yield from (case, *trials)
+    further = []
+    for problem in problems(audit):
+        text, kind = plain(words.problem(audit, problem)), plain(problem.status)
+        if problem.kind == "conformance":
+            case.result = [Failure(text, kind)]
+        elif problem.kind == "trials":
+            further.append(TestCase("trials", name))
+            further[-1].result = [Error(text, kind)]
+        elif problem.kind == "caution":
+            further.append(TestCase(plain(f"caution {problem.name}"), name))
+            further[-1].result = [Failure(text, kind)]
+    for rule in accepted_cautions(audit):
+        further.append(TestCase(plain(f"accepted caution {rule.name}"), name))
+        further[-1].system_out = plain(words.accepted(rule))
+    yield from (case, *further)
 
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -150,28 +195,42 @@ _RULES = {
     "not-run": "The conformance of the executed run was not tested",
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
-    "large-delta": "The delta of a claim is not below 1 / records",
+    "invalid-spec": "A spec has errors and was not judged",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
-_HELP["large-delta"] = "See `dpspec explain large-delta`."
 _HELP["incomplete"] = "The same command with the same store adds the missing trials."
 
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
-    """A result at the line of each unexpected claim."""
+    """A result at the line of each unexpected claim, and one for each caution; accepted ones are suppressed."""
     result = for_readers(result, internal=internal)
+    fired = {rule.name: rule for audit in result.audits for rule in (*open_cautions(audit), *accepted_cautions(audit))}
+    texts = {**_RULES, **{name: rule.why for name, rule in fired.items()}}
+    helps = {**_HELP, **{name: rule.fix for name, rule in fired.items()}}
     rules = [
         {
-            "id": f"dpspec/{name}",
-            "shortDescription": {"text": text},
-            "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
-            "defaultConfiguration": {"level": "warning" if name in ("incomplete", "large-delta") else "error"},
+            "id": f"dpspec/{plain(name)}",
+            "shortDescription": {"text": plain(text)},
+            "help": {"text": plain(helps.get(name, "See `dpspec explain audit.expect`."))},
+            "defaultConfiguration": {"level": "warning" if name == "incomplete" else "error"},
         }
-        for name, text in _RULES.items()
+        for name, text in texts.items()
     ]
-    invocation = {"executionSuccessful": True, "endTimeUtc": result.created.replace("+00:00", "Z")}
-    results = [_result(audit, item) for audit in result.audits for item in (*_problems(audit), *_warnings(audit))]
+    outcome = answer(result)
+    invocation = {
+        "executionSuccessful": True,
+        "exitCode": int(outcome.exit_code),
+        "exitCodeDescription": plain(outcome.tally),
+        "endTimeUtc": result.created.replace("+00:00", "Z"),
+    }
+    results = [
+        _result(audit, entry, list(texts)) for audit in result.audits for entry in (*_problems(audit), *_remarks(audit))
+    ]
+    results += [
+        sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)
+        for spec in result.unjudged
+    ]
     return sarif(str(result.environment.get("dpspec", "0")), rules, invocation, results)
 
 
@@ -196,14 +255,16 @@ def artifact_uri(file: str) -> str:
         return quote(path, errors="backslashreplace")
 
 
-def _result(audit: AuditResult, problem: _Problem) -> Json:
-    at = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
-    prefix = "conformance " if not problem.claim and problem.level == "error" else ""
-    text = f"{problem.subject}: {prefix}{problem.text}"
-    return {
-        **sarif_result(problem.rule, list(_RULES), problem.level, text, at["file"], at["line"], at["column"]),
-        "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, problem.claim])},
-    }
+def _result(audit: AuditResult, entry: _Entry, rules: Sequence[str]) -> Json:
+    position = _position(audit, entry)
+    level = {"notice": "note"}.get(entry.level, entry.level)
+    text = f"{entry.subject}: {entry.text}"
+    identity = [audit.name, entry.claim] if entry.rule in _RULES else [audit.name, entry.claim, entry.rule]
+    shown = sarif_result(entry.rule, rules, level, text, str(position["file"]), position["line"], position["column"])
+    shown["partialFingerprints"] = {"dpspec/claim/v1": digest(identity)}
+    if entry.accepted:  # viewers count a suppressed result as resolved
+        shown["suppressions"] = [{"kind": "external", "status": "accepted", "justification": plain(entry.accepted)}]
+    return shown
 
 
 def sarif_result(
@@ -213,7 +274,7 @@ def sarif_result(
     region = {"startLine": line, "startColumn": column}
     location = {"artifactLocation": {"uri": artifact_uri(file)}, "region": region}
     return {
-        "ruleId": f"dpspec/{rule}",
+        "ruleId": f"dpspec/{plain(rule)}",
         "ruleIndex": rules.index(rule),
         "level": level,
         "message": {"text": plain(text)},

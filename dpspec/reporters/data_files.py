@@ -4,16 +4,17 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from dpspec.contract import Series
-from dpspec.contract.results import Result
+from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
 from dpspec.reporters.limits import large_deltas
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
+from dpspec.results.status import accepted_cautions, problems
 from dpspec.text import json_text, markdown, plain
 
 
@@ -24,7 +25,7 @@ def render_json(result: Result, *, internal: bool = False) -> str:
 
 COLUMNS = (
     "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
-    "p_value", "conformance", "reason", "file", "line", "caution",
+    "p_value", "conformance", "reason", "file", "line", "caution", "exit_code",
 )  # fmt: skip
 
 #: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after a
@@ -33,11 +34,16 @@ _FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
-    """A row per claim: full precision, ``inf`` for no bound, an empty cell for no value."""
+    """A row per claim, and one for each caution, unexpected conformance and audit without all trials.
+
+    Full precision, ``inf`` for no bound, an empty cell for no value. The column ``kind`` is ``caution``,
+    ``conformance`` or ``trials`` in rows that are about no claim. Each row has the exit code of the command.
+    """
     result = result if internal else redact(result)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
+    exit_code = str(int(result.exit_code))
     for audit in result.audits:
         cautions = large_deltas(audit)
         for verdict in audit.verdicts:
@@ -48,9 +54,33 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
             row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
             row += ["" if number is None else repr(float(number)) for number in numbers]
             row += [audit.conformance.status, _text(verdict.reason), _text(position["file"]), str(position["line"])]
-            row.append(_text(cautions.get(verdict.claim, "")))
+            row += [_text(cautions.get(verdict.claim, "")), exit_code]
             writer.writerow(row)
+        of_audit = {"conformance": audit.conformance.status, "file": _text(audit.source), "exit_code": exit_code}
+        for cells in _other_rows(audit):
+            writer.writerow([(of_audit | cells).get(column, "") for column in COLUMNS])
+    for spec in result.unjudged:
+        cells = _escaped({"kind": "spec", "verdict": "invalid", "reason": spec.message, "file": spec.file})
+        cells |= {"as_expected": "no", "line": str(spec.line), "exit_code": exit_code}
+        writer.writerow([cells.get(column, "") for column in COLUMNS])
     return out.getvalue()
+
+
+def _other_rows(audit: AuditResult) -> Iterator[dict[str, str]]:
+    """The rows of problems that are about no claim, and of accepted cautions, by column."""
+    for problem in problems(audit):
+        if problem.kind != "claim":
+            text = problem.name or words.problem_label(audit, problem)
+            reason = words.problem(audit, problem)
+            cells = {"audit": audit.name, "kind": problem.kind, "verdict": text, "reason": reason}
+            yield _escaped({**cells, "as_expected": "no", "caution": problem.name})
+    for rule in accepted_cautions(audit):
+        cells = {"audit": audit.name, "kind": "caution", "verdict": rule.name, "reason": words.accepted(rule)}
+        yield _escaped({**cells, "as_expected": "yes", "caution": f"accepted: {rule.name}"})
+
+
+def _escaped(cells: dict[str, str]) -> dict[str, str]:
+    return {column: _text(cell) for column, cell in cells.items()}
 
 
 def render_series(series: Series) -> str:

@@ -7,6 +7,7 @@ from dpspec.contract import Check
 from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
 from dpspec.results.conformance_status import CONSTANTS, rejected
+from dpspec.results.status import wrong_conformance
 
 #: The subject of each assumption, and the next step if one of its checks is rejected.
 _ASSUMPTIONS = {
@@ -58,7 +59,7 @@ def worst_deviation(audit: AuditResult) -> str:
 
 def next_steps(audit: AuditResult) -> Iterator[str]:
     """For an unexpected conformance, one sentence per rejected assumption with its fix, the worst first."""
-    if not words.wrong_conformance(audit) or audit.recording is not None:
+    if not wrong_conformance(audit) or audit.recording is not None:
         return
     status = audit.conformance.status
     if status == "no-deviation-found":

@@ -24,6 +24,7 @@ from dpspec.results.evidence_weight import (
     usable,
 )
 from dpspec.results.inequalities import implied_points
+from dpspec.results.status import claim_block
 from dpspec.stats.attacks import evidence_tests
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
@@ -143,7 +144,7 @@ def power(audit: AuditResult) -> Figure | None:
     bounds = proven_curves(audit)
     curves = [(f"bound{words.curve(bound)}", bound.polygon) for bound in bounds]
     for verdict in audit.verdicts:
-        block = words.claim_block(audit, verdict)
+        block = claim_block(audit, verdict)
         try:
             points = implied_points(verdict.kind, claim_options(block))
         except (KeyError, TypeError, ValueError):  # an edited document

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.limits import limits, recipe
-from dpspec.reporters.summary import tally
+from dpspec.reporters.summary import answer
 from dpspec.results.conformance_status import rejected
+from dpspec.results.status import open_cautions, wrong_conformance
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, plain
 
@@ -19,7 +20,9 @@ def render(result: Result, *, internal: bool = False) -> str:
     """Unexpected claims come first; findings and recipes are folded."""
     result = for_readers(result, internal=internal)
     several = len(result.audits) > 1
-    lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
+    outcome = answer(result)
+    lines = ["# dpspec", "", f"**{markdown(outcome.headline)}**", ""]
+    lines += [f"{markdown(outcome.tally)} (exit code {outcome.exit_code:d}).", ""]
     for audit in result.audits:
         for verdict in audit.verdicts:
             if verdict.verdict == "contradicted":
@@ -53,8 +56,8 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = words.wrong_conformance(audit)
-    if not wrong and not deviating:
+    deviating, cautions = wrong_conformance(audit), open_cautions(audit)
+    if not wrong and not deviating and not cautions:
         return
     yield from (f"## Not as expected{f': {markdown(audit.name)}' if several else ''}", "")
     for verdict in wrong:
@@ -65,6 +68,8 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
             (candidate for candidate in audit.checks if rejected(candidate, 1)), key=lambda candidate: candidate.p_value
         ):
             yield f"  - {markdown(words.check(check))}"
+    for rule in cautions:
+        yield f"- **caution** {markdown(f'{rule.name}: {rule.text} {rule.fix}')}"
     yield ""
 
 
@@ -84,7 +89,7 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
 
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    expected = [audit for audit in audits if not words.wrong_conformance(audit)]
+    expected = [audit for audit in audits if not wrong_conformance(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
             name = f"- {markdown(audit.name)}: " if several else ""

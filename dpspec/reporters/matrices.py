@@ -10,6 +10,7 @@ from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure, overlaid, power_of_cells, series_chart
 from dpspec.reporters.layout import series_cell
 from dpspec.results.evidence_weight import TRADE_OFF
+from dpspec.results.status import wrong_conformance
 from dpspec.text import shortened
 
 #: The maximum number of characters of an axis value.
@@ -52,7 +53,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         verdicts = (verdict_of(audit, claim) for claim in claims)
         row.extend("" if verdict is None else _cell(audit, verdict) for verdict in verdicts)
         if executed:
-            wrong = ", NOT AS EXPECTED" if words.wrong_conformance(audit) else ""
+            wrong = ", NOT AS EXPECTED" if wrong_conformance(audit) else ""
             row.append(words.conformance_label(audit.conformance.status) + wrong)
         rows.append(tuple(row))
     return head, rows

@@ -26,10 +26,11 @@ from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import embedded, without_result
-from dpspec.reporters.risk import highest_rate, risk
+from dpspec.reporters.risk import HighestRate, highest_rate, rate_of, risk
 from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
+from dpspec.results.status import accepted_cautions, is_control, open_cautions
 from dpspec.results.void_bounds import without_void_bounds
 from dpspec.text import plain
 
@@ -95,6 +96,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             matrices=tuple(matrices.view(matrix, names) for matrix in result.matrices),
             screen=_screen(result),
             tally=tally(result),
+            exit_code=int(result.exit_code),
             unexpected=sum(not audit.as_expected for audit in result.audits),
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
@@ -138,10 +140,7 @@ def first_screen(result: Result) -> str:
 def _screen(result: Result) -> SimpleNamespace:
     """The answer, the risk, the deciding claim and untested properties."""
     audits, titles = result.audits, matrices.titles(result)
-    decisive, highest = principal(audits), highest_rate(audits, titles)
-    if decisive is not None and decisive[1].expected:  # of the cell with the highest risk
-        riskiest = [audit for audit, title in zip(audits, titles, strict=True) if title == highest.title]
-        decisive = principal(riskiest) or decisive
+    decisive, highest = _claim_and_risk(audits, titles)
     names = dict.fromkeys([matrix.name for matrix in result.matrices] or [audit.name for audit in audits])
     claim, chart, bounds = None, "", None
     if decisive is not None:
@@ -164,13 +163,52 @@ def _screen(result: Result) -> SimpleNamespace:
         bounds=bounds,
         confidence=decimals.exact(result.confidence),
         remedies=remedies_by_audit(audits, titles),
-        cautions=[rule for audit in audits if audit.recording for rule in audit.recording.rules if not rule.accepted],
+        cautions=[rule for audit in audits for rule in open_cautions(audit)],
+        accepted=[rule for audit in audits for rule in accepted_cautions(audit)],
         causes=list(dict.fromkeys(_causes(audits, titles))),
         notes=list(dict.fromkeys(note for audit in audits if audit.recording for note in audit.recording.cautions)),
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
         untested=tuple(untested(audits)) if audits else (),
         most_remedies=_MOST_REMEDIES,
     )
+
+
+#: The caveat of a risk that does not follow from the bound of the shown claim.
+_OTHER_RISK = "This risk follows from other proved bounds: the bound of the shown claim gives no rate."
+
+
+def _claim_and_risk(
+    audits: Sequence[AuditResult], titles: Sequence[str]
+) -> tuple[tuple[AuditResult, Verdict] | None, HighestRate]:
+    """The claim and the risk that a page shows side by side.
+
+    The risk follows from the claim's bound, or a caveat says that it does not. A higher risk under another scope is
+    shown after it. If no claim fails, the claim is about the audit with the highest risk and its smallest groups.
+    """
+    decisive, highest = principal(audits), highest_rate(audits, titles)
+    if decisive is None or highest.rate is None:
+        return decisive, highest
+    if decisive[1].expected:
+        riskiest = [a for a, title in zip(audits, titles, strict=True) if title == highest.title or len(audits) == 1]
+        decisive = principal(riskiest) or decisive
+        rate = rate_of(*decisive)
+        if rate is None or rate.group_size > highest.rate.group_size:
+            decisive = next((pair for pair in _private(riskiest) if rate_of(*pair) == highest.rate), decisive)
+    rate = rate_of(*decisive)
+    if rate == highest.rate:
+        return decisive, highest
+    if rate is None:
+        return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
+    title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is decisive[0])
+    return decisive, replace(highest, rate=rate, title=title if highest.title else "", larger=(highest.rate,))
+
+
+def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:
+    """The claims about privacy without controls."""
+    for audit in audits:
+        for verdict in audit.verdicts:
+            if verdict.kind != "metric" and not is_control(audit, verdict):
+                yield audit, verdict
 
 
 def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
@@ -233,7 +271,7 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(
-        audit.verdicts, key=lambda verdict: (verdict.expected, verdict.kind == "metric", words.is_control(verdict))
+        audit.verdicts, key=lambda verdict: (verdict.expected, verdict.kind == "metric", is_control(audit, verdict))
     )
     return SimpleNamespace(
         audit=audit,
@@ -262,11 +300,11 @@ def _claim(audit: AuditResult, verdict: Verdict, number: int) -> SimpleNamespace
         number=number,
         label=label,
         given=words.headline(audit, verdict).removeprefix(label).removeprefix(", "),
-        style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
+        style="as-declared" if label in (words.AS_DECLARED, words.BUT_CAUTIONS) else verdict.verdict,
         bounds=str(bounds),
         claimed=words.claimed(verdict),
         outcome=words.outcome(audit, verdict),
-        control=words.is_control(verdict) and verdict.expected,
+        control=is_control(audit, verdict) and verdict.expected,
         chart=interval_chart(verdict, bounds),
     )
 

@@ -84,6 +84,16 @@ def page_at(path: Path) -> str | None:
     return text if is_page(text) else None
 
 
+def outcome_differs(path: Path, result: Result) -> str:
+    """The first key of the outcome that a file states and that does not follow from its result; empty if all do."""
+    from dpspec.results.codec import MAX_BYTES, outcome_of, stated_outcome
+
+    text = read_text(path, MAX_BYTES)
+    stated, due = stated_outcome(extract(text) if is_page(text) else text), outcome_of(result)
+    wrong = [key for key in stated if stated[key] != due[key]]
+    return f"{wrong[0]}: {stated[wrong[0]]!r}, and its audits give {due[wrong[0]]!r}" if wrong else ""
+
+
 def read_result(path: Path) -> Result:
     """``ResultError`` with the file's name if it contains none."""
     from dpspec.results.codec import MAX_BYTES, load

@@ -5,13 +5,16 @@ Text from specs and plugins is returned unescaped: each format escapes it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpspec import decimals
-from dpspec.contract.results import AuditResult
+from dpspec.contract import Scope
+from dpspec.contract.results import AuditResult, Verdict
 from dpspec.reporters import words
-from dpspec.results.evidence_weight import proven_curves
+from dpspec.results.evidence_weight import group_size, proven_bound, proven_curves
+from dpspec.results.status import claim_block, open_cautions
 from dpspec.results.void_bounds import has_void_bounds
+from dpspec.text import joined
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
@@ -46,12 +49,16 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class Rate:
-    """``powers`` are maximum true-positive rates of membership inference at ``FALSE_POSITIVES``."""
+    """``powers`` are maximum true-positive rates of membership inference at ``FALSE_POSITIVES``.
+
+    ``bound_scope`` is the scope of the proved bounds that the rates follow from.
+    """
 
     scope: str
     members: str
     powers: tuple[float, ...]
     group_size: int
+    bound_scope: Scope = field(default_factory=Scope)
 
     @property
     def identified(self) -> int:
@@ -80,7 +87,8 @@ class Rate:
         """For a group size after the first."""
         most = "up to all" if self.identified == 100 else f"at most {self.identified}"
         groups = " groups" if self.group_size > 1 else ""
-        return words.sentence(f"{self.members}: {most} of 100{groups} ({self.strength[1]}).")
+        before = f"{self.scope}, " if self.scope else ""
+        return words.sentence(f"{before}{self.members}: {most} of 100{groups} ({self.strength[1]}).")
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
@@ -102,7 +110,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
     for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
             continue
-        kappa = words.claim_block(audit, verdict).get("kappa")
+        kappa = claim_block(audit, verdict).get("kappa")
         if isinstance(kappa, int | float) and not isinstance(kappa, bool):
             sentences.append(
                 f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} without "
@@ -110,16 +118,38 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
             )
     if not sentences:
         return (_ONE_POINT if proven_curves(audit) else _NOTHING,)
-    return (*([_CONTRADICTED] if _contradicted(audit) else []), *_conditional([audit]), *sentences)
+    return (*([_CONTRADICTED] if _contradicted(audit) else []), *_conditions([audit]).values(), *sentences)
 
 
-def _conditional(audits: Sequence[AuditResult]) -> tuple[str, ...]:
-    """The sentence on the cautions that the rates of recorded runs depend on."""
-    names = list(dict.fromkeys(name for audit in audits for name in words.cautioned(audit)))
-    if not names:
-        return ()
-    cautions = "the caution is" if len(names) == 1 else "all cautions are"
-    return (f"This risk holds only if {cautions} resolved: {words.name_list(names)}. Otherwise it may be far higher.",)
+def _conditions(audits: Sequence[AuditResult]) -> dict[str, str]:
+    """The conditions of the rates, in few words and as a sentence: open cautions, and runs that no test compared."""
+    conditions = {}
+    names = list(dict.fromkeys(rule.name for audit in audits for rule in open_cautions(audit)))
+    if names:
+        cautions = "the caution is" if len(names) == 1 else "all cautions are"
+        conditions["the cautions are resolved"] = (
+            f"This risk holds only if {cautions} resolved: {words.name_list(names)}. Otherwise it may be far higher."
+        )
+    untested = [audit for audit in audits if audit.conformance.status in ("not-run", "checks-missing")]
+    if untested or not all(audit.complete for audit in audits):
+        state = "was compared" if all(audit.complete for audit in audits) else "is completely compared yet"
+        conditions["the training is as declared"] = (
+            f"This is the risk of the declared mechanism: no executed run {state} with it."
+            if len(untested) == len(audits)
+            else "This is the risk of the declared mechanism: not every executed run is completely compared with it."
+        )
+    return conditions
+
+
+def rate_of(audit: AuditResult, verdict: Verdict) -> Rate | None:
+    """The rate that follows from the bound of a claim; None without a proof, or without a rate."""
+    if verdict.kind == "metric" or verdict.upper_finding is None:
+        return None
+    bound = audit.findings[verdict.upper_finding]
+    if not proven_bound(bound):
+        return None
+    size_and_scope = (group_size(bound), bound.scope)
+    return next((rate for rate in rates(audit) if (rate.group_size, rate.bound_scope) == size_and_scope), None)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
@@ -140,7 +170,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         member = member if size == 1 else f"groups of {size} {member}"
         replaced = " rather than their replacements" if curve_scope.adjacency == "replace-one" else ""
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
-        by_curve.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
+        by_curve.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size, curve_scope))
     return tuple(by_curve)
 
 
@@ -157,7 +187,7 @@ class HighestRate:
         rate: None without a rate.
         larger: The rates of the next and of the largest group size of the same audit.
         caveats: Reasons for a missing rate, or not to rely on one.
-        condition: Words after "risk" if rates hold only without the cautions of a recording; empty otherwise.
+        condition: Words after "risk" if rates hold only under a condition; empty otherwise.
     """
 
     title: str
@@ -193,11 +223,11 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
     without = sum(not of_audit for _, of_audit in by_audit)
     if without:
         caveats.append(f"No rate follows for {words.count(without, 'audit')}.")
-    conditional = _conditional(audits)
+    conditions = _conditions(audits)
     return HighestRate(
         title=title if len(audits) > 1 else "",
         rate=rate,
         larger=(*larger[:1], *larger[1:][-1:]),
-        caveats=(*caveats, *conditional),
-        condition=", if the cautions are resolved" if conditional else "",
+        caveats=(*caveats, *conditions.values()),
+        condition=f", if {joined(list(conditions))}" if conditions else "",
     )

@@ -2,7 +2,7 @@
 
 The statement follows the blocks of NIST SP 800-226, *Guidelines for Evaluating Differential Privacy Guarantees* (2025),
 which covers more than epsilon: the unit of privacy, correctness of the implementation, trust model, security and data
-collection. Each block is checked, declared or not covered.
+collection. Each block is checked, declared, not covered, or not met: a check rejected it.
 
 The record is YAML of the OpenDP Differential Privacy Deployments Registry, one per audit. Its keys follow
 ``schemas/deployments-schema.yaml`` of opendp/deployments-registry-data (its research: Ghazi, Nanayakkara and Vadhan).
@@ -13,18 +13,21 @@ be filled in; optional ones are omitted.
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from dpspec import decimals
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.limits import ALWAYS, large_deltas
+from dpspec.reporters.limits import ALWAYS
+from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
+from dpspec.results.status import accepted_cautions, claim_block, is_control, open_cautions
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown
 
-Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
+Coverage: TypeAlias = Literal["checked", "declared", "not met", "not covered"]
 
 _UNITS = {"add-remove": "added or removed", "replace-one": "replaced by another", "zero-out": "replaced by nothing"}
 _RELEASED = {
@@ -40,20 +43,28 @@ _MOST_FLOOR = 1e-3
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
     lines: list[str] = []
-    for audit in for_readers(result).audits:
+    result = for_readers(result)
+    for audit in result.audits:
         lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
+        outcome = answer(replace(result, audits=(audit,)))
+        lines += [f"**{markdown(outcome.headline)}.** {markdown(outcome.detail)}".rstrip(), ""]
         if description := audit.document.get("description"):
             lines += [markdown(str(description)), ""]
         lines.append("| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |")
         lines.append("|---|---|---|---|---|---|")
         for verdict, upper in _guarantees(audit):
             label = words.headline(audit, verdict)
-            label += " (a control, false on purpose)" if words.is_control(verdict) else ""
+            label += " (a control, false on purpose)" if is_control(audit, verdict) else ""
             origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
             cells = (verdict.claim, verdict.text, label, str(words.bounds(audit, verdict)), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
-        if facts := [*large_deltas(audit).values(), *(f"{text}." for text in curves_of(audit))]:
+        for rule in open_cautions(audit):
+            lines.append(f"- **Open caution {markdown(rule.name)}**: {markdown(f'{rule.text} {rule.why} {rule.fix}')}")
+        for rule in accepted_cautions(audit):
+            lines.append(f"- {markdown(words.sentence(words.accepted(rule)))}")
+        lines += [""] if lines[-1] else []
+        if facts := [f"{text}." for text in curves_of(audit)]:
             lines += [*(f"- {markdown(text)}" for text in facts), ""]
         lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
         lines += [f"| {name} | **{coverage}** | {markdown(text)} |" for name, (coverage, text) in blocks(audit).items()]
@@ -110,7 +121,7 @@ def curves_of(audit: AuditResult) -> list[str]:
 
 def blocks(audit: AuditResult) -> dict[str, tuple[Coverage, str]]:
     threat = audit.document.get("threat_model") or {}
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not is_control(audit, verdict)]
     verdicts = [words.verdict_label(audit, verdict) for verdict in private]
     decided = bool(private) and set(verdicts) <= {"proved", "supported"}
     count = f"{verdicts.count('proved')} of {words.count(len(private), 'claim')} proved, by the bounds below"
@@ -159,7 +170,10 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     status, reason = audit.conformance.status, audit.conformance.reason
     if status not in compared:
         return "declared", f"{declared}. The executed run was not compared with this"
-    coverage: Coverage = "declared" if status == "checks-missing" else "checked"
+    coverages: dict[str, Coverage] = {"checks-missing": "declared", "deviates": "not met"}
+    coverage = coverages.get(status, "declared" if open_cautions(audit) else "checked")
+    if cautions := words.name_list([rule.name for rule in open_cautions(audit)]):
+        reason = f"{reason} Open cautions: {cautions}."
     return coverage, f"{declared}. The executed run {compared[status]}: {reason}"
 
 
@@ -182,14 +196,16 @@ def render_registry(result: Result, *, internal: bool = False) -> str:
     import yaml
 
     result = for_readers(result)
-    documents = [_record(audit, result.created) for audit in result.audits]
+    documents = [_record(replace(result, audits=(audit,))) for audit in result.audits]
     text: str = yaml.safe_dump_all(
         documents, sort_keys=False, allow_unicode=True, width=float("inf"), explicit_start=True
     )
     return _HEAD + text
 
 
-def _record(audit: AuditResult, created: str) -> dict[str, Json]:
+def _record(result: Result) -> dict[str, Json]:
+    """The document of the only audit of a result."""
+    (audit,) = result.audits
     verdict, parameters = _parameters_of(audit)
     owner = markdown(str(audit.document.get("owner") or "")) or FILL_IN
     unit, covered = words.unit(audit.document), blocks(audit)
@@ -202,7 +218,7 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
         f"Claim {guarantee.claim}: {guarantee.text}. Verdict {words.headline(audit, guarantee)}, "
         f"{words.bounds(audit, guarantee)}" + (f"; {words.rigor(upper)}" if upper else "")
         for guarantee, upper in _guarantees(audit)
-        if not words.is_control(guarantee)
+        if not is_control(audit, guarantee)
     ]
     if verdict is None:
         who = "single records" if unit == "record" else f"one {unit}"
@@ -216,7 +232,7 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
             "intended_use": FILL_IN,
             "data_product_type": "Machine learning model",
             "data_product_region": FILL_IN,
-            "publication_date": created[:10],
+            "publication_date": result.created[:10],
         },
         **({"dp_variant": {"variant_name": _VARIANTS[verdict.kind]}} if verdict else {}),
         "privacy_loss": {
@@ -224,7 +240,8 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
             "privacy_unit_details": block("Unit of privacy"),
             **({"privacy_parameters": parameters} if verdict else {}),
             "privacy_parameters_details": ". ".join(
-                _plainly(text.removesuffix(".")) for text in (*stated, *large_deltas(audit).values(), *curves_of(audit))
+                _plainly(text.removesuffix("."))
+                for text in (*stated, *(rule.text for rule in open_cautions(audit)), *curves_of(audit))
             )
             + ".",
         },
@@ -241,7 +258,9 @@ def _record(audit: AuditResult, created: str) -> dict[str, Json]:
             "post_processing": "Outside the audit; it costs no privacy if it uses the released output only.",
             "justification": " ".join(
                 [
-                    "Claims were compared with proved bounds and with attacks on the executed pipeline.",
+                    f"{_plainly(answer(result).headline)}.",
+                    "Claims were compared with proved bounds"
+                    f"{' and with attacks on the executed pipeline' if audit.trials else ''}.",
                     *(f"{_plainly(text)}." for text in _assumptions(audit)),
                 ]
             ),
@@ -262,7 +281,7 @@ def _parameters_of(audit: AuditResult) -> tuple[Verdict | None, dict[str, float]
     """
     for name in ("proved", "supported"):
         for verdict in audit.verdicts:
-            claim = words.claim_block(audit, verdict)
+            claim = claim_block(audit, verdict)
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
             if verdict.kind in _PARAMETERS and words.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]

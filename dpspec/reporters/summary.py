@@ -8,13 +8,24 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.errors import ExitCode
 from dpspec.reporters import matrices, words
 from dpspec.reporters.deviations import sizes, worst_deviation
+from dpspec.results.status import (
+    accepted_cautions,
+    has_failed,
+    is_control,
+    is_pending,
+    narrowed_data,
+    not_yet_tested,
+    open_cautions,
+    wrong_conformance,
+)
 from dpspec.text import joined, shortened
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
@@ -41,71 +52,148 @@ _PREDICATES = {
     "open": "{is} neither proved nor refuted",
     "supported": "{is} supported by evidence without a proof",
     words.AS_DECLARED: "{is} proved for the declared mechanism only",
+    words.BUT_CAUTIONS: "{is} proved",
+    "proved, collection": "{is} proved for datasets of the declared collection only",
+    "proved, this": "{is} proved for this dataset and its neighbors only",
     "proved": "{is} proved",
 }
 
+#: The predicates that make the tone of a report good.
+_SOUND = frozenset({"proved"})
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of a result: the first line in a terminal and the tile of a page.
+    """The outcome of a result in words: the first line in a terminal, the tile of a page, the last line of a log.
 
     Attributes:
-        tone: ``good`` if everything is proved or as expected, ``bad`` for a failure, ``open`` otherwise.
-        headline: One sentence without a full stop.
+        tone: ``bad`` if something failed, which missing trials cannot change; ``good`` if everything is proved for all
+            datasets; ``open`` otherwise.
+        headline: One sentence without a full stop. It names open and accepted cautions, and missing trials.
         detail: Sentences on the executed run and on controls.
+        tally: The numbers of audits and claims, or the failures by name.
+        exit_code: The exit code of the command.
     """
 
-    tone: str
+    tone: Literal["good", "bad", "open"]
     headline: str
     detail: str
+    tally: str
+    exit_code: ExitCode
+
+    @property
+    def passed(self) -> bool:
+        """Whether a gate lets the result pass."""
+        return self.exit_code is ExitCode.OK
 
 
 def answer(result: Result) -> Answer:
-    """The decisive fact, with its number."""
+    """The outcome, with the number that decides it."""
+    private, metrics, _ = _claims(result.audits)
+    sound = bool(private or metrics) and all(_predicate(*pair) in _SOUND for pair in private)
+    tone: Literal["good", "bad", "open"] = "good" if sound and result.complete else "open"
+    return Answer(
+        tone="bad" if has_failed(result) else tone,
+        headline=_headline(result),
+        detail=" ".join(_execution(result.audits)),
+        tally=tally(result),
+        exit_code=result.exit_code,
+    )
+
+
+def _headline(result: Result) -> str:
+    """The decisive fact of the audits, after the specs that have none."""
+    text = _headline_of_audits(result)
+    return f"{_unjudged(result)}. {text}" if result.unjudged else text
+
+
+def _unjudged(result: Result) -> str:
+    """``1 spec has errors and was not judged: a.yaml``; empty if all were."""
+    if not result.unjudged:
+        return ""
+    verb = "has errors and was" if len(result.unjudged) == 1 else "have errors and were"
+    files = words.name_list([spec.file for spec in result.unjudged])
+    return f"{words.count(len(result.unjudged), 'spec')} {verb} not judged: {files}"
+
+
+def _headline_of_audits(result: Result) -> str:
+    """The decisive fact, then open cautions, accepted ones and missing trials, unless it is about them."""
     audits = result.audits
-    detail = " ".join(_execution(audits))
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
     wrong = [pair for pair in judged if _wrong(*pair)]
-    deviating = [audit for audit in audits if words.wrong_conformance(audit)]
-    cautions = [name for audit in audits for name in words.cautioned(audit)]
+    deviating = [audit for audit in audits if wrong_conformance(audit)]
+    named = [rule.name for audit in audits for rule in open_cautions(audit)]
+    cautions = f"{words.count(len(named), 'open caution')} ({words.name_list(named)})" if named else ""
+    missing = _missing(audits)
     sentence = verdict_sentence(result).rstrip(".")
-    broken = [verdict for _, verdict in wrong if verdict.verdict == "contradicted"]
-    if broken:
-        return Answer("bad", "An attack contradicts a proof: the theory, the code or the attack is wrong", detail)
-    if deviating:
-        named = words.name_list([audit.name for audit in deviating])
-        fact = worst_deviation(deviating[0]) if len(deviating) == 1 else ""
-        run = "The executed run" if len(audits) == 1 else f"The executed run of {named}"
-        texts = {
-            "deviates": f"{run} deviates from its declaration: {fact}" if fact else sentence,
-            "checks-missing": f"Planned checks of the executed run are missing: {named}",
-        }
-        return Answer(
-            "bad", texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}"), detail
-        )
-    if len(wrong) == 1:
-        return Answer("bad", _failure(*wrong[0], alone=len(judged) == 1), detail)
-    if wrong:
-        claims = words.count(len(judged), "claim")
-        return Answer("bad", f"{len(wrong)} of {claims} failed: {words.name_list(_names(result, _wrong))}", detail)
-    if not result.complete:
-        return Answer("open", "Not finished: trials are missing", detail)
-    if cautions:
-        return Answer("open", f"{sentence}, with {words.count(len(cautions), 'caution')}", detail)
-    if not judged:
+    failure = ""
+    if any(verdict.verdict == "contradicted" for _, verdict in wrong):
+        failure = "An attack contradicts a proof: the theory, the code or the attack is wrong"
+    elif deviating:
+        failure = _deviating(audits, deviating, sentence)
+    elif len(wrong) == 1:
+        failure = _failure(*wrong[0], alone=len(judged) == 1)
+    elif wrong:
+        names = words.name_list(_names(result, _wrong))
+        failure = f"{len(wrong)} of {words.count(len(judged), 'claim')} failed: {names}"
+    if failure:
+        text = ", ".join(filter(None, (failure, f"with {cautions}" if cautions else "")))
+    elif named:
+        resolved = "it is resolved" if len(named) == 1 else "they are resolved"
+        claim = f"{_lowered(sentence)} only if {resolved}" if judged else "nothing is claimed"
+        text = f"{cautions}: {claim}"
+    elif missing:
+        return f"Not finished: {missing}{_accepting(audits)}"
+    elif not judged:
         bounds = [finding for audit in audits for finding in words.main_bounds(audit)][:1]
         number = "".join(
             f": {words.statement(bound)}{f' at {words.conditions(bound.at)}' if bound.at else ''}" for bound in bounds
         )
-        return Answer("open", f"Nothing is claimed{number if len(audits) == 1 else ''}", detail)
-    proved = all(words.verdict_label(*pair) == "proved" for pair in _claims(audits)[0])
-    return Answer("good" if proved else "open", sentence, detail)
+        text = f"Nothing is claimed{number if len(audits) == 1 else ''}"
+    else:
+        text = sentence
+    return f"{text}{_accepting(audits)}{f'; not finished: {missing}' if missing else ''}"
+
+
+def _deviating(audits: Sequence[AuditResult], deviating: Sequence[AuditResult], sentence: str) -> str:
+    named = words.name_list([audit.name for audit in deviating])
+    fact = worst_deviation(deviating[0]) if len(deviating) == 1 else ""
+    run = "The executed run" if len(audits) == 1 else f"The executed run of {named}"
+    texts = {
+        "deviates": f"{run} deviates from its declaration: {fact}" if fact else sentence,
+        "checks-missing": f"Planned checks of the executed run are missing: {named}",
+    }
+    return texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}")
+
+
+def _missing(audits: Sequence[AuditResult]) -> str:
+    """``3 of 5 trials are missing``; empty for complete audits."""
+    planned = sum(audit.planned_trials for audit in audits)
+    absent = sum(audit.planned_trials - len(audit.trials) for audit in audits)
+    if all(audit.complete for audit in audits):
+        return ""
+    return f"{absent} of {words.count(planned, 'trial')} {'is' if absent == 1 else 'are'} missing"
+
+
+def _accepting(audits: Sequence[AuditResult]) -> str:
+    names = list(dict.fromkeys(rule.name for audit in audits for rule in accepted_cautions(audit)))
+    return f", accepting {words.name_list(names)}" if names else ""
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _predicate(audit: AuditResult, verdict: Verdict) -> str:
+    """The key of :data:`_PREDICATES`: the label, and the datasets of a proof that does not hold for all."""
+    label, data = words.verdict_label(audit, verdict), narrowed_data(audit, verdict)
+    return f"{label}, {data}" if label == "proved" and f"{label}, {data}" in _PREDICATES else label
 
 
 def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
     """An unexpected verdict with the number that decides it."""
     name = "The claim" if alone else f"The claim {verdict.claim}"
-    if words.is_control(verdict):
+    if is_control(audit, verdict):
         return f"The control {verdict.claim} was not refuted: the audit does not detect such violations"
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
@@ -174,7 +262,7 @@ def principal(audits: Sequence[AuditResult]) -> tuple[AuditResult, Verdict] | No
     order = list(_PREDICATES)
     return min(
         private or controls,
-        key=lambda pair: (pair[1].expected, order.index(words.verdict_label(*pair))),
+        key=lambda pair: (pair[1].expected, order.index(_predicate(*pair))),
         default=None,
     )
 
@@ -182,10 +270,10 @@ def principal(audits: Sequence[AuditResult]) -> tuple[AuditResult, Verdict] | No
 def _claims(audits: Sequence[AuditResult]) -> tuple[_Claims, _Claims, _Claims]:
     """Privacy claims, utility claims and controls."""
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
-    claims = [pair for pair in judged if not words.is_control(pair[1])]
+    claims = [pair for pair in judged if not is_control(*pair)]
     private = [pair for pair in claims if pair[1].kind != "metric"]
     metrics = [pair for pair in claims if pair[1].kind == "metric"]
-    return private, metrics, [pair for pair in judged if words.is_control(pair[1])]
+    return private, metrics, [pair for pair in judged if is_control(*pair)]
 
 
 def verdict_sentence(result: Result) -> str:
@@ -221,18 +309,29 @@ def _execution(audits: Sequence[AuditResult]) -> Iterator[str]:
         tests = sum(len(audit.checks) for audit in fine)
         where = "" if alone else f" in {words.count(len(fine), 'audit')}"
         limit = "its detection limit" if tests == 1 else "their detection limits"
-        yield f"{words.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
-    if any(audit.conformance.status == "not-run" and not _untrained(audit) for audit in audits):
-        yield "The conformance of the executed run was not tested."
+        so_far = "" if all(audit.complete for audit in fine) else " so far"
+        yield (
+            f"{words.count(tests, 'conformance test')} of the executed run{where} found no deviation above "
+            f"{limit}{so_far}."
+        )
+    waiting = [audit for audit in audits if not_yet_tested(audit)]
+    untested = [audit for audit in audits if audit.conformance.status == "not-run" and not _untrained(audit)]
+    for runs, text in ((waiting, "is not yet tested"), ([a for a in untested if a not in waiting], "was not tested")):
+        if runs:
+            where = "" if len(runs) == len(audits) else f" of {len(runs)} of {len(audits)} audits"
+            yield f"The conformance of the executed run{where} {text}."
     yield from _controls(_claims(audits)[2])
 
 
 def _counted(noun: str, claims: _Claims) -> str:
-    labels = [words.verdict_label(audit, verdict) for audit, verdict in claims]
+    labels = [_predicate(audit, verdict) for audit, verdict in claims]
     count_by_label = {name: labels.count(name) for name in _PREDICATES if name in labels}
     assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
     under = f" under {words.count(len(assumed), 'assumption')}" if assumed else ""
-    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
+    predicates = {**_PREDICATES, **{name: _PREDICATES[name] + under for name in ("proved", words.BUT_CAUTIONS)}}
+    for name in ("contradicted", "refuted"):  # controls are counted separately
+        if all(verdict.expected for _, verdict in claims if verdict.verdict == name):
+            predicates[name] += " as expected"
     if len(count_by_label) == 1:
         number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
@@ -245,20 +344,26 @@ def _counted(noun: str, claims: _Claims) -> str:
 
 
 def _controls(controls: _Claims) -> Iterator[str]:
-    if not controls:
-        return
-    refuted = [pair for pair in controls if pair[1].expected]
-    by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
-    remark = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
-    if not refuted and all(_untrained(audit) for audit, _ in controls):
-        yield f"{words.count(len(controls), 'negative control')} not tested, because no attack was run."
-        return
-    if len(refuted) < len(controls):
-        remark += ": the audit does not detect such violations"
-    elif not by_theory:
-        remark = ": the audit detects such violations"
-    were = "was" if len(refuted) == 1 else "were"
-    yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{remark}."
+    """The numbers of refuted controls, and of controls that no attack has tested."""
+    refuted = [pair for pair in controls if pair[1].verdict in ("refuted", "contradicted")]
+    remaining = [pair for pair in controls if pair not in refuted]
+    bare = [pair for pair in remaining if _untrained(pair[0])]
+    waiting = [pair for pair in remaining if not pair[0].complete]
+    missed = [pair for pair in remaining if pair not in bare and pair not in waiting]
+    if refuted or missed:
+        by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
+        remark = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+        if any(not verdict.expected for _, verdict in missed):
+            remark += ": the audit does not detect such violations"
+        elif not by_theory and not missed:
+            remark = ": the audit detects such violations"
+        were = "was" if len(refuted) == 1 else "were"
+        counted = words.count(len(refuted) + len(missed), "negative control")
+        yield f"{len(refuted)} of {counted} {were} refuted{remark}."
+    if waiting:
+        yield f"{words.count(len(waiting), 'negative control')} not yet tested: trials are missing."
+    if bare:
+        yield f"{words.count(len(bare), 'negative control')} not tested, because no attack was run."
 
 
 def _untrained(audit: AuditResult) -> bool:
@@ -362,44 +467,35 @@ def tally(result: Result) -> str:
     """``2 audits, 5 claims: all as expected``, or the failures by name."""
     number = words.count(sum(len(audit.verdicts) for audit in result.audits), "claim")
     everything = f"{words.count(len(result.audits), 'audit')}, {number}"
-    clauses = []
+    clauses = [f"FAILED {unjudged}"] if (unjudged := _unjudged(result)) else []
     wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if wrong:
         clauses.append(f"FAILED {wrong} of {number}: {words.name_list(_names(result, _wrong))}")
-    deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
+    deviating = [audit for audit in result.audits if wrong_conformance(audit)]
     if deviating:
         clauses.append(f"{'' if wrong else 'FAILED '}{words.name_list([_deviation(audit) for audit in deviating])}")
-    named = [name for audit in result.audits for name in words.cautioned(audit)]
+    named = [rule.name for audit in result.audits for rule in open_cautions(audit)]
     if named:
         clauses.append(
             f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {words.name_list(named)}"
         )
-    if later := _names(result, words.pending):
+    if later := _names(result, is_pending):
         clauses.append(f"not yet decided: {words.name_list(later)}")
     if not result.complete:
-        clauses.append("INCOMPLETE, trials are missing")
+        clauses.append(f"INCOMPLETE, {_missing(result.audits)}")
+    accepting = _accepting(result.audits)
     if clauses:
-        return f"{'' if failed(result) else f'{everything}; '}{'; '.join(clauses)}"
+        return f"{'' if has_failed(result) else f'{everything}; '}{'; '.join(clauses)}{accepting}"
     intended = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
     if not intended:
         claimed = any(audit.verdicts for audit in result.audits)
-        return f"{everything}: all as expected" if claimed else f"{everything}: nothing claimed"
+        return f"{everything}: {'all as expected' if claimed else 'nothing claimed'}{accepting}"
     verb = "deviates" if len(intended) == 1 else "deviate"
-    return f"{everything}: as expected; {words.name_list(intended)} {verb} on purpose"
-
-
-def failed(result: Result) -> bool:
-    """Whether there is a failure that missing trials cannot change."""
-    return any(
-        words.wrong_conformance(audit)
-        or words.cautioned(audit)
-        or any(_wrong(audit, verdict) for verdict in audit.verdicts)
-        for audit in result.audits
-    )
+    return f"{everything}: as expected; {words.name_list(intended)} {verb} on purpose{accepting}"
 
 
 def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
-    return not verdict.expected and not words.pending(audit, verdict)
+    return not verdict.expected and not is_pending(audit, verdict)
 
 
 def _names(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:

@@ -16,6 +16,7 @@ from dpspec.reporters.layout import Page, constants, rounding, series_table, tex
 from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import answer, remedies, tally
 from dpspec.results.conformance_status import missing, rejected
+from dpspec.results.status import wrong_conformance
 from dpspec.results.void_bounds import for_readers
 
 _STYLE = {
@@ -23,6 +24,7 @@ _STYLE = {
     "refuted": "bold red",
     "proved": "bold green",
     words.AS_DECLARED: "bold yellow",
+    words.BUT_CAUTIONS: "bold red",
     "supported": "green",
     "open": "yellow",
     "no deviation found": "green",
@@ -98,6 +100,8 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     if any(audit.recording is None for audit in result.audits):  # a recorded run begins with its own answer
         first_answer = answer(result)
         page.line((f"{first_answer.headline}.", _TONES[first_answer.tone]))
+        if not result.complete and first_answer.detail:
+            page.line(first_answer.detail)
     _alarm(page, result)
     cells = {id(cell_audit): matrix for matrix in result.matrices for cell_audit in matrix.audits}
     for audit in result.audits:
@@ -136,7 +140,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
             matrix = cells.get(id(audit))
             name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
             wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-            deviating = words.wrong_conformance(audit)
+            deviating = wrong_conformance(audit)
             if wrong or deviating:
                 page.heading(f"Not as expected{f': {name}' if several else ''}")
             for verdict in wrong:
@@ -202,7 +206,7 @@ def _expected(page: Page, audit: AuditResult) -> None:
             remarks = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", expectation]
             text = f": {', '.join([verdict.text, *filter(None, remarks)])}; {words.bounds(audit, verdict)}"
             _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
-    if not words.wrong_conformance(audit):
+    if not wrong_conformance(audit):
         _conformance(page, audit)
     for series in audit.series:
         if text := constants(series):
@@ -259,7 +263,7 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
     conformance = audit.conformance
-    if conformance.status == "deviates" or words.wrong_conformance(audit):
+    if conformance.status == "deviates" or wrong_conformance(audit):
         _conformance(page, audit)
 
 

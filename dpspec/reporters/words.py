@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
-from dpspec.contract.results import AccountantReport, AuditResult, Recording, Result, Verdict
+from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
 from dpspec.results.redact import LEFT_OUT_REASON
+from dpspec.results.status import (
+    Problem,
+    accepted_cautions,
+    claim_block,
+    is_pending,
+    not_yet_tested,
+    open_cautions,
+)
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened
 
@@ -87,9 +95,16 @@ _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
 AS_DECLARED = "proved as declared, run deviates"
 
 
+#: The label of a proof on a recorded run with open cautions: the audit fails.
+BUT_CAUTIONS = "proved, but cautions are open"
+
+
 def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
-    deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
-    return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+    if verdict.verdict != "proved" or verdict.kind == "metric":
+        return verdict.verdict
+    if audit.conformance.status == "deviates":
+        return AS_DECLARED
+    return BUT_CAUTIONS if open_cautions(audit) else "proved"
 
 
 def conformance_label(status: str) -> str:
@@ -97,21 +112,19 @@ def conformance_label(status: str) -> str:
 
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:
-    """A proof on a recording names its assumptions: ``proved, assuming one-record``."""
+    """A proof on a recording names accepted cautions and assumptions: ``proved, accepting X, assuming one-record``."""
     label, recording = verdict_label(audit, verdict), audit.recording
-    assumed_names = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
-    return f"{label}, assuming {assumed_names}" if assumed_names else label
+    if recording is None or label not in ("proved", BUT_CAUTIONS):
+        return label
+    names = (("accepting", [rule.name for rule in accepted_cautions(audit)]), ("assuming", recording.assumes))
+    return ", ".join([label, *(f"{condition} {', '.join(listed)}" for condition, listed in names if listed)])
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
     if verdict.expected:
         return "as expected"
-    state = "NOT YET DECIDED, trials are missing" if pending(audit, verdict) else "NOT AS EXPECTED"
+    state = "NOT YET DECIDED, trials are missing" if is_pending(audit, verdict) else "NOT AS EXPECTED"
     return f"{state} (expected {' or '.join(verdict.expect)})"
-
-
-def is_control(verdict: Verdict) -> bool:
-    return not set(verdict.expect) & {"proved", "supported", "open"}
 
 
 def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
@@ -128,28 +141,6 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
     return audit.findings[index].rigor != "certified" or lower <= claimed
 
 
-def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
-    blocks = audit.document.get("claims", ())
-    for block in blocks if isinstance(blocks, list | tuple) else ():
-        if isinstance(block, Mapping) and block.get("id") == verdict.claim:
-            return block
-    return {}
-
-
-def pending(audit: AuditResult, verdict: Verdict) -> bool:
-    return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")
-
-
-def untested(audit: AuditResult) -> bool:
-    """Whether the conformance is unknown because trials are missing."""
-    return audit.conformance.status == "not-run" and not audit.complete
-
-
-def wrong_conformance(audit: AuditResult) -> bool:
-    """Whether the conformance is unexpected, and known."""
-    return not (audit.conformance.expected or untested(audit))
-
-
 def unit(document: Mapping[str, Json]) -> str:
     threat, data = document.get("threat_model"), document.get("data")
     name = threat.get("unit") if isinstance(threat, Mapping) else None
@@ -159,7 +150,7 @@ def unit(document: Mapping[str, Json]) -> str:
 def conformance_outcome(audit: AuditResult) -> str:
     """Empty without an executed run."""
     conformance = audit.conformance
-    if untested(audit):
+    if not_yet_tested(audit):
         return f"NOT YET TESTED, trials are missing (expected {conformance_label(conformance.expect)})"
     if not conformance.expected:
         return f"NOT AS EXPECTED (expected {conformance_label(conformance.expect)})"
@@ -267,6 +258,27 @@ def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
 def conformance_line(audit: AuditResult) -> str:
     labels = (conformance_label(audit.conformance.status), conformance_outcome(audit))
     return f"{', '.join(filter(None, labels))}. {audit.conformance.reason}"
+
+
+def problem(audit: AuditResult, of_audit: Problem) -> str:
+    """The numbers and the reason of a problem, in one line."""
+    if of_audit.verdict is not None:
+        return verdict_line(audit, of_audit.verdict)
+    if of_audit.caution is not None:
+        return f"caution {of_audit.caution.name}: {of_audit.caution.text} {of_audit.caution.fix}"
+    return f"conformance {conformance_line(audit)}" if of_audit.kind == "conformance" else missing_trials(audit)
+
+
+def problem_label(audit: AuditResult, of_audit: Problem) -> str:
+    """The verdict, the conformance, the name of a caution, or ``incomplete``."""
+    if of_audit.verdict is not None:
+        return headline(audit, of_audit.verdict)
+    return f"caution {of_audit.name}" if of_audit.kind == "caution" else conformance_label(of_audit.status)
+
+
+def accepted(rule: FiredRule) -> str:
+    """A caution that the user accepts, with the reason."""
+    return f"accepted caution {rule.name}: {rule.text} Reason: {rule.accepted}"
 
 
 def missing_trials(audit: AuditResult) -> str:
@@ -635,8 +647,3 @@ def recording_notes(recording: Recording) -> list[str]:
         for rule in recording.rules
     ]
     return [*rules, *recording.cautions, *recording.advice, *unknown]
-
-
-def cautioned(audit: AuditResult) -> list[str]:
-    """The names of the rules that fired and that the user does not accept."""
-    return [] if audit.recording is None else [rule.name for rule in audit.recording.rules if not rule.accepted]

@@ -22,6 +22,7 @@ from dpspec.contract.frozen import deeper_than
 from dpspec.contract.results import SCHEMA, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
+from dpspec.results.status import accepted_cautions, problems
 from dpspec.text import json_text, shortened
 
 #: Maximum size of a result. Each trial embeds at most 1 MiB.
@@ -56,7 +57,51 @@ def dump(result: Result) -> str:
             assumptions = tables["assumptions"]
             fields["assumptions"] = [assumptions.setdefault(a, len(assumptions)) for a in outcome.assumptions]
     data |= {name: write(tuple(table)) for name, table in tables.items()}
+    data = {"schema": data["schema"], **outcome_of(result), **data}
     return json_text(json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+#: Keys of a result's JSON that follow from its audits, for programs that read no more: :func:`load` ignores them.
+_OUTCOME: dict[str, Json] = {
+    "passed": {"type": "boolean", "description": "Whether the exit code is 0."},
+    "exit_code": {"type": "integer", "description": "The exit code of the command that wrote the result."},
+    "problems": {
+        "type": "array",
+        "description": "Unexpected claims and conformances, open cautions, missing trials, specs with errors.",
+        "items": {"type": "object"},
+    },
+    "accepted": {
+        "type": "array",
+        "description": "Cautions that the user accepts.",
+        "items": {"type": "object"},
+    },
+}
+
+
+def outcome_of(result: Result) -> dict[str, Json]:
+    """The keys ``passed``, ``exit_code``, ``problems`` and ``accepted`` of a result's JSON."""
+    failures: list[Json] = []
+    accepted: list[Json] = []
+    for audit in result.audits:
+        failures += [
+            {"audit": audit.name, "kind": problem.kind, "name": problem.name, "status": problem.status}
+            for problem in problems(audit)
+        ]
+        accepted += [
+            {"audit": audit.name, "name": rule.name, "reason": rule.accepted} for rule in accepted_cautions(audit)
+        ]
+    failures += [
+        {"audit": "", "kind": "spec", "name": spec.file, "status": "plugin" if spec.plugin else "invalid"}
+        for spec in result.unjudged
+    ]
+    exit_code = int(result.exit_code)
+    return {"passed": exit_code == 0, "exit_code": exit_code, "problems": failures, "accepted": accepted}
+
+
+def stated_outcome(text: str) -> dict[str, Json]:
+    """Those keys as a result's JSON states them; empty for a result of an earlier version."""
+    data = json.loads(text)
+    return {key: data[key] for key in _OUTCOME if key in data} if isinstance(data, dict) else {}
 
 
 def load(text: str) -> Result:
@@ -72,6 +117,8 @@ def load(text: str) -> Result:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
+    for key in _OUTCOME:
+        data.pop(key, None)
     unused = _look_up(data)
     result: Result = _read(data)
     for path, wrong in (*_of_result(result), *unused):
@@ -156,6 +203,7 @@ def result_schema() -> dict[str, Json]:
     root = _schema(Result, definitions)
     definitions["Result"]["properties"] |= {name: _schema(kind, definitions) for name, kind in _TABLES.items()}
     definitions["Result"]["properties"]["schema"] = {"const": SCHEMA}
+    definitions["Result"]["properties"] |= _OUTCOME
     definitions["Result"]["required"] += _TABLES
     index = {"type": "integer", "minimum": 0}
     indices: dict[str, Json] = {field: {**index, "description": f"index in {name}"} for field, name in _INDICES.items()}
@@ -219,6 +267,7 @@ _NUMBER: Json = {
 _KEYS: dict[str, Json] = {
     **dict.fromkeys(("adjacency", "unit", "access", "direction", "neighbours", "over", "refuted_by"), _TEXT),
     **dict.fromkeys(("id", "kind"), _TEXT),
+    "control": {"type": ["boolean", "null"]},
     **dict.fromkeys(
         ("epsilon", "delta", "alpha", "mu", "rho", "kappa", "gamma", "fpr", "tpr", "value", "fraction"), _NUMBER
     ),

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from dpspec.contract import Json, ThreatModel, thaw
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.contract.spec import unit_in_words
+from dpspec.results.status import accepted_cautions, open_cautions
 from dpspec.text import shortened
 
 #: Relative difference up to which numbers are equal, because machines round differently.
@@ -57,7 +58,7 @@ _DEFAULTS: dict[str, Json] = {
 _NARROWED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
 #: Keys of a claim that are not part of its statement.
-_ASIDE = frozenset({"id", "expect"})
+_ASIDE = frozenset({"id", "expect", "control", "accept"})
 
 #: Blocks that declare the pipeline and the attack. Every claim contains the threat model.
 _BLOCKS = ("mechanism", "data", "model", "training", "audit")
@@ -122,6 +123,16 @@ _RANK = {"contradicted": 0, "refuted": 1, "open": 2, "supported": 3, "proved": 4
 #: Conformances from worst to best.
 _LOOKED = {"deviates": 0, "checks-missing": 1, "not-run": 2, "no-deviation-found": 3}
 
+#: The states of a caution from worst to best.
+_CAUTIONS = ("open", "accepted", "absent")
+
+
+def _cautions(audit: AuditResult) -> dict[str, str]:
+    """The cautions by rule: ``open`` or ``accepted``."""
+    states = {rule.name: "accepted" for rule in accepted_cautions(audit)}
+    return states | {rule.name: "open" for rule in open_cautions(audit)}
+
+
 #: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.
 CONFIDENCE = "audit.confidence"
 
@@ -152,26 +163,22 @@ def diff(a: Result, b: Result) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def failing(changes: tuple[Change, ...], *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
+def _failing(changes: tuple[Change, ...], *, allow_changed_claims: bool) -> tuple[Change, ...]:
     if allow_changed_claims:
         return tuple(change for change in changes if change.trend == "worse" and not change.of_claim)
     return tuple(change for change in changes if change.trend == "worse" or change.of_claim)
 
 
 def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
-    """Changes that fail a gate against ``baseline``: worse or newly failing verdicts and conformance.
+    """Changes that fail a gate against ``baseline``, and ``dpspec diff``: one comparison for both.
 
-    A changed or removed claim fails too, unless ``allow_changed_claims``; it must then still be as expected. A claim
-    that is not as expected in the baseline is known. A bound may move without changing a verdict. A new claim or audit
-    fails if it is not as expected.
+    Worse bounds, verdicts, conformances and cautions fail. A changed or removed claim fails too, unless
+    ``allow_changed_claims``; it must then still be as expected. A claim that is not as expected in the baseline is
+    known. A new claim or audit fails if it is not as expected.
     """
     changes = diff(baseline, result)
     changed = {(change.audit, change.claim) for change in changes if change.of_claim and change.claim}
-    worse = [
-        change
-        for change in failing(changes, allow_changed_claims=allow_changed_claims)
-        if change.of_claim or change.what in ("verdict", "conformance")
-    ]
+    worse = list(_failing(changes, allow_changed_claims=allow_changed_claims))
     reported = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
     before = _statuses(baseline)
     for key, (status, expected) in _statuses(result).items():
@@ -216,6 +223,12 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
                 if old_end is not None and new_end is not None and towards != 0:
                     trend = "better" if (new_end > old_end) == (towards > 0) else "worse"
                 yield Change(old.name, claim, end, _number(old_end), _number(new_end), trend)
+    cautions = [_cautions(audit) for audit in (old, new)]
+    for rule in dict.fromkeys([*cautions[0], *cautions[1]]):
+        states = [of_audit.get(rule, "absent") for of_audit in cautions]
+        if states[0] != states[1]:
+            trend = "better" if _CAUTIONS.index(states[1]) > _CAUTIONS.index(states[0]) else "worse"
+            yield Change(old.name, "", f"caution {rule}", states[0], states[1], trend)
     status = old.conformance.status
     if status != new.conformance.status:
         better = _LOOKED[new.conformance.status] > _LOOKED[status]

@@ -231,3 +231,11 @@ def test_no_import_is_too_early(module, sent, tmp_path):
     assert "Traceback" not in done.stderr
     assert "Interrupted" in done.stderr or f"Stopped by {sent.name} before the run began." in done.stderr
     assert done.returncode == 128 + sent
+
+
+def test_a_shell_gets_its_completion(dpspec, monkeypatch):
+    """The end of typer's completion was reported as a bug in dpspec."""
+    monkeypatch.setenv("_DPSPEC_COMPLETE", "source_bash")
+    ended = dpspec()
+    assert (ended.code, ended.err) == (0, "")
+    assert "complete -o default -F _dpspec_completion dpspec" in ended.out

@@ -98,7 +98,8 @@ def test_a_target_gives_noise_that_reaches_it(dpspec):
         ("--noise 1 --rate 0.1", "--steps or epochs must be set, and not both"),
         ("--noise 1 --steps 3", "--rate is required for Poisson batches, or batch_size and records"),
         ("--noise 1 --steps 3 --batch-size 6", "--records is required: batch_size and records define the batches"),
-        ("--noise 1 --rate 0.1 --epochs 3", "--rate must be removed: batch_size and records define the batches"),
+        ("--noise 1 --rate 0.1 --epochs 3", "--epochs cannot be combined with rate, which leaves the number of"),
+        ("--noise 1 --rate 0.1 --steps 3 --records 9", "--rate must be removed: records define the batches"),
         ("--noise 1 --epochs 1 --batch-size 6 --records 5", "--batch-size must be at most records = 5, got 6"),
         ("--noise 1 --sampling fixed --batch-size 9 --records 9 --steps 1", "--batch-size must be at most records"),
     ],
@@ -108,3 +109,9 @@ def test_an_error_is_one_line_that_names_the_option(dpspec, arguments, message):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {message}")
     assert done.err.count("\n") == 1
+
+
+def test_a_delta_of_one_over_the_records_is_named_as_in_check_and_run(dpspec):
+    schedule = ("epsilon", "--noise", "1", "--batch-size", "6", "--records", "600", "--steps", "3")
+    assert "caution large-delta: delta = 0.002 is not below 1 over the 600" in dpspec(*schedule, "--delta", "2e-3").err
+    assert dpspec(*schedule, "--delta", "1e-4").err == ""

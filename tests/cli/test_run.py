@@ -250,12 +250,37 @@ class TestAFolder:
         (tmp_path / "audits" / "parent.yaml").write_text("name: parent\n", encoding="utf-8")
         ended = dpspec("run", "audits", "--report", "json=result.json")
         assert ended.code == 0, ended.err
-        assert "skipped (not spec files: no key 'dpspec' at the top level): audits/parent.yaml\n" in ended.err
+        assert "skipped (no key 'dpspec' at the top level, as in a parent of specs): audits/parent.yaml" in ended.err
         result = load((tmp_path / "result.json").read_text("utf-8"))
         assert result.audits[0].source == "audits/coin.yaml"
         assert list(result.environment["command"]) == ["dpspec", "run", "audits"]
         assert dpspec("validate", "audits").out == "1 spec valid\n"
         assert dpspec("plan", "audits").out.startswith("coin\n")
+
+    def test_each_file_that_is_left_out_has_its_reason(self, dpspec, counting, tmp_path):
+        (tmp_path / "audits").mkdir()
+        counting.rename(tmp_path / "audits" / "coin.yaml")
+        (tmp_path / "audits" / "empty.yaml").write_bytes(b"")
+        (tmp_path / "audits" / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+        ended = dpspec("run", "audits", "-q")
+        assert "skipped (empty): audits/empty.yaml" in ended.err
+        assert "skipped (not UTF-8 text): audits/binary.yaml" in ended.err
+
+    @pytest.mark.parametrize("wrong", ["dpsec: 1\nname: typo\n", "dpspec: 1\nname: [\n"])
+    def test_one_spec_with_errors_does_not_hide_the_results_of_the_others(self, dpspec, counting, tmp_path, wrong):
+        (tmp_path / "audits").mkdir()
+        counting.rename(tmp_path / "audits" / "coin.yaml")
+        (tmp_path / "audits" / "wrong.yaml").write_text(wrong, encoding="utf-8")
+        ended = dpspec("run", "audits", "--report", "json=result.json", "--report", "junit=junit.xml")
+        assert ended.code == 3
+        assert "audits/wrong.yaml:" in ended.err
+        result = load((tmp_path / "result.json").read_text("utf-8"))
+        assert [audit.name for audit in result.audits] == ["coin"]
+        assert [spec.file for spec in result.unjudged] == ["audits/wrong.yaml"]
+        assert ended.out.splitlines()[-1] == "FAILED 1 spec has errors and was not judged: audits/wrong.yaml"
+        assert 'errors="1"' in (tmp_path / "junit.xml").read_text("utf-8")
+        again = dpspec("run", "audits", "-q", "--baseline", "result.json")
+        assert again.code == 3
 
     def test_audits_of_one_name_are_told_with_both_places(self, dpspec, counting, tmp_path):
         for name in ("a", "b"):

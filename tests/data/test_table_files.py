@@ -236,3 +236,10 @@ def test_the_metadata_of_pandas_decide_on_parquet_files(tmp_path: Path, source: 
         files.write_table(columns.replace_schema_metadata(metadata), tmp_path / "table.parquet")
         made: Any = source("parquet", tmp_path, **TABLE)
         assert len(list(made.remarks())) == warnings
+
+
+@pytest.mark.parametrize("written", [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]])
+def test_categories_of_a_boolean_column_may_be_written_as_for_csv(written, parquet, source, tmp_path):
+    parquet(active=[True, False, True], label=["no", "yes", "no"])
+    rows = source("parquet", tmp_path, **TABLE, categories={"active": written}).load()
+    assert rows.train_x.tolist() == [[0, 1], [1, 0], [0, 1]]

@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.running import trial_work
 from dpspec.engine.running.runner import run
-from dpspec.engine.running.train import RunOptions
+from dpspec.engine.running.train import RunOptions, _at_most, _Chunk
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError, UsageError
-from dpspec.executors import InlineContext, processes
+from dpspec.executors import InlineContext, Resources, processes
 from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -223,3 +224,19 @@ def test_folders_are_the_same_from_wherever_the_work_is_done(prepared: Prepared)
     )
     arrived = pickle.loads(pickle.dumps(training))  # noqa: S301 - of a moment ago
     assert arrived.folders == {0: Path.cwd() / "store" / "unfinished", 1: None}
+
+
+def test_trials_that_are_trained_together_are_not_split() -> None:
+    """A chunk of ten, of which --max-trials 3 made ten: none is made, and the message names the number."""
+
+    def chunk(count: int, *, independent: bool) -> _Chunk:
+        plan = Plan(chunks=(tuple(range(count)),), seconds=1.0, memory_bytes=0, independent=independent)
+        audit: Any = SimpleNamespace(state=SimpleNamespace(plan=plan))
+        return _Chunk(audit=audit, needs=Resources(), missing=list(range(count)))
+
+    together, alone = chunk(10, independent=False), chunk(10, independent=True)
+    assert _at_most([together], 3) == []
+    assert [len(part.missing) for part in _at_most([together, together], 10)] == [10]
+    assert [len(part.missing) for part in _at_most([alone, alone], 13)] == [10, 3]
+    assert [len(part.missing) for part in _at_most([alone, together], 3)] == [3]
+    assert len(alone.missing) == 10

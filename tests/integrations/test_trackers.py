@@ -36,8 +36,9 @@ def test_metrics_of_a_recorded_training_have_epsilon_and_cautions(tmp_path: Path
     Training(epochs=1).run(tmp_path / "run")
     checked = dpspec.check(tmp_path / "run", epsilon=8)
     verdict, claims, metrics = _summary(checked.result)
-    assert (verdict, list(claims)) == ("passed", ["claim"])
-    assert metrics == {"dp/epsilon": checked.epsilon, "dp/cautions": 0}
+    assert (verdict, list(claims)) == ("passed", ["claim", "headline"])
+    assert claims["headline"].startswith("The privacy claim is proved under")
+    assert metrics == {"dp/epsilon": checked.epsilon, "dp/cautions": 0, "dp/exit_code": 0}
 
 
 def other_optimizer(training: Training) -> None:

@@ -108,7 +108,9 @@ def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.
         ("\ufeffdpspec: 1\n", True),
         ("{dpspec: 1, name: a}\n", True),
         ("name: a\ndpspec: {broken\n", True),  # errors in a spec are reported, not ignored
-        ("dpspecs: 1\n", False),
+        ("dpspecs: 1\n", True),  # a misspelled key is an error, not another file
+        ("name: a\ndpsec: 1\n", True),
+        ("services: {}\nspec: 1\nspecs: 2\n", False),
         ("deep:\n  dpspec: 1\n", False),
         ("", False),
     ],

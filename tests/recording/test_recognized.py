@@ -1,5 +1,6 @@
 """Parts that the recorder recognizes, and repeated records of datasets."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch.utils.data import (
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.recognized import largest_multiplicity, sampler_of
+from dpspec.recording.recognized import largest_multiplicity, refuse_other_loader, sampler_of
 
 DATA = TensorDataset(torch.zeros(40, 3))
 
@@ -179,3 +180,18 @@ def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> No
     assert (single.verdict, pair.verdict) == ("open", "proved")
     assert "a record occurs 2 times: use --group-size 2" in single.reason
     assert next(c.status for c in single.channels if c.name == "sensitivity") == "violated"
+
+
+def test_a_loader_for_validation_is_refused_and_the_right_one_named(tmp_path) -> None:
+    """The recording compared steps with batches that no step used, and asked to drop unusable records."""
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+    validation = DataLoader(TensorDataset(torch.zeros(40, 6), torch.zeros(40).long()), batch_size=10)
+    with pytest.raises(UsageError, match=r"40 records .* one of 300 .* give the loader that make_private returned"):
+        training.recorder(tmp_path / "run", loader=validation)
+    again = DataLoader(TensorDataset(*training.loader.dataset.tensors), batch_size=30)
+    refuse_other_loader(training.engine, again)  # a dataset that was built again is not told from the first one
+    refuse_other_loader(training.engine, training.loader)
+    refuse_other_loader(training.engine.accountant, validation)

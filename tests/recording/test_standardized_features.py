@@ -106,3 +106,35 @@ def test_equal_class_weights_do_not_follow_from_the_labels():
         loss(torch.zeros(4, 2), y[:4])
         rule.stop()
         assert bool(rule.caution(rule.facts(), RUN)) is fires
+
+
+def pixels(columns=16, top=16):
+    """Integers from 0 to ``top``, or to less in some columns, as the corners of handwritten digits have them."""
+    generator = torch.Generator().manual_seed(5)
+    most = torch.tensor([top if column % 3 else top - 1 - column % 5 for column in range(columns)])
+    drawn = (torch.rand(400, columns, generator=generator) * (most + 1)).floor()
+    drawn[0], drawn[1] = 0.0, most.float()
+    return drawn
+
+
+@pytest.mark.parametrize(("top", "divisor"), [(16, 16.0), (15, 15.0), (255, 255.0), (255, 256.0), (100, 100.0)])
+def test_one_public_constant_for_all_columns_fires_nothing(top, divisor):
+    x = pixels(top=top)
+    labels = torch.zeros(len(x), dtype=torch.long)
+    assert caution(TensorDataset(x / divisor, labels)) == ""
+    assert caution(TensorDataset(x / divisor * 2.0 - 1.0, labels)) == ""
+
+
+def test_constants_of_the_columns_of_pixels_are_noticed():
+    """The twin of the public constant: each column is divided by its own maximum, which a record changes."""
+    x = pixels()
+    labels = torch.zeros(len(x), dtype=torch.long)
+    assert "14 of 16 columns have minimum 0 and maximum 1" in caution(TensorDataset(x / x.amax(0), labels))
+    signed = caution(TensorDataset(2.0 * x / x.amax(0) - 1.0, labels))  # a column of maximum 15 has levels of 4 bits
+    assert "columns have minimum -1 and maximum 1" in signed
+
+
+def test_a_maximum_of_all_pixels_that_is_no_public_number_is_noticed():
+    x = pixels(top=173)
+    labels = torch.zeros(len(x), dtype=torch.long)
+    assert "columns have minimum 0 and maximum 1" in caution(TensorDataset(x / 173.0, labels))

@@ -70,21 +70,27 @@ def test_github_annotates_the_line() -> None:
 
 
 def test_csv_reads_back() -> None:
-    (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(broken())))
+    row, *others = csv.DictReader(io.StringIO(csv_format.render_csv(broken())))
+    assert [(other["kind"], other["verdict"]) for other in others] == [
+        ("conformance", "deviates"),
+        ("trials", "incomplete"),
+    ]
     assert (row["claim"], row["verdict"], row["as_expected"], row["line"]) == ("one", "refuted", "no", "17")
     assert float(row["upper"]) == math.inf
     assert float(row["lower"]) == 0.4
 
 
-def test_a_large_delta_is_reported_at_its_claim() -> None:
+def test_a_large_delta_is_an_open_caution_at_its_claim() -> None:
     claims = FrozenMap({"claims": [{"id": "one", "delta": 0.2}, {"id": "two", "delta": 1e-9}]})
     verdicts = (factory.verdict("one"), factory.verdict("two"))
     result = factory.result(factory.audit(verdicts=verdicts, document=claims, places=PLACES))
-    first, second = csv.DictReader(io.StringIO(csv_format.render_csv(result)))
+    first, second, caution = csv.DictReader(io.StringIO(csv_format.render_csv(result)))
     assert first["caution"].startswith("delta = 0.2 of claim one of demo is not below 1 / 10 records")
     assert second["caution"] == ""
-    warning = ci.render_github(result).splitlines()[0]
-    assert warning.startswith("::warning title=demo%3A large delta,file=specs/demo.yaml,line=17,col=5::delta = 0.2 of")
+    assert (caution["kind"], caution["verdict"], caution["as_expected"]) == ("caution", "large-delta", "no")
+    error = ci.render_github(result).splitlines()[0]
+    assert error.startswith("::error title=demo%3A caution large-delta,file=specs/demo.yaml,line=17,col=5::caution")
+    assert result.exit_code == 1
 
 
 @pytest.mark.parametrize(

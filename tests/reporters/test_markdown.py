@@ -42,6 +42,6 @@ def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
     bad = dataclasses.replace(result.audits[0], name="bad", **{**as_wished(result.audits[0]), "verdicts": verdicts})
     text = unfolded(markdown.render(dataclasses.replace(good, audits=(*good.audits, bad))))
     lines = [line for line in text.split("\n") if line]
-    assert lines[2] == "## Not as expected: bad"
-    assert lines[3] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
+    assert lines[3] == "## Not as expected: bad"
+    assert lines[4] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
     assert sum(line.startswith("| **") for line in lines) == 1

@@ -76,7 +76,8 @@ def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() 
 def test_the_risk_of_a_run_with_a_caution_holds_only_if_it_is_resolved() -> None:
     rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.", accepted="")
     section = Recording(steps=3, ended=True, setup=(), rules=(rule,))
-    cautioned = audit(findings=(_bound(0.5),), verdicts=(factory.verdict(),), recording=section)
+    tested = factory.conformance("no-deviation-found")
+    cautioned = audit(findings=(_bound(0.5),), verdicts=(factory.verdict(),), recording=section, conformance=tested)
     sentence = "This risk holds only if the caution is resolved: guessable-seed. Otherwise it may be far higher."
     assert risk(cautioned)[0] == sentence
     assert highest_rate([cautioned], ["demo"]).caveats == (sentence,)
@@ -94,7 +95,8 @@ def test_a_bound_on_the_final_model_says_so() -> None:
     assert sorted(str(one).lower().count("seeing") for one in both) == [1, 1]
     one, other = audit("last", findings=(final,)), audit("every", findings=(every,))
     found = highest_rate([one, other], ["last", "every"])
-    assert (found.title, found.caveats) == ("every", ())
+    declared = "This is the risk of the declared mechanism: no executed run was compared with it."
+    assert (found.title, found.caveats, found.condition) == ("every", (declared,), ", if the training is as declared")
     assert found.rate == rates(other)[0]
 
 
@@ -111,7 +113,7 @@ def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> N
     assert found.title == "good"
     assert found.rate is not None
     assert found.rate.identified == 38  # Phi(2 + Phi^-1(0.01)) = 0.3722, and the proved curve is a little above
-    assert found.caveats[-1] == "No rate follows for 1 audit."
+    assert "No rate follows for 1 audit." in found.caveats
 
 
 @pytest.mark.parametrize(

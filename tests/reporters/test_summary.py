@@ -12,7 +12,7 @@ from dpspec.contract.results import AuditResult, Conformance, Remedy, Result, Ve
 from dpspec.reporters import ci, markdown, terminal
 from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
-from dpspec.reporters.summary import Answer, answer, details, principal, remedies, tally, untested, verdict_sentence
+from dpspec.reporters.summary import answer, details, principal, remedies, tally, untested, verdict_sentence
 from dpspec.results.redact import LEFT_OUT_REASON
 
 DOCUMENT = {
@@ -71,6 +71,9 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     assert verdict_sentence(factory.result(audit(verdicts=()))) == "No claim was made."
 
 
+CONTROLS = FrozenMap({**DOCUMENT, "claims": [{"id": name, "control": True} for name in ("low", "high")]})
+
+
 def control(**changes: object) -> Verdict:
     return factory.verdict("low", verdict="refuted", expect=("refuted",), **changes)
 
@@ -78,7 +81,8 @@ def control(**changes: object) -> Verdict:
 def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
     """An audit whose control is below a certified lower end of 2.4."""
     lower = dataclasses.replace(factory.audit().findings[0], bound="lower", rigor="certified", value=2.4, lower=None)
-    claim = {"id": "low", "kind": "approx-dp", **({"refuted_by": refuted_by} if refuted_by else {})}
+    how: dict[str, object] = {"refuted_by": refuted_by} if refuted_by else {"control": True}
+    claim = {"id": "low", "kind": "approx-dp", **how}
     document = FrozenMap({**DOCUMENT, "claims": [claim]})
     verdict = control(claimed=1.0, lower=2.4, lower_finding=0)
     return audit(**{"verdicts": (verdict,), "findings": (lower,), "document": document, **changes})
@@ -94,10 +98,13 @@ DETECTED = "1 of 1 negative control was refuted: the audit detects such violatio
 @pytest.mark.parametrize(
     ("one", "sentence"),
     [
-        (audit(verdicts=(control(),)), DETECTED),
-        (audit(verdicts=(MISSED,)), "0 of 1 negative control were refuted: the audit does not detect such violations."),
+        (audit(verdicts=(control(),), document=CONTROLS), DETECTED),
         (
-            audit(verdicts=(MISSED,), planned_trials=0, trials=()),
+            audit(verdicts=(MISSED,), document=CONTROLS),
+            "0 of 1 negative control were refuted: the audit does not detect such violations.",
+        ),
+        (
+            audit(verdicts=(MISSED,), planned_trials=0, trials=(), document=CONTROLS),
             "1 negative control not tested, because no attack was",
         ),
         (beyond(), BY_THEORY),
@@ -153,7 +160,7 @@ def test_the_executed_run_has_a_sentence() -> None:
     ],
 )
 def test_the_answer_is_one_sentence_with_its_number(verdicts: tuple[Verdict, ...], tone: str, headline: str) -> None:
-    found = answer(factory.result(audit(verdicts=verdicts)))
+    found = answer(factory.result(audit(verdicts=verdicts, document=CONTROLS)))
     assert found.tone == tone
     assert found.headline.startswith(headline)
     assert not found.headline.endswith(".")
@@ -162,8 +169,8 @@ def test_the_answer_is_one_sentence_with_its_number(verdicts: tuple[Verdict, ...
 def test_the_answer_says_what_is_missing() -> None:
     missing = audit(conformance=factory.conformance("checks-missing", expected=False))
     assert answer(factory.result(missing)).headline == "Planned checks of the executed run are missing: demo"
-    waiting = factory.result(audit(planned_trials=9))
-    assert answer(waiting) == Answer("open", "Not finished: trials are missing", answer(waiting).detail)
+    waiting = answer(factory.result(audit(planned_trials=9)))
+    assert (waiting.tone, waiting.headline) == ("open", "Not finished: 8 of 9 trials are missing")
 
 
 def test_remedies_are_values_with_the_present_ones() -> None:
@@ -249,10 +256,10 @@ def incomplete(**changes: Any) -> Result:
 
 def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
     assert tally(incomplete()) == (
-        "FAILED 1 of 2 claims: demo.wrong; not yet decided: demo.later; INCOMPLETE, trials are missing"
+        "FAILED 1 of 2 claims: demo.wrong; not yet decided: demo.later; INCOMPLETE, 4 of 4 trials are missing"
     )
     waiting = incomplete(verdicts=incomplete().audits[0].verdicts[:1])
-    assert tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
+    assert tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, 4 of 4 trials are missing")
     complete = incomplete(planned_trials=0)
     assert tally(complete) == "FAILED 2 of 2 claims: demo.later and demo.wrong; demo was not tested"
 

@@ -6,7 +6,7 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import Conformance, Result
+from dpspec.contract.results import Conformance, FiredRule, Recording, Result
 from dpspec.results.diff import diff, regressions
 
 
@@ -65,7 +65,8 @@ CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("
     [
         (PROVED, FAILED, [("demo", "one", "proved", "refuted")]),
         (FAILED, FAILED, []),  # it is known
-        (PROVED, judged(upper=2.9), []),
+        (PROVED, judged(upper=2.9), [("demo", "one", "2.5", "2.9")]),
+        (PROVED, judged(upper=2.4), []),
         (PROVED, TWO, [("demo", "two", "absent", "open, not as expected")]),
         (CONTROL, HELD, [("demo", "one", "as expected", "proved, not as expected")]),
         (PROVED, DEVIATING, [("demo", "", "not-run", "deviates")]),
@@ -132,7 +133,7 @@ def stated(*, block: str = "", **changes: Any) -> Result:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"delta": 0.3}, "claim.delta"),
+        ({"delta": 1e-3}, "claim.delta"),
         ({"kind": "pure-dp"}, "claim.kind"),
         ({"direction": "add"}, "claim.direction"),
         ({"group_size": 8}, "claim.group_size"),
@@ -200,7 +201,7 @@ def test_a_known_failure_is_not_known_of_another_claim() -> None:
         return factory.result(dataclasses.replace(audit, verdicts=(factory.verdict(verdict="open", expected=False),)))
 
     assert regressions(failed(stated()), failed(stated())) == ()
-    (change,) = regressions(failed(stated()), failed(stated(delta=0.3)), allow_changed_claims=True)
+    (change,) = regressions(failed(stated()), failed(stated(delta=1e-3)), allow_changed_claims=True)
     assert change.after == "open, not as expected"
 
 
@@ -251,3 +252,16 @@ def test_documents_that_are_none_are_compared_as_they_are(document: dict[str, An
     odd = factory.result(factory.audit(document=FrozenMap(document)))
     assert diff(odd, odd) == ()
     assert diff(odd, factory.result()) is not None
+
+
+def test_a_caution_that_opens_is_worse_and_one_that_is_accepted_or_resolved_is_better() -> None:
+    rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.")
+
+    def recorded(*rules: FiredRule) -> Result:
+        return factory.result(factory.audit(recording=Recording(steps=1, ended=True, setup=(), rules=rules)))
+
+    none, open_, accepted = recorded(), recorded(rule), recorded(dataclasses.replace(rule, accepted="secret"))
+    (change,) = regressions(none, open_)
+    assert (change.what, change.before, change.after) == ("caution guessable-seed", "absent", "open")
+    assert [c.after for c in regressions(accepted, open_)] == ["open"]
+    assert regressions(open_, accepted) == regressions(open_, none) == regressions(open_, open_) == ()

@@ -104,7 +104,7 @@ class CheckedRun:
 
     @property
     def exit_code(self) -> ExitCode:
-        return check.exit_code_of(self.result)
+        return self.result.exit_code
 
     @property
     def fine(self) -> bool:

@@ -26,7 +26,7 @@ mechanism: {kind: counting, epsilon: 1.0}
 data: {kind: nothing}
 claims:
   - {id: held, kind: approx-dp, epsilon: 1.5, delta: 1e-6}
-  - {id: broken, kind: approx-dp, epsilon: 0.2, delta: 1e-6, expect: refuted}
+  - {id: broken, kind: approx-dp, epsilon: 0.2, delta: 1e-6, control: true, expect: refuted}
 audit: {method: many-run, runs: 5, confidence: 0.95, seed: 3}
 """
 

@@ -19,6 +19,7 @@ from dpspec.engine.recorded.rules import require_rules
 from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.builtin import KIND
+from dpspec.results.status import open_cautions
 
 if TYPE_CHECKING:
     from dpspec.contract.results import Result
@@ -76,7 +77,7 @@ class CheckedRun:
     @property
     def passed(self) -> bool:
         """Whether ``dpspec check`` ends with 0: proved, and without a caution that is not accepted."""
-        return exit_code_of(self.result) is ExitCode.OK
+        return self.result.exit_code is ExitCode.OK
 
     @property
     def epsilon(self) -> float | None:
@@ -97,8 +98,7 @@ class CheckedRun:
     @property
     def cautions(self) -> tuple[str, ...]:
         """The names of the rules that fired and that the claim does not accept."""
-        recording = self.result.audits[0].recording
-        return () if recording is None else tuple(rule.name for rule in recording.rules if not rule.accepted)
+        return tuple(rule.name for rule in open_cautions(self.result.audits[0]))
 
     def __repr__(self) -> str:
         cautions = f", cautions={list(self.cautions)}" if self.cautions else ""
@@ -197,22 +197,3 @@ def check_run(
         return run_document(document_of(run, claim, name), catalog or load_catalog(), command, option_values)
     finally:
         GIVEN_MODEL.reset(token)
-
-
-def exit_code_of(result: Result) -> ExitCode:
-    """0 if the claim is proved, the run conforms and no caution is left; 5 without a claim if it conforms; otherwise 1.
-
-    Without a claim it is also 1 if an epsilon is infinite, or if canaries exceed the certified bound.
-    """
-    (audit,) = result.audits
-    if result.exit_code is not ExitCode.OK:
-        return result.exit_code
-    if audit.verdicts:
-        return ExitCode.OK
-    delta = audit.document["mechanism"]["delta"]
-    at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
-    sized = [(finding.bound, finding.at.get("group_size", 1), finding.value) for finding in at_delta]
-    upper = [(size, value) for bound, size, value in sized if bound == "upper"]
-    above = any(b == "lower" and s == size and v > value for b, s, v in sized for size, value in upper)
-    infinite = any(math.isinf(value) for _, value in upper)
-    return ExitCode.UNEXPECTED if above or infinite else ExitCode.NOTHING_TO_RUN

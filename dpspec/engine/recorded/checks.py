@@ -83,7 +83,8 @@ _ADVICE = {
     FILLED: "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn alone, "
     "the sum without it has the random row in its place, and moves by two clip norms.",
     "drawn records without a clipped norm": "Clip the gradient of each drawn record by itself, not a sum or a mean "
-    "over several, and report its norm, of an unusable record 0. Step with each reported batch.",
+    "over several, and report its norm, of an unusable record 0. Step with each reported batch. If no step uses the "
+    "batches of loader=, such as a loader for validation, give dpspec.record the loader that the training iterates.",
     _MORE_ROWS: "Steps have more rows of gradients than drawn records: two or more "
     "backward passes, or several rows of a record (views, evaluations). Make one row per record, and one backward pass "
     "on the sum of its losses.",

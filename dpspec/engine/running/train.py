@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TypeAlias, cast
 
 from dpspec.contract import Cancelled, DataError, ModelError, Plan
@@ -127,6 +126,19 @@ class _Chunk:
         return self.fraction * min(len(self.missing), 1 if self.audit.state.plan.independent else len(self.missing))
 
 
+def _at_most(waiting: Sequence[_Chunk], most: int) -> list[_Chunk]:
+    """The first chunks with at most ``most`` missing trials. Only chunks of independent trials are split."""
+    chosen: list[_Chunk] = []
+    for chunk in waiting:
+        independent = chunk.audit.state.plan.independent
+        taken = chunk.missing[:most] if independent else chunk.missing
+        if not taken or len(taken) > most:
+            break
+        chosen.append(dataclasses.replace(chunk, missing=taken))
+        most -= len(taken)
+    return chosen
+
+
 class Training:
     """The trials of all audits of one run. A ``Noticed`` event reports audits that lack trials because of limits."""
 
@@ -166,12 +178,19 @@ class Training:
             threads = options.threads_of(plan)
             needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=options.device)
             waiting += [_Chunk(audit=audit, needs=needs, missing=missing) for missing in audit.missing()]
-        chosen, most = waiting, self._options.max_trials
-        if most is not None:  # chunks are not split, and at least one is taken
-            fitting = sum(count <= most for count in accumulate(len(chunk.missing) for chunk in waiting))
-            chosen = waiting[: max(1, fitting)]
+        most = self._options.max_trials
+        chosen = waiting if most is None else _at_most(waiting, most)
+        if waiting and not chosen:
+            together = len(waiting[0].missing)
+            message = (
+                f"no trial was made: {together} trials are trained together, and --max-trials is {most}; "
+                f"use --max-trials {together} or more"
+            )
+            self._emit(Noticed(audit=waiting[0].audit.name, message=message))
         if not chosen:
             return
+        all_trials, chosen_trials = (sum(len(chunk.missing) for chunk in chunks) for chunks in (waiting, chosen))
+        cut = chosen_trials < all_trials
         plans = [(audit.state.plan, audit.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
         pool = open_pool(
@@ -189,7 +208,7 @@ class Training:
                 signaled = requested()
         finally:
             pool.close()
-        cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
+        late = (self._options.seconds_left() or 0.0) < 0.0
         reason = "stopped at the time limit"
         if signaled:
             reason = f"stopped by {signaled}"

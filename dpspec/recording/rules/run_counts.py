@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dpspec.contract import rules
 from dpspec.contract.rules import Rule, RuleRun, TrainingRule
 
 _HOME = "dpspec.recording.rules.run_counts"
@@ -14,10 +15,10 @@ _EXPECTED_EMPTY = 5.0
 _COINCIDENCE = 1e-6
 
 LARGE_DELTA = Rule(
-    name="large-delta",
+    name=rules.LARGE_DELTA,
     summary="delta is at least 1 over the number of records",
-    why="Publishing one record in full satisfies such a claim.",
-    fix="Claim a delta well below 1 over the number of records: --delta.",
+    why=rules.LARGE_DELTA_WHY,
+    fix=rules.LARGE_DELTA_FIX,
     code=f"{_HOME}:LargeDelta",
 )
 
@@ -25,9 +26,7 @@ LARGE_DELTA = Rule(
 class LargeDelta(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if run.records is None or run.delta * run.records < 1.0:
-            return ""
-        return f"delta = {run.delta:g} is not below 1 over the {run.records} records."
+        return "" if run.records is None else rules.large_delta(run.delta, run.records)
 
 
 EMPTY_BATCH_SKIPPED = Rule(

@@ -108,13 +108,37 @@ def _scaled(rows: Any) -> dict[str, Any]:
     if rows.numel() <= _MOST_QUARTILES:
         first, median, third = torch.quantile(rows, torch.tensor([0.25, 0.5, 0.75], dtype=rows.dtype), dim=0)
         robust = (median.abs() < 1e-6) & ((third - first - 1.0).abs() < 1e-4)
+    public = _has_public_levels(rows)
     return {
         "standardized": (standardized := _is_standardized(rows)),
         "centered": (rows.mean(0).abs() < 1e-6 * rows.std(0)) & ~standardized & ~_on_grid(rows),
-        "ranged": _unless_cut((low == 0.0) & unit & ~_on_grid(rows * 255.0), rows),
-        "signed": _unless_cut(signed & ~_on_grid(rows * 127.5 + 127.5) & ~_on_grid(rows), rows),
-        "robust": robust & ~_on_grid(rows),
+        "ranged": _unless_cut((low == 0.0) & unit & ~_on_grid(rows * 255.0) & (not public), rows),
+        "signed": _unless_cut(signed & ~_on_grid(rows * 127.5 + 127.5) & ~_on_grid(rows) & (not public), rows),
+        "robust": robust & ~_on_grid(rows) & (not public),
     }
+
+
+#: Numbers of levels that make one constant for all columns public: pixels of up to 8 bits, and percent. 256 includes
+#: all lower powers of two, 255 the 15 of 4 bits.
+_LEVELS = (256.0, 255.0, 100.0, 127.0, 63.0, 31.0)
+
+#: The number of rows that reject most of these numbers.
+_GLANCE = 64
+
+
+def _has_public_levels(rows: Any) -> bool:
+    """Whether all columns have values of one public scale from 0 or -1 to 1 that some columns do not reach the end of.
+
+    Constants of the columns themselves give every column that varies the same range; a public constant does not.
+    """
+    low, high = rows.amin(0), rows.amax(0)
+    signed = bool((low < 0.0).any())
+    if not bool(((high > low) & (high < 1.0 - 1e-6)).any()) or bool((high > 1.0 + 1e-6).any()):
+        return False
+    unit = (rows + 1.0) / 2.0 if signed else rows
+    return any(
+        bool(_on_grid(unit[:_GLANCE] * levels).all()) and bool(_on_grid(unit * levels).all()) for levels in _LEVELS
+    )
 
 
 def _unless_cut(scaled: Any, rows: Any) -> Any:
