@@ -1,7 +1,7 @@
 """The versions of libraries with which the tests pass, and the private names of torch and Opacus that dpspec uses.
 
-A newer version than these is no error: its results carry a note. Private names may change in any release, so that
-``tests/test_tested_versions.py`` looks each one up in the installed libraries, and finds every use in the code here.
+Results of a newer version than these carry a note. Private names may change in any release:
+``tests/test_tested_versions.py`` resolves each one in the installed libraries, and finds every use in the code here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,9 +65,9 @@ def untested_versions(environment: Mapping[str, Any]) -> Iterator[str]:
     """
     for name, (oldest, newest) in TESTED.items():
         version = environment.get(name)
-        if isinstance(version, str) and (found := _release(version)):
+        if isinstance(version, str) and (number := _release(version)):
             bounds = _release(oldest), _release(newest)
-            if not bounds[0] <= found[:2] <= bounds[1]:
+            if not bounds[0] <= number <= bounds[1]:
                 yield f"{name} {version} was not tested with this version of dpspec: {oldest} to {newest} were"
 
 

@@ -266,7 +266,7 @@ class _Reader:
                 size = self.count(fields["sample_size"], (*location, "sample_size"), "sample_size")
                 records = self.count(fields["source_dataset_size"], (*location, "source_dataset_size"), "the size", 2)
                 self.require(location, "a sample of fixed size", "add-remove")
-                if size:  # all records, too: with one more record others are left out
+                if size:  # all records, too: one record more displaces another one
                     keys = {"batch_size": size, "records": records}
                     yield from self.sampled(fields["event"], (*location, "event"), times, keys)
             case "TruncatedSubsampledGaussianDpEvent":

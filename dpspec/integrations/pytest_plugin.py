@@ -68,7 +68,7 @@ class _MarkedSpecs:
         return "\n".join(
             f"{audit.name}{f', claim {claim}' if problem.kind == 'claim' else ''}: {words.problem(audit, problem)}"
             for problem in problems(audit)
-            if problem.kind != "claim" or problem.name == claim
+            if problem.claim in ("", claim)
         )
 
 

@@ -23,9 +23,9 @@ from dpspec.results.status import (
     Problem,
     accepted_cautions,
     claim_block,
+    is_doubted,
     is_pending,
     not_yet_tested,
-    open_cautions,
 )
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened
@@ -104,7 +104,7 @@ def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
         return verdict.verdict
     if audit.conformance.status == "deviates":
         return AS_DECLARED
-    return BUT_CAUTIONS if open_cautions(audit) else "proved"
+    return BUT_CAUTIONS if is_doubted(audit, verdict) else "proved"
 
 
 def conformance_label(status: str) -> str:

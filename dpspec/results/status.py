@@ -110,6 +110,11 @@ def open_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
     return tuple(rule for _, rule in _cautions(audit) if not rule.accepted)
 
 
+def is_doubted(audit: AuditResult, verdict: Verdict) -> bool:
+    """Whether an open caution is about a claim, or about the whole run."""
+    return any(not rule.accepted and claim in ("", verdict.claim) for claim, rule in _cautions(audit))
+
+
 def accepted_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
     """The rules that fired and that the user accepts, with a reason."""
     return tuple(rule for _, rule in _cautions(audit) if rule.accepted)

@@ -14,7 +14,7 @@ SOURCE = "Zhu, Dong and Wang 2022, Theorem 10, with the pairs of docs/explanatio
 #: A zCDP guarantee and divergences add up.
 _RENYI = "Mironov 2017, Proposition 1; Bun and Steinke 2016, Lemma 1.7"
 
-#: With more releases than this, a table of each one's cost is no help, and its compositions take seconds.
+#: With more releases the table of their costs would be long, and its compositions would take seconds.
 _MOST_SHARES = 20
 
 ASSUMPTIONS = (
@@ -54,7 +54,7 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
 
 
 def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float) -> dps.Series:
-    """Epsilon of each release alone and of all others: what each one costs depends on the order of addition."""
+    """Epsilon of each release alone and of all others: the cost of one depends on the order of addition."""
 
     def epsilon(part: Sequence[Release]) -> float:
         return Composition(part, size).epsilons([delta])[0].upper

@@ -5,8 +5,9 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -45,6 +46,8 @@ class Step:
         rho: The limit of divergence / order for large orders, or the zCDP guarantee.
         is_steady: Whether the divergence is ``rho`` times the order.
         largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
+        declared_loss: The same, if it is a multiple of a number that the spec declares.
+        declared_rho: Such a ``rho``.
     """
 
     times: int
@@ -55,6 +58,8 @@ class Step:
     rho: float = 0.0
     is_steady: bool = False
     largest_loss: float = math.inf
+    declared_loss: Fraction | None = None
+    declared_rho: Fraction | None = None
     delta: float = 0.0
     is_sampled: bool = False
     is_choice: bool = False
@@ -107,7 +112,14 @@ def step_of(release: Release, group_size: int) -> Step:
             )
         case "randomized-response":  # each member's answer is a separate run
             answer = accounting.randomized_response(release.epsilon, release.answers)
-            return Step(times * k, answer.above(), answer.below(), answer.rdp, largest_loss=release.epsilon)
+            return Step(
+                times * k,
+                answer.above(),
+                answer.below(),
+                answer.rdp,
+                largest_loss=release.epsilon,
+                declared_loss=_declared(release.epsilon),
+            )
         case "exponential":
             width = k * release.epsilon
             return Step(
@@ -116,16 +128,26 @@ def step_of(release: Release, group_size: int) -> Step:
                 None,
                 lambda orders: accounting.bounded_range_rdp(orders, width),
                 largest_loss=width,
+                declared_loss=k * _declared(release.epsilon),
                 is_choice=True,
             )
         case "approx-dp":
             loss, delta = k * release.epsilon, _group_delta(release.epsilon, release.delta, k)
             response = accounting.approximate_dp(loss, delta)
             without = accounting.approximate_dp(loss)
-            return Step(times, response.above(), None, without.rdp, largest_loss=loss, delta=delta)
+            return Step(
+                times,
+                response.above(),
+                None,
+                without.rdp,
+                largest_loss=loss,
+                declared_loss=k * _declared(release.epsilon),
+                delta=delta,
+            )
         case "zcdp":
             rho = release.rho * k * k
-            return Step(times, None, None, lambda orders: rho * orders, rho=rho, is_steady=True)
+            declared = k * k * _declared(release.rho)
+            return Step(times, None, None, lambda orders: rho * orders, rho=rho, is_steady=True, declared_rho=declared)
     mu = k * release.mu
     gaussian = accounting.Mixture([mu], [1.0], 1.0)
     return Step(
@@ -139,11 +161,11 @@ def step_of(release: Release, group_size: int) -> Step:
 
 
 def _nearly_full_step(release: Release, k: int) -> Step:
-    """A sample of fixed size from which at most ``k - 1`` records are left out, although it seems to be a full batch.
+    """A sample of fixed size that omits at most ``k - 1`` records, although it seems to be a full batch.
 
     A dataset of k records more has as large a sample, so that each drawn member takes another record's place: the sum
     moves by up to 2 k. Datasets without enough records have smaller samples, whose sums move less. A Gaussian of this
-    distance dominates all of them (Ganesh 2024, Lemma 2.9), and the k more records attain all of it with a probability
+    distance dominates these sums (Ganesh 2024, Lemma 2.9), and the k more records attain all of it with a probability
     near 1.
     """
     noise = release.sigma / release.sensitivity
@@ -242,7 +264,7 @@ class Composition:
         return accounting.smallest_epsilon(self._divergences, target, least, most)
 
     def _by_addition(self, delta: float) -> Interval:
-        total = math.fsum(step.times * step.largest_loss for step in self.steps) * (1.0 + _SUM)
+        _, total = _added((step.times, step.largest_loss, step.declared_loss) for step in self.steps)
         return Interval(0.0, total if self._delta <= delta else math.inf).by("sum of the losses")
 
     @property
@@ -253,7 +275,7 @@ class Composition:
     def pure(self) -> Interval:
         """Epsilon at delta 0."""
         with_pair = [step for step in self.steps if step.below is not None]
-        lower = math.fsum(step.times * step.largest_loss for step in with_pair) * (1.0 - _SUM)
+        lower, _ = _added((step.times, step.largest_loss, step.declared_loss) for step in with_pair)
         method = "sum of the losses"
         if lower == math.inf:  # losses without a bound
             assert self._lower is not None
@@ -295,7 +317,7 @@ class Composition:
 
     def _rho(self, *, exact: bool) -> Interval:
         steps = [step for step in self.steps if step.below is not None or not exact]
-        steady = math.fsum(step.times * step.rho for step in steps if step.is_steady)
+        steady = _added((step.times, step.rho, step.declared_rho) for step in steps if step.is_steady)
         unsteady = [step for step in steps if not step.is_steady]
         lower = upper = 0.0
         if unsteady:
@@ -312,10 +334,31 @@ class Composition:
                 # a choice has at most epsilon^2 / 8, all else of bounded loss epsilon^2 / 2
                 added = math.fsum(s.times * (0.125 if s.is_choice else 0.5) * s.largest_loss**2 for s in bounded)
                 lower, upper = interval.lower, min(interval.upper, (limit + added) * (1.0 + _SUM))
-        return Interval((steady + lower) * (1.0 - _SUM), (steady + upper) * (1.0 + _SUM))
+        if not unsteady:
+            return Interval(*steady)
+        return Interval((steady[0] + lower) * (1.0 - _SUM), (steady[1] + upper) * (1.0 + _SUM))
 
     def _divergences(self, orders: Floats, *, exact: bool = False) -> Floats:
         return _summed([step for step in self.steps if step.below is not None or not exact], orders, exact=exact)
+
+
+def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, float]:
+    """Lower and upper end of the sum of times * value, of (times, value, declared value) each.
+
+    The decimals of declared values are added exactly: three releases of epsilon 0.1 have 0.3 together, and not the
+    0.30000000000000004 of binary fractions. Other sums are rounded outward.
+    """
+    counted = [*terms]
+    total = sum((times * (declared or 0) for times, _, declared in counted), Fraction(0))
+    if all(declared is not None for *_, declared in counted) and Fraction(repr(float(total))) == total:
+        return float(total), float(total)
+    rounded = math.fsum(times * value for times, value, _ in counted)
+    return rounded * (1.0 - _SUM), rounded * (1.0 + _SUM)
+
+
+def _declared(value: float) -> Fraction:
+    """The shortest decimal of a number that a spec declares."""
+    return Fraction(repr(float(value)))
 
 
 def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:

@@ -46,11 +46,13 @@ def test_the_result_is_verified(dpspec, tmp_path: Path) -> None:
         (("--history", "a.json"), 3, "error: a.json: history[0][1]: rate must be a number from 1e-30 to 1"),
         (("run", "--adjacency", "replace-one"), 2, "error: --adjacency must be zero-out or add-remove"),
         (("b.json",), 2, "error: b.json is not a folder; dpspec.record writes one; check --history FILE reads"),
+        (("c.yaml",), 2, "error: c.yaml is not a folder; dpspec.record writes one; dpspec run audits a spec"),
     ],
 )
 def test_errors_are_located(dpspec, tmp_path: Path, arguments, code: int, message: str) -> None:
     (tmp_path / "a.json").write_text('{"history": [[1.1, 2, 3]], "mechanism": "rdp"}', encoding="utf-8")
     (tmp_path / "b.json").write_text(json.dumps(STATE), encoding="utf-8")
+    (tmp_path / "c.yaml").touch()
     done = dpspec("check", *arguments)
     assert done.code == code
     assert message in done.err

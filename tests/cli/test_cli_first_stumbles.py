@@ -125,8 +125,8 @@ def test_no_noise_is_a_warning_and_gives_an_infinite_epsilon(dpspec, tmp_path):
     ended = dpspec("run", path, "--set", at, "--report", f"json={result}")
     assert ended.code == 1
     assert "warning[no-noise]" in ended.err
-    assert ended.out.count("OPEN ") == 2
-    assert "no finite upper bound is proved" in " ".join(ended.out.split())
+    assert ended.out.count("REFUTED ") == 2
+    assert "epsilon is infinite, above the claimed 3, without noise" in " ".join(ended.out.split())
     (audit,) = json.loads(result.read_text(encoding="utf-8"))["audits"]
     assert {f["value"] for f in audit["findings"]} == {"inf"}
     assert dpspec("verify", result).code == 0

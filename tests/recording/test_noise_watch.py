@@ -328,6 +328,17 @@ def test_a_cut_is_found_in_many_numbers(cut: float, steps: int, found: bool) -> 
     assert (cut < check.declared * (1.0 - check.detectable)) == found
 
 
+def test_a_cut_of_few_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
+    """15 of 5,452 numbers should exceed 3 standard deviations: probability 4e-7, above the level of one of 60 tests."""
+    torch.manual_seed(5)
+    plain_loop(tmp_path / "run", ATTACKS["truncated at three"], steps=4)
+    run = checked(tmp_path / "run")
+    assert run.status == ("open", "no-deviation-found")
+    (assumption,) = [a for a in run.assumptions if a.name == "noise-law"]
+    assert assumption.status == "unchecked"
+    assert "the largest absolute value of all noise, of 5,452 numbers, is 2.9" in assumption.text
+
+
 @pytest.mark.parametrize("shapes", [[(42,)], [(3000,)]], ids=str)
 @pytest.mark.parametrize("size", [10_000, 100_000])
 def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) -> None:

@@ -121,6 +121,6 @@ def _audit() -> AuditResult:
 def result() -> Result:
     """Six claims of every verdict, on one audit."""
     command = ["dpspec", "run", "specs/quickstart.yaml", "--set", "audit.seed=7", "--report", "json=out.json"]
-    versions = {"python": "3.11.9", "torch": "2.9.0", "scipy": None}
+    versions = {"python": "3.11.9", "torch": "2.13.0", "scipy": None}
     environment = FrozenMap({**versions, "command": command, "plugins": {"group": "dpspec 0.1.0"}})
     return factory.result(_audit(), created="2026-01-02T03:04:05+00:00", environment=environment)

@@ -14,6 +14,7 @@ from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.measurement import Measurement
 
 #: Names of the tests.
 OTHERS = "gradients other than the reported sum and noise"
@@ -74,9 +75,9 @@ def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
     if pooled is not None and pooled[0] <= pooled[2] and pooled[2] >= 1.0:
         measured = gaussian_noise.repeats(int(pooled[0]), pooled[1], int(pooled[2]), 1, POOLED)
         yield measured.check("independent-noise", "reported", f"among the {int(pooled[2]):,} largest of several steps")
-    extreme = _extreme(facts)
-    if extreme is not None:
-        yield extreme
+    if (largest := _extreme(facts)) is not None:
+        measured, tested = largest
+        yield measured.check("noise-law", "reported", f"{tested}, in standard deviations")
     quietest = numbers(facts.get("quietest"), 4)
     if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
         least, steps, count, rounding = quietest
@@ -103,28 +104,24 @@ def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
         yield measured.check("independent-noise", "reported", f"at each step, of {steps}")
 
 
-def _extreme(facts: Mapping[str, Any]) -> Check | None:
+def _extreme(facts: Mapping[str, Any]) -> tuple[Measurement, str] | None:
+    """The test of the largest absolute value, and the number of values in words."""
     extremes = numbers(facts.get("extremes"), 3)
     if extremes is None or extremes[0] < 1.0 or extremes[2] > 1.0:
         return None
-    measured = gaussian_noise.extreme(extremes[1], extremes[0], extremes[2], EXTREME)
-    return measured.check("noise-law", "reported", f"of {int(extremes[0]):,} numbers, in standard deviations")
+    return gaussian_noise.extreme(extremes[1], extremes[0], extremes[2], EXTREME), f"of {int(extremes[0]):,} numbers"
 
 
 def why_noise_seems_cut(run: RecordedRun) -> str:
     """The largest absolute value of few numbers, if it is suspiciously small; empty otherwise.
 
-    A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number of them.
+    A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number.
     """
     for facts in _rank_facts(run):
-        extreme = _extreme(facts)
-        if (
-            extreme is not None
-            and extreme.p_value < _SUSPICIOUS
-            and (extreme.measured or 0.0) < (extreme.declared or 0.0)
-        ):
-            shown = f"{EXTREME} is {extreme.measured:.4g} standard deviations {extreme.note.partition(',')[0]}"
-            return f"the {shown}, as of noise that is cut there (probability {extreme.p_value:.1g} without a cut)"
+        measured, tested = _extreme(facts) or (None, "")
+        if measured is not None and measured.p_value < _SUSPICIOUS and measured.measured < measured.declared:
+            shown = f"the {EXTREME}, {tested}, is {measured.measured:.4g} standard deviations"
+            return f"{shown}, as if it was cut there (probability {measured.p_value:.1g} without a cut)"
     return ""
 
 

@@ -241,8 +241,10 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
         if not path.is_dir():
-            history = "; check --history FILE reads the history of an accountant" if path.is_file() else ""
-            raise UsageError(f"{path} is not a folder; dpspec.record writes one{history}")
+            hint = "; check --history FILE reads the history of an accountant" if path.is_file() else ""
+            if path.is_file() and path.suffix in (".yaml", ".yml"):
+                hint = "; dpspec run audits a spec"
+            raise UsageError(f"{path} is not a folder; dpspec.record writes one{hint}")
         if not os.path.lexists(path / MARK):
             raise RecordingError(f"{path}: not the folder of a recorded run: it has no {MARK}")
         for name in FILES:

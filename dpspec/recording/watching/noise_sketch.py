@@ -34,7 +34,7 @@ class MeasuredNoise:
     noise was added to. squares: (k, layers), float64: sums of squares of each layer's noise. along:
     (k, width) along the directions. lengths: (k,) of the sum; products: (k,) of the noise with it; largest: (k,) the
     largest absolute coordinate of the sum, or of the noise if the sum is unknown; extreme: (k,) of the noise. is_exact:
-    whether the noise was read, and is no difference of two rounded tensors.
+    whether the noise was read, and not computed as the difference of two rounded tensors.
     """
 
     noise: Tensor

@@ -205,11 +205,13 @@ class NoiseWatch:
 
     def _repeats_between_steps(self) -> list[float]:
         """[gaps of the pool that equal values can have, the sum of their probabilities, the number of gaps]."""
-        apart, error, most = (
+        tolerance, error, most = (
             (_EXACT_APART, _EXACT_ERROR, _EXACT_POOLED) if self._is_exact else (_APART, _ERROR, _POOLED)
         )
         pooled = self._largest_pooled(most)
-        count, expected = gaussian_noise.small_gaps(pooled, apart * self._unit, (apart + 2.0 * error) * self._unit)
+        count, expected = gaussian_noise.small_gaps(
+            pooled, tolerance * self._unit, (tolerance + 2.0 * error) * self._unit
+        )
         return [count, expected, max(0, len(pooled) - 1)]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:

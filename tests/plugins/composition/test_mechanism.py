@@ -6,7 +6,7 @@ import pytest
 from support import specs
 
 from dpspec.contract.results import AuditResult
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 
 TEXT = """\
 dpspec: 1
@@ -36,6 +36,7 @@ class TestComposition(MechanismSuite):
     monotone = {  # noqa: RUF012
         "mechanism.releases.0.times": increasing(1, 64),
         "mechanism.releases.1.sigma": decreasing(10.0, 60.0),
+        "mechanism.delta": constant(1e-9, 1e-6),
     }
 
 

@@ -278,6 +278,23 @@ def test_a_group_of_answers_is_as_many_answers() -> None:
     contains(group, 1e-4, lambda e: oracles.composed_delta([answers], e))
 
 
+@pytest.mark.parametrize(("epsilon", "times", "total"), [(0.1, 3, 0.3), (0.1, 10, 1.0), (0.7, 7, 4.9)])
+def test_declared_guarantees_add_up_as_the_decimals_that_a_spec_has(epsilon: float, times: int, total: float) -> None:
+    """In binary fractions 0.1 + 0.1 + 0.1 exceeds 0.3, so that the claim of the sum was open."""
+    answers = Release(kind="randomized-response", epsilon=epsilon, answers=2, times=times)
+    assert (Composition([answers]).pure().lower, Composition([answers]).pure().upper) == (total, total)
+    assert Composition([Release(kind="approx-dp", epsilon=epsilon, times=times)]).pure().upper == total
+    guarantee = Release(kind="zcdp", rho=epsilon, times=times)
+    assert Composition([guarantee]).rho().upper == total
+    assert Composition([guarantee], 2).rho().upper == pytest.approx(4.0 * total, rel=1e-15)
+
+
+def test_computed_losses_are_rounded_outward() -> None:
+    """The control: the loss of Laplace noise is a quotient, rounded up."""
+    interval = Composition([Release(kind="laplace", scale=10.0, times=3)]).pure()
+    assert interval.lower < 0.3 < interval.upper
+
+
 def test_a_guarantee_beside_a_known_release_keeps_its_lower_end() -> None:
     known = Release(kind="laplace", scale=2.0, times=5)
     both = Composition([known, Release(kind="approx-dp", epsilon=0.1, delta=1e-9)]).epsilons([1e-5])[0]
