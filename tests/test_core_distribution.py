@@ -54,8 +54,15 @@ def test_bounds_verification_and_reports_need_no_library_of_training(tmp_path: P
     result = str(tmp_path / "result.json")
     done = dpspec("run", "--bounds-only", "specs/bounds-only.yaml", "--report", f"json={result}")
     assert done.returncode == 0, done.stderr
-    for command in ("verify", "report"):
-        assert dpspec(command, result).returncode == 0
+    for arguments in (
+        ("verify", result),
+        ("report", result),
+        ("diff", result, result),
+        ("validate", "specs/quickstart.yaml"),
+        ("plan", "specs/bounds-only.yaml"),
+    ):
+        done = dpspec(*arguments)
+        assert done.returncode == 0, done.stderr
     assert dpspec("epsilon", "--noise", "1.1", "--rate", "0.01", "--steps", "100").returncode == 0
     trained = dpspec("run", "specs/quickstart.yaml", "--store", str(tmp_path / "store"))
     assert trained.returncode == 2

@@ -65,6 +65,7 @@ def used_names(path: Path) -> set[str]:
     return {name for name in private if "__" not in name and name.replace(".", "").replace("_", "").isalnum()}
 
 
+@pytest.mark.ci
 def test_every_private_name_is_listed() -> None:
     used = {
         name

@@ -52,7 +52,7 @@ def compare(audit: str, field: str, recorded: Any, recomputed: Any) -> Iterator[
 
 
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
+    """The distributions of a result with another installed version: ``dpspec 0.2.0 (here 0.3.0)``."""
     installed = versions_of(environment(catalog))
     recorded = versions_of(result.environment).items()
     return tuple(f"{name} {old} (here {installed[name]})" for name, old in recorded if installed.get(name, old) != old)

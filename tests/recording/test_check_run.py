@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise, StepNoise
 from scipy import optimize, stats
@@ -23,6 +22,8 @@ DELTA = 1e-5
 
 def pld_epsilon(phases, grid=1e-4):
     """By Google's accountant: (noise multiplier, rate, steps)."""
+    dp_event = pytest.importorskip("dp_accounting").dp_event
+    pld = pytest.importorskip("dp_accounting.pld")
     accountant = pld.PLDAccountant(value_discretization_interval=grid)
     for sigma, rate, steps in phases:
         step = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma))
