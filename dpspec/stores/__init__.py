@@ -34,8 +34,27 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def check_mark(content: bytes, location: str) -> None:
-    if content != CONTENT:
-        raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+    """Raise ``UsageError`` unless the content is this version's, or damaged: trials have their own digests."""
+    if content == CONTENT:
+        return
+    if is_damaged_mark(content):
+        hint = "remove this file; the next run writes it again, and no trial is lost"
+        raise UsageError(f"{location}/{MARK} is damaged: {hint}")
+    raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+
+
+def is_damaged_mark(content: bytes) -> bool:
+    """Whether few bytes differ from those of a marker: another version writes another valid one."""
+    differing = sum(a != b for a, b in zip(content, CONTENT, strict=False)) + abs(len(content) - len(CONTENT))
+    return content != CONTENT and differing <= _DAMAGED_BYTES and not _is_version(content)
+
+
+def _is_version(content: bytes) -> bool:
+    try:
+        read = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(read, dict) and set(read) == {"store", "version"} and read["store"] == "dpspec"
 
 
 def require_unused(paths: Iterable[str], location: str) -> None:
