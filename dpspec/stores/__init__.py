@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
+from dpspec.regular_files import make_private_folder, open_private
 
 #: Name and content of the marker file.
 MARK = "dpspec-store.json"
@@ -33,28 +35,41 @@ PARTS = ("trials", "damaged", "unfinished", "tmp")
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def check_mark(content: bytes, location: str) -> None:
-    """Raise ``UsageError`` unless the content is this version's, or damaged: trials have their own digests."""
+#: The largest number of bytes by which a damaged marker differs from a whole one.
+_DAMAGED_BYTES = 4
+
+
+def is_whole_mark(content: bytes, location: str) -> bool:
+    """Whether the content is this version's marker; a damaged one is named, and its store stays usable.
+
+    Records have their own digests, so damage to the marker does not concern them.
+
+    Raises:
+        UsageError: Another program, or another version of dpspec, wrote the content.
+    """
     if content == CONTENT:
-        return
-    if is_damaged_mark(content):
-        hint = "remove this file; the next run writes it again, and no trial is lost"
-        raise UsageError(f"{location}/{MARK} is damaged: {hint}")
-    raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
-
-
-def is_damaged_mark(content: bytes) -> bool:
-    """Whether few bytes differ from those of a marker: another version writes another valid one."""
+        return True
     differing = sum(a != b for a, b in zip(content, CONTENT, strict=False)) + abs(len(content) - len(CONTENT))
-    return content != CONTENT and differing <= _DAMAGED_BYTES and not _is_version(content)
+    version = _version_in(content)
+    if version is not None:
+        raise UsageError(
+            f"{location} is not a store of trials of this version of dpspec: {location}/{MARK} says version {version}. "
+            f"If no other version wrote it, the file is damaged: write {CONTENT.decode().strip()} and a line end into it"
+        )
+    if differing > _DAMAGED_BYTES:
+        raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+    text = f"{location}/{MARK} is damaged ({differing} bytes differ); its trials stay usable, and the next trial repairs it"
+    print(f"note: {text}", file=sys.stderr)
+    return False
 
 
-def _is_version(content: bytes) -> bool:
+def _version_in(content: bytes) -> object:
+    """The version in a marker that is valid JSON; None in any other content."""
     try:
         read = json.loads(content)
     except ValueError:
-        return False
-    return isinstance(read, dict) and set(read) == {"store", "version"} and read["store"] == "dpspec"
+        return None
+    return read.get("version") if isinstance(read, dict) and read.get("store") == "dpspec" else None
 
 
 def require_unused(paths: Iterable[str], location: str) -> None:
@@ -99,6 +114,7 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.location = str(root)
+        self._damaged = False
 
     def exists(self) -> bool:
         return self.root.is_dir()
@@ -123,15 +139,17 @@ class FolderStorage:
     def mark(self) -> None:
         """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
         mark = self.root / MARK
-        if mark.is_file():
+        if mark.is_file() and not self._damaged:
             return
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.root)
         self.require_store()
         beside = self.root / f"{MARK}.{uuid.uuid4().hex}"
         try:
-            beside.write_bytes(CONTENT)
+            with open_private(beside) as file:
+                file.write(CONTENT)
             with suppress(FileExistsError):  # another process was faster, on Windows
-                os.rename(beside, mark)
+                os.replace(beside, mark) if self._damaged else os.rename(beside, mark)
+            self._damaged = False
         finally:
             beside.unlink(missing_ok=True)
 
@@ -159,13 +177,13 @@ class FolderStorage:
         """Create an empty local folder for a new record. The caller removes it."""
         self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
-        folder.mkdir(parents=True)
+        make_private_folder(folder)
         return folder
 
     def commit(self, key: str, folder: Path) -> None:
         """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
         record = self._folder(key)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(record.parent)
         try:
             folder.rename(record)
         except OSError as error:
@@ -182,7 +200,7 @@ class FolderStorage:
     def quarantine(self, key: str) -> None:
         """Hide a record and keep it for inspection."""
         record = self.root / "damaged" / check_key(key)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(record.parent)
         if record.is_symlink() or not record.is_dir():
             record.unlink(missing_ok=True)
         shutil.rmtree(record, ignore_errors=True)
@@ -198,7 +216,7 @@ class FolderStorage:
         if mark.is_symlink() or not mark.is_file():
             return False
         with mark.open("rb") as file:
-            check_mark(file.read(_MARK_BYTES), self.location)
+            self._damaged = not is_whole_mark(file.read(_MARK_BYTES), self.location)
         return True
 
     def _folder(self, key: str) -> Path:
@@ -226,7 +244,7 @@ class RemoteStorage:
         self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self.location = shown(location)
-        self._looked = self._marked = False
+        self._looked = self._marked = self._damaged = False
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -254,10 +272,10 @@ class RemoteStorage:
 
     def mark(self) -> None:
         self._look()
-        if not self._marked:
+        if not self._marked or self._damaged:
             with self._asked(), self._in_bucket():
                 self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
-            self._marked = True
+            self._marked, self._damaged = True, False
 
     def refusal(self) -> str | None:
         probe = f"{self._root}/tmp/{self._local.name}"
@@ -342,7 +360,7 @@ class RemoteStorage:
             content = self._files.cat_file(f"{self._root}/{MARK}")
         except FileNotFoundError:
             return False
-        check_mark(content, self.location)
+        self._damaged = not is_whole_mark(content, self.location)
         return True
 
     def _read(self, key: str) -> Path:

@@ -446,3 +446,35 @@ def test_a_missing_bucket_is_named(files: type, says: str) -> None:
     assert Store(location).exists()
     if files is NoBucket:
         assert store.get(KEY) is None
+
+
+def test_stored_trials_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        Store(tmp_path / "new" / "store").put(KEY, TRIAL, RECORDED)
+    finally:
+        os.umask(previous)
+    paths = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert len(paths) > 5
+    assert {(path.is_dir(), path.stat().st_mode & 0o777) for path in paths} == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_flipped_bit_in_the_mark_is_named_and_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "store"
+    Store(folder).put(KEY, TRIAL, RECORDED)
+    whole = (folder / MARK).read_bytes()
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        (folder / MARK).write_bytes(changed)
+        if whole[bit // 8 : bit // 8 + 1] == b"1" and bytes(changed[bit // 8 : bit // 8 + 1]).isdigit():
+            with pytest.raises(UsageError, match=r"dpspec-store\.json says version .* is damaged: write"):
+                Store(folder)
+            continue
+        store = Store(folder)
+        assert f"{folder / MARK} is damaged (1 bytes differ)" in capsys.readouterr().err
+        assert store.get(KEY) is not None
+    (folder / MARK).write_bytes(b"#" + whole[1:])
+    Store(folder).put(OTHER, TRIAL, RECORDED)
+    assert (folder / MARK).read_bytes() == whole
+    assert Store(folder).get(KEY) is not None
