@@ -157,8 +157,7 @@ class Parquet(Table):
                     for code in range(len(categories)):
                         x[:, start + code] = codes == code
                 elif values.dtype.kind not in "fiub":
-                    message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
-                    raise DataError(message, "categories")
+                    raise _not_numeric(name, half)
                 else:
                     x[:, start] = values
                     bad = np.flatnonzero(~np.isfinite(x[:, start]))
@@ -177,7 +176,13 @@ class Parquet(Table):
 
     def _columns(self, file: Path) -> Columns:
         with open_parquet(file) as table:
-            return self.columns(table.schema_arrow.names, file)
+            columns = self.columns(table.schema_arrow.names, file)
+            for name in (columns.label, *columns.features):
+                kind = _value_type(table.schema_arrow.field(name).type)
+                _require_readable(kind, name, file)
+                if _is_text(kind) and name != columns.label and name not in columns.categories:
+                    raise _not_numeric(name, file)
+            return columns
 
     def header(self) -> tuple[list[str], list[str]]:
         with open_parquet(locate(self.directory, self.options["path"])) as table:
@@ -295,12 +300,32 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
         return np.array(values.to_pylist(), dtype=object)
     if kinds.is_boolean(kind) and values.null_count:
         return np.array([None if v is None else str(v).lower() for v in values.to_pylist()], dtype=object)
-    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
-        array: Array = values.to_numpy()
-        return array
-    advice = f"; {DATE_ADVICE}" if kinds.is_temporal(kind) else "; exclude it (columns)"
-    message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
-    raise DataError(f"{path}: {message}")
+    _require_readable(kind, name, path)
+    array: Array = values.to_numpy()
+    return array
+
+
+def _value_type(kind: Any) -> Any:
+    """The type of a column's values, which may be stored as a dictionary."""
+    import pyarrow.types as kinds
+
+    return kind.value_type if kinds.is_dictionary(kind) else kind
+
+
+def _require_readable(kind: Any, name: str, path: Path) -> None:
+    """Raise ``DataError`` for a type of values that no feature or label has."""
+    import pyarrow.types as kinds
+
+    readable = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, _is_text)
+    if not any(accepts(kind) for accepts in readable):
+        advice = f"; {DATE_ADVICE}" if kinds.is_temporal(kind) else "; exclude it (columns)"
+        message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
+        raise DataError(f"{path}: {message}")
+
+
+def _not_numeric(name: str, path: Path) -> DataError:
+    message = f"{path}: column {name!r} is not numeric; list its values under categories, or exclude it"
+    return DataError(message, "categories")
 
 
 def _pandas_index(metadata: Mapping[bytes, bytes]) -> list[str]:

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import weakref
@@ -231,6 +232,11 @@ class FolderStorage:
 _PAUSES = (0.1, 0.4, 1.6)
 
 
+#: Limits of a request: seconds until a connection, and until each answer; the number of attempts; and seconds without
+#: an answer after which a line says so.
+_CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS, _SILENT_SECONDS = 10.0, 30.0, 2, 15.0
+
+
 class RemoteStorage:
     """Stores records under a prefix of an object store. Safe for writers on several machines.
 
@@ -252,7 +258,7 @@ class RemoteStorage:
         import fsspec
 
         try:
-            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **_limits(url))
         except (ImportError, ValueError) as error:
             protocol = url.split("://", 1)[0]
             extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
@@ -384,6 +390,10 @@ class RemoteStorage:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """Convert errors of the file system to ``UsageError``, so that an unreachable store is not taken for damage."""
+        text = f"the store {self.location} has not answered for {_SILENT_SECONDS} s; waiting"
+        silence = threading.Timer(_SILENT_SECONDS, lambda: print(f"note: {text}", file=sys.stderr, flush=True))
+        silence.daemon = True
+        silence.start()
         try:
             yield
         except (FileNotFoundError, FileExistsError, UsageError):
@@ -391,6 +401,17 @@ class RemoteStorage:
         except Exception as error:  # implementations raise different errors
             text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
             raise UsageError(f"cannot use the store {self.location}: {text}") from error
+        finally:
+            silence.cancel()
+
+
+def _limits(url: str) -> dict[str, Any]:
+    """Options of s3fs: without them, a PUT that nobody answers waits for four minutes, and is tried again."""
+    if url.split("://", 1)[0].lower() not in ("s3", "s3a"):
+        return {}
+    retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
+    limits = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": retries}
+    return {"config_kwargs": limits}
 
 
 def _stored_name(name: str, digest: str) -> str:
