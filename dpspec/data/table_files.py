@@ -140,8 +140,14 @@ class Parquet(Table):
         return files
 
     def shape(self, half: Path) -> tuple[int, ...]:
+        columns = self._columns(half)
         with open_parquet(half) as table:
-            return int(table.metadata.num_rows), self._columns(half).width
+            for name in (columns.label, *columns.features):  # as ``rows`` does, so that validate reports it too
+                kind = _value_type(table.schema_arrow.field(name).type)
+                _require_readable(kind, name, half)
+                if _is_text(kind) and name != columns.label and name not in columns.categories:
+                    raise _not_numeric(name, half)
+            return int(table.metadata.num_rows), columns.width
 
     def rows(self, half: Path) -> Rows:
         import numpy as np
@@ -176,13 +182,7 @@ class Parquet(Table):
 
     def _columns(self, file: Path) -> Columns:
         with open_parquet(file) as table:
-            columns = self.columns(table.schema_arrow.names, file)
-            for name in (columns.label, *columns.features):
-                kind = _value_type(table.schema_arrow.field(name).type)
-                _require_readable(kind, name, file)
-                if _is_text(kind) and name != columns.label and name not in columns.categories:
-                    raise _not_numeric(name, file)
-            return columns
+            return self.columns(table.schema_arrow.names, file)
 
     def header(self) -> tuple[list[str], list[str]]:
         with open_parquet(locate(self.directory, self.options["path"])) as table:

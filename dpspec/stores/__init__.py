@@ -55,12 +55,13 @@ def is_whole_mark(content: bytes, location: str) -> bool:
     if version is not None:
         raise UsageError(
             f"{location} is not a store of trials of this version of dpspec: {location}/{MARK} says version {version}. "
-            f"If no other version wrote it, the file is damaged: write {CONTENT.decode().strip()} and a line end into it"
+            "If no other version wrote it, the file is damaged: write "
+            f"{CONTENT.decode().strip()} and a line end into it"
         )
     if differing > _DAMAGED_BYTES:
         raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
-    text = f"{location}/{MARK} is damaged ({differing} bytes differ); its trials stay usable, and the next trial repairs it"
-    print(f"note: {text}", file=sys.stderr)
+    effect = "its trials stay usable, and the next trial repairs it"
+    print(f"note: {location}/{MARK} is damaged ({differing} bytes differ); {effect}", file=sys.stderr)
     return False
 
 
@@ -237,6 +238,10 @@ _PAUSES = (0.1, 0.4, 1.6)
 _CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS, _SILENT_SECONDS = 10.0, 30.0, 2, 15.0
 
 
+class SilentStoreError(UsageError):
+    """A store did not answer in time, after all attempts."""
+
+
 class RemoteStorage:
     """Stores records under a prefix of an object store. Safe for writers on several machines.
 
@@ -267,6 +272,8 @@ class RemoteStorage:
         except Exception as error:  # implementations raise different errors, some when they connect
             text = (" ".join(str(error).split()) or type(error).__name__).replace(url, shown(url))
             raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
+        if hasattr(files, "retries"):
+            files.retries = _ATTEMPTS
         return cls(files, root, url)
 
     def exists(self) -> bool:
@@ -331,8 +338,8 @@ class RemoteStorage:
                     with self._asked(), self._in_bucket():
                         self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create")
                     break
-                except UsageError:
-                    if pause is None:
+                except UsageError as error:
+                    if pause is None or isinstance(error, SilentStoreError):
                         raise
                     time.sleep(pause)
 
@@ -400,7 +407,9 @@ class RemoteStorage:
             raise
         except Exception as error:  # implementations raise different errors
             text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
-            raise UsageError(f"cannot use the store {self.location}: {text}") from error
+            silent = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+            kind = SilentStoreError if silent else UsageError
+            raise kind(f"cannot use the store {self.location}: {text}") from error
         finally:
             silence.cancel()
 
@@ -409,7 +418,7 @@ def _limits(url: str) -> dict[str, Any]:
     """Options of s3fs: without them, a PUT that nobody answers waits for four minutes, and is tried again."""
     if url.split("://", 1)[0].lower() not in ("s3", "s3a"):
         return {}
-    retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
+    retries = {"total_max_attempts": 1}  # s3fs itself repeats requests
     limits = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": retries}
     return {"config_kwargs": limits}
 

@@ -1,7 +1,9 @@
 """Tables by columns: what Parquet files and CSV files with categories become, and what is refused."""
 
+import re
 import sys
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,22 @@ def test_the_metadata_of_pandas_decide_on_parquet_files(tmp_path: Path, source: 
         files.write_table(columns.replace_schema_metadata(metadata), tmp_path / "table.parquet")
         made: Any = source("parquet", tmp_path, **TABLE)
         assert len(list(made.remarks())) == warnings
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([date(2020, 1, 1)] * 2), "column 'a' has type date32"),
+        (pa.array([[1.0]] * 2), "column 'a' has type list"),
+        (pa.array(["x"] * 2), "column 'a' is not numeric; list its values under categories"),
+        (pa.array([b"x"] * 2), "column 'a' has type binary"),
+    ],
+    ids=["date", "list", "text", "bytes"],
+)
+def test_facts_refuse_the_types_that_rows_refuse(
+    column: Any, message: str, parquet: Write, source: Make, tmp_path: Path
+) -> None:
+    """``validate`` reads facts alone."""
+    parquet(a=column, label=["no", "yes"])
+    with pytest.raises(DataError, match=re.escape(message)):
+        source("parquet", tmp_path, **TABLE).facts()

@@ -194,10 +194,11 @@ def test_an_edit_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: P
         middle = (start + end) // 2
         flipped = bytes(byte ^ 0x55 for byte in content[middle:end])
         (copy / name).write_bytes(content[:middle] + flipped + content[end:])
-        with pytest.raises((RecordingError, UsageError)):
-            recorded = RunFolder.open(copy)
-            if not any(isinstance(entry, Facts) for entry in recorded.steps()):
-                raise RecordingError("no end: never proved")
+        try:
+            complete = any(isinstance(entry, Facts) for entry in RunFolder.open(copy).steps())
+        except (RecordingError, UsageError):
+            continue
+        assert not complete, f"{name}: an edit from byte {middle} to {end} is not found"
 
 
 @pytest.mark.parametrize("fault", ["removed", "renamed"])

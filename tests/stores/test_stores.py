@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import fsspec.implementations.memory
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from support import counting
 
+from dpspec import stores
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.frozen import digest
 from dpspec.contract.results import Result
@@ -478,3 +480,57 @@ def test_a_flipped_bit_in_the_mark_is_named_and_repaired(tmp_path: Path, capsys:
     Store(folder).put(OTHER, TRIAL, RECORDED)
     assert (folder / MARK).read_bytes() == whole
     assert Store(folder).get(KEY) is not None
+
+
+class Unanswered(BaseHTTPRequestHandler):
+    """An S3 without objects whose PUTs get no answer."""
+
+    asked: ClassVar[list[str]] = []
+    over: ClassVar[threading.Event] = threading.Event()
+
+    def do_GET(self) -> None:
+        listing = b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>'
+        found = "list-type" in self.path
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(listing) if found else 0))
+        self.end_headers()
+        self.wfile.write(listing if found else b"")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.asked.append(self.path)
+        self.over.wait(30)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_store_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("s3fs")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Unanswered)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(stores, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(stores, "_SILENT_SECONDS", 0.2)
+    Unanswered.asked.clear()
+    Unanswered.over.clear()
+    try:
+        with pytest.raises(UsageError, match=r"cannot use the store s3://bucket/store: .*[Tt]imeout"):
+            Store("s3://bucket/store").put(KEY, TRIAL, RECORDED)
+    finally:
+        Unanswered.over.set()
+        server.shutdown()
+        server.server_close()
+    assert len(Unanswered.asked) == 2
+    assert "s3://bucket/store has not answered for 0.2 s" in capfd.readouterr().err
