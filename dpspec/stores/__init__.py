@@ -256,6 +256,9 @@ class RemoteStorage:
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self.location = shown(location)
         self._looked = self._marked = self._damaged = False
+        # A PUT that waits for "100 Continue" is not subject to the limit of reads, so small writes have a deadline.
+        is_async = getattr(files, "async_impl", False)
+        self._deadline = {"timeout": _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS)} if is_async else {}
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -287,7 +290,7 @@ class RemoteStorage:
         self._look()
         if not self._marked or self._damaged:
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline)
             self._marked, self._damaged = True, False
 
     def refusal(self) -> str | None:
@@ -295,7 +298,7 @@ class RemoteStorage:
         try:
             self.mark()
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(probe, b"")
+                self._files.pipe_file(probe, b"", **self._deadline)
                 self._files.rm_file(probe)
         except UsageError as error:
             return str(error)
@@ -336,7 +339,7 @@ class RemoteStorage:
             for pause in (*_PAUSES, None):
                 try:
                     with self._asked(), self._in_bucket():
-                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create")
+                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create", **self._deadline)
                     break
                 except UsageError as error:
                     if pause is None or isinstance(error, SilentStoreError):

