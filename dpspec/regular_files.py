@@ -9,6 +9,7 @@ import os
 import stat
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 #: Flags that some systems lack: do not wait for a pipe, do not follow links, do not translate line ends.
 _ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -66,3 +67,20 @@ def _require(about: os.stat_result, most: int) -> None:
         raise NotRegularError(
             errno.EFBIG, f"larger than {most >> 20} MiB" if most >> 20 else f"larger than {most} bytes"
         )
+
+
+#: Modes of folders and files: evidence has scores and inclusion bits of records.
+_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder and those above it that do not exist, readable by their owner alone."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def open_private(file: Path) -> BinaryIO:
+    """A new file for writing, readable by its owner alone; ``FileExistsError`` if it exists."""
+    return open(file, "xb", opener=lambda name, flags: os.open(name, flags, _PRIVATE_FILE))

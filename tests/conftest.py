@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from unittest import mock
@@ -45,6 +46,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     # Background processes and their children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Commands note there which projects they have announced.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpspec-state-")
     hypothesis.settings.register_profile("examples", _examples(config))
     hypothesis.settings.load_profile("examples")
     from support.processor_time import ProcessorTime

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -14,10 +16,12 @@ from dpspec.cli.output import ShownError, note, wants_color
 from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError, UsageError
+from dpspec.regular_files import make_private_folder
 from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.language.load import Loaded
+    from dpspec.registry.project import ProjectFile
 
 SpecFiles: TypeAlias = Annotated[
     list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of specs.")
@@ -137,12 +141,29 @@ def load_project(
         signs: Whether the project's configuration signs off distributions too.
     """
     from dpspec.registry import loader
-    from dpspec.registry.project import project_files, trusted_distributions
+    from dpspec.registry.project import PYPROJECT, project_files, trusted_distributions
 
-    loader.use_project(project_files(specs, plugins))
+    files = project_files(specs, plugins)
+    loader.use_project(files)
+    _announce([file for file in files if file.named_by == PYPROJECT])
     catalog = loader.load_catalog()
     names = [*trust, *(trusted_distributions(specs) if signs else ())]
     return loader.sign_off(catalog, names) if names else catalog
+
+
+def _announce(files: Sequence[ProjectFile]) -> None:
+    """Say once for each folder which code of a project's configuration every command executes, ``validate`` too."""
+    if not files:
+        return
+    root, names = files[0].root, ", ".join(file.name for file in files)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    announced = state / "dpspec" / "projects" / hashlib.sha256(f"{root}\0{names}".encode()).hexdigest()
+    if announced.exists():
+        return
+    note(f"dpspec executes {names} of {root}, as its pyproject.toml says; DPSPEC_PROJECT=off ignores it")
+    with suppress(OSError):  # a home that cannot be written to gets the line each time
+        make_private_folder(announced.parent)
+        announced.touch(mode=0o600)
 
 
 @contextmanager

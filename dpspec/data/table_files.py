@@ -140,8 +140,14 @@ class Parquet(Table):
         return files
 
     def shape(self, half: Path) -> tuple[int, ...]:
+        columns = self._columns(half)
         with open_parquet(half) as table:
-            return int(table.metadata.num_rows), self._columns(half).width
+            for name in (columns.label, *columns.features):  # as ``rows`` does, so that validate reports it too
+                kind = _value_type(table.schema_arrow.field(name).type)
+                _require_readable(kind, name, half)
+                if _is_text(kind) and name != columns.label and name not in columns.categories:
+                    raise _not_numeric(name, half)
+            return int(table.metadata.num_rows), columns.width
 
     def rows(self, half: Path) -> Rows:
         import numpy as np
@@ -157,8 +163,7 @@ class Parquet(Table):
                     for code in range(len(categories)):
                         x[:, start + code] = codes == code
                 elif values.dtype.kind not in "fiub":
-                    message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
-                    raise DataError(message, "categories")
+                    raise _not_numeric(name, half)
                 else:
                     x[:, start] = values
                     bad = np.flatnonzero(~np.isfinite(x[:, start]))
@@ -297,12 +302,32 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
         return np.array(values.to_pylist(), dtype=object)
     if kinds.is_boolean(kind) and values.null_count:
         return np.array([None if v is None else str(v).lower() for v in values.to_pylist()], dtype=object)
-    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
-        array: Array = values.to_numpy()
-        return array
-    advice = f"; {DATE_ADVICE}" if kinds.is_temporal(kind) else "; exclude it (columns)"
-    message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
-    raise DataError(f"{path}: {message}")
+    _require_readable(kind, name, path)
+    array: Array = values.to_numpy()
+    return array
+
+
+def _value_type(kind: Any) -> Any:
+    """The type of a column's values, which may be stored as a dictionary."""
+    import pyarrow.types as kinds
+
+    return kind.value_type if kinds.is_dictionary(kind) else kind
+
+
+def _require_readable(kind: Any, name: str, path: Path) -> None:
+    """Raise ``DataError`` for a type of values that no feature or label has."""
+    import pyarrow.types as kinds
+
+    readable = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, _is_text)
+    if not any(accepts(kind) for accepts in readable):
+        advice = f"; {DATE_ADVICE}" if kinds.is_temporal(kind) else "; exclude it (columns)"
+        message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
+        raise DataError(f"{path}: {message}")
+
+
+def _not_numeric(name: str, path: Path) -> DataError:
+    message = f"{path}: column {name!r} is not numeric; list its values under categories, or exclude it"
+    return DataError(message, "categories")
 
 
 def _pandas_index(metadata: Mapping[bytes, bytes]) -> list[str]:

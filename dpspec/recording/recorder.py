@@ -95,7 +95,7 @@ def record(
         warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration)
     AuditedSteps(audit)  # refuses other shares before the block begins
-    return Recorder(numbered(Path(folder)), training_parts, resume=resume, overwrite=overwrite, audit=audit)
+    return Recorder(numbered(Path(folder).absolute()), training_parts, resume=resume, overwrite=overwrite, audit=audit)
 
 
 class Recorder:

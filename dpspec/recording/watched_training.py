@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
+from dpspec.recording.folder.weights import TensorDigest
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.group import Group, meet
@@ -316,11 +317,19 @@ class WatchedTraining:
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
         self._rules.stop()
-        self.writer.end({**self._facts(), "error": kind.__name__[:100] if kind is not None else ""})
-        ended, self.writer = self.writer, None
-        self.ended = ended
-        if not self._parts.shards and (self._rank is None or self._rank.group.rank == 0):
-            ended.write_weights(digests_of_state(inner_module(self._parts.model)))
+        whole = not self._parts.shards and (self._rank is None or self._rank.group.rank == 0)
+        facts = {**self._facts(), "error": kind.__name__[:100] if kind is not None else ""}
+        incomplete = self.writer.end(facts, self._weights() if whole else None)
+        self.ended, self.writer = self.writer, None
+        if incomplete:
+            message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def _weights(self) -> Mapping[str, TensorDigest] | str:
+        try:
+            return digests_of_state(inner_module(self._parts.model))
+        except Exception as error:  # tensors of other libraries
+            return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> dict[str, Any]:
         opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -118,15 +119,26 @@ def trusted_distributions(specs: Iterable[Path]) -> tuple[str, ...]:
 _LISTS = {"plugins": ("Python files", "dp/parts.py"), "trust": ("distributions", "dpspec-demo")}
 
 
+#: The word in UTF-8, or in UTF-16 and UTF-32 with a zero between letters, which are refused.
+_MENTION = re.compile(b"\0*".join(bytes([letter]) for letter in b"dpspec"))
+
+
 def _configuration(folder: Path) -> tuple[Path, dict[str, tuple[str, ...]]] | None:
     """The nearest folder with a table ``tool.dpspec``, and its lists."""
     for root in (folder, *folder.parents):
         path = root / PYPROJECT
         try:
             content = path.read_bytes()
-            table = tomllib.loads(content.decode()).get("tool", {}).get("dpspec") if b"dpspec" in content else None
+            if _MENTION.search(content) is None:
+                continue
+            table = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("dpspec")
         except OSError:
             continue
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{path}: not UTF-8, at byte {error.start}: TOML must be UTF-8 (without UTF-16's or another encoding's "
+                "bytes): save the file again as UTF-8"
+            ) from None
         except ValueError as error:
             raise UsageError(f"{path}: invalid TOML: {error}") from None
         if table is None:
@@ -148,6 +160,9 @@ def _file(root: Path, name: str, setting: str) -> ProjectFile:
     pure, named_by = PurePosixPath(name), setting.partition(":")[0]
     if pure.is_absolute() or ".." in pure.parts or pure.suffix != ".py":
         raise UsageError(f"{setting}: {name!r} must be a Python file (.py) inside the project's folder {root}")
+    actual = (root / name).resolve()
+    if not actual.is_relative_to(root.resolve()):
+        raise UsageError(f"{setting}: {name!r} is a link to {actual}, outside of the project's folder {root}: copy it")
     try:
         source = (root / name).read_bytes()
     except OSError as error:

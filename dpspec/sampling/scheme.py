@@ -129,6 +129,11 @@ class SamplingScheme:
         return 1
 
     @property
+    def moment_steps(self) -> int:
+        """Number of steps with which :meth:`inclusion_moments` repeat, so that a plan needs no memory for all steps."""
+        return self.dependent_steps
+
+    @property
     def direction_variance(self) -> float:
         """Upper bound on the variance of a batch's sum along any direction, per squared norm of a record."""
         q = self.inclusion

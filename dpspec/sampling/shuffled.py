@@ -102,6 +102,10 @@ class Shuffled(EpochSampling):
         """One over the number of batches per epoch, the average over its steps."""
         return 1.0 / batches_of(self.records, self.batch_size)
 
+    @property
+    def moment_steps(self) -> int:
+        return batches_of(self.records, self.batch_size)
+
     def inclusion_moments(self, observed: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """P and P (1 - P) per epoch, P the fraction of records in the epoch's observed batches."""
         import numpy as np

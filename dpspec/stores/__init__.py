@@ -11,7 +11,9 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
+import threading
 import time
 import uuid
 import weakref
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
+from dpspec.regular_files import make_private_folder, open_private
 
 #: Name and content of the marker file.
 MARK = "dpspec-store.json"
@@ -33,9 +36,42 @@ PARTS = ("trials", "damaged", "unfinished", "tmp")
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def check_mark(content: bytes, location: str) -> None:
-    if content != CONTENT:
+#: The largest number of bytes by which a damaged marker differs from a whole one.
+_DAMAGED_BYTES = 4
+
+
+def is_whole_mark(content: bytes, location: str) -> bool:
+    """Whether the content is this version's marker; a damaged one is named, and its store stays usable.
+
+    Records have their own digests, so damage to the marker does not concern them.
+
+    Raises:
+        UsageError: Another program, or another version of dpspec, wrote the content.
+    """
+    if content == CONTENT:
+        return True
+    differing = sum(a != b for a, b in zip(content, CONTENT, strict=False)) + abs(len(content) - len(CONTENT))
+    version = _version_in(content)
+    if version is not None:
+        raise UsageError(
+            f"{location} is not a store of trials of this version of dpspec: {location}/{MARK} says version {version}. "
+            "If no other version wrote it, the file is damaged: write "
+            f"{CONTENT.decode().strip()} and a line end into it"
+        )
+    if differing > _DAMAGED_BYTES:
         raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+    effect = "its trials stay usable, and the next trial repairs it"
+    print(f"note: {location}/{MARK} is damaged ({differing} bytes differ); {effect}", file=sys.stderr)
+    return False
+
+
+def _version_in(content: bytes) -> object:
+    """The version in a marker that is valid JSON; None in any other content."""
+    try:
+        read = json.loads(content)
+    except ValueError:
+        return None
+    return read.get("version") if isinstance(read, dict) and read.get("store") == "dpspec" else None
 
 
 def require_unused(paths: Iterable[str], location: str) -> None:
@@ -80,6 +116,7 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.location = str(root)
+        self._damaged = False
 
     def exists(self) -> bool:
         return self.root.is_dir()
@@ -104,15 +141,17 @@ class FolderStorage:
     def mark(self) -> None:
         """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
         mark = self.root / MARK
-        if mark.is_file():
+        if mark.is_file() and not self._damaged:
             return
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.root)
         self.require_store()
         beside = self.root / f"{MARK}.{uuid.uuid4().hex}"
         try:
-            beside.write_bytes(CONTENT)
+            with open_private(beside) as file:
+                file.write(CONTENT)
             with suppress(FileExistsError):  # another process was faster, on Windows
-                os.rename(beside, mark)
+                os.replace(beside, mark) if self._damaged else os.rename(beside, mark)
+            self._damaged = False
         finally:
             beside.unlink(missing_ok=True)
 
@@ -140,13 +179,13 @@ class FolderStorage:
         """Create an empty local folder for a new record. The caller removes it."""
         self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
-        folder.mkdir(parents=True)
+        make_private_folder(folder)
         return folder
 
     def commit(self, key: str, folder: Path) -> None:
         """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
         record = self._folder(key)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(record.parent)
         try:
             folder.rename(record)
         except OSError as error:
@@ -163,7 +202,7 @@ class FolderStorage:
     def quarantine(self, key: str) -> None:
         """Hide a record and keep it for inspection."""
         record = self.root / "damaged" / check_key(key)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(record.parent)
         if record.is_symlink() or not record.is_dir():
             record.unlink(missing_ok=True)
         shutil.rmtree(record, ignore_errors=True)
@@ -179,7 +218,7 @@ class FolderStorage:
         if mark.is_symlink() or not mark.is_file():
             return False
         with mark.open("rb") as file:
-            check_mark(file.read(_MARK_BYTES), self.location)
+            self._damaged = not is_whole_mark(file.read(_MARK_BYTES), self.location)
         return True
 
     def _folder(self, key: str) -> Path:
@@ -192,6 +231,15 @@ class FolderStorage:
 
 #: Seconds before repeated writes of a record. A store may reject both of two simultaneous writes.
 _PAUSES = (0.1, 0.4, 1.6)
+
+
+#: Limits of a request: seconds until a connection, and until each answer; the number of attempts; and seconds without
+#: an answer after which a line says so.
+_CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS, _SILENT_SECONDS = 10.0, 30.0, 2, 15.0
+
+
+class SilentStoreError(UsageError):
+    """A store did not answer in time, after all attempts."""
 
 
 class RemoteStorage:
@@ -207,7 +255,10 @@ class RemoteStorage:
         self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self.location = shown(location)
-        self._looked = self._marked = False
+        self._looked = self._marked = self._damaged = False
+        # A PUT that waits for "100 Continue" is not subject to the limit of reads, so small writes have a deadline.
+        is_async = getattr(files, "async_impl", False)
+        self._deadline = {"timeout": _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS)} if is_async else {}
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -215,7 +266,7 @@ class RemoteStorage:
         import fsspec
 
         try:
-            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **_limits(url))
         except (ImportError, ValueError) as error:
             protocol = url.split("://", 1)[0]
             extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
@@ -224,6 +275,8 @@ class RemoteStorage:
         except Exception as error:  # implementations raise different errors, some when they connect
             text = (" ".join(str(error).split()) or type(error).__name__).replace(url, shown(url))
             raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
+        if hasattr(files, "retries"):
+            files.retries = _ATTEMPTS
         return cls(files, root, url)
 
     def exists(self) -> bool:
@@ -235,17 +288,17 @@ class RemoteStorage:
 
     def mark(self) -> None:
         self._look()
-        if not self._marked:
+        if not self._marked or self._damaged:
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
-            self._marked = True
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline)
+            self._marked, self._damaged = True, False
 
     def refusal(self) -> str | None:
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
             self.mark()
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(probe, b"")
+                self._files.pipe_file(probe, b"", **self._deadline)
                 self._files.rm_file(probe)
         except UsageError as error:
             return str(error)
@@ -286,10 +339,10 @@ class RemoteStorage:
             for pause in (*_PAUSES, None):
                 try:
                     with self._asked(), self._in_bucket():
-                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create")
+                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create", **self._deadline)
                     break
-                except UsageError:
-                    if pause is None:
+                except UsageError as error:
+                    if pause is None or isinstance(error, SilentStoreError):
                         raise
                     time.sleep(pause)
 
@@ -323,7 +376,7 @@ class RemoteStorage:
             content = self._files.cat_file(f"{self._root}/{MARK}")
         except FileNotFoundError:
             return False
-        check_mark(content, self.location)
+        self._damaged = not is_whole_mark(content, self.location)
         return True
 
     def _read(self, key: str) -> Path:
@@ -347,13 +400,30 @@ class RemoteStorage:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """Convert errors of the file system to ``UsageError``, so that an unreachable store is not taken for damage."""
+        text = f"the store {self.location} has not answered for {_SILENT_SECONDS} s; waiting"
+        silence = threading.Timer(_SILENT_SECONDS, lambda: print(f"note: {text}", file=sys.stderr, flush=True))
+        silence.daemon = True
+        silence.start()
         try:
             yield
         except (FileNotFoundError, FileExistsError, UsageError):
             raise
         except Exception as error:  # implementations raise different errors
             text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
-            raise UsageError(f"cannot use the store {self.location}: {text}") from error
+            silent = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+            kind = SilentStoreError if silent else UsageError
+            raise kind(f"cannot use the store {self.location}: {text}") from error
+        finally:
+            silence.cancel()
+
+
+def _limits(url: str) -> dict[str, Any]:
+    """Options of s3fs: without them, a PUT that nobody answers waits for four minutes, and is tried again."""
+    if url.split("://", 1)[0].lower() not in ("s3", "s3a"):
+        return {}
+    retries = {"total_max_attempts": 1}  # s3fs itself repeats requests
+    limits = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": retries}
+    return {"config_kwargs": limits}
 
 
 def _stored_name(name: str, digest: str) -> str:

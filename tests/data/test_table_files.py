@@ -1,7 +1,9 @@
 """Tables by columns: what Parquet files and CSV files with categories become, and what is refused."""
 
+import re
 import sys
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -243,3 +245,22 @@ def test_categories_of_a_boolean_column_may_be_written_as_for_csv(written, parqu
     parquet(active=[True, False, True], label=["no", "yes", "no"])
     rows = source("parquet", tmp_path, **TABLE, categories={"active": written}).load()
     assert rows.train_x.tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([date(2020, 1, 1)] * 2), "column 'a' has type date32"),
+        (pa.array([[1.0]] * 2), "column 'a' has type list"),
+        (pa.array(["x"] * 2), "column 'a' is not numeric; list its values under categories"),
+        (pa.array([b"x"] * 2), "column 'a' has type binary"),
+    ],
+    ids=["date", "list", "text", "bytes"],
+)
+def test_facts_refuse_the_types_that_rows_refuse(
+    column: Any, message: str, parquet: Write, source: Make, tmp_path: Path
+) -> None:
+    """``validate`` reads facts alone."""
+    parquet(a=column, label=["no", "yes"])
+    with pytest.raises(DataError, match=re.escape(message)):
+        source("parquet", tmp_path, **TABLE).facts()

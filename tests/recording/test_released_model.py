@@ -1,19 +1,25 @@
 """The model to be released, compared with the recording's end."""
 
+import shutil
+import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from support.opacus_training import Training
+from support.plain_loop import rebuilt
 from support.ranks import Ranked
 
 import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import RecordingError, UsageError
-from dpspec.recording.folder.run_folder import RunFolder
-from dpspec.recording.folder.weights import WEIGHTS, read_table
+from dpspec.recording.folder.facts import Facts
+from dpspec.recording.folder.run_folder import CANARIES, FILES, RunFolder
+from dpspec.recording.folder.weights import WEIGHTS, read_table, write_table
 from dpspec.recording.released_model import digests_of_state, released_model
 
 
@@ -152,3 +158,72 @@ def test_a_file_with_values_behind_a_tensor_is_refused(tmp_path: Path) -> None:
         released_model(tmp_path / "view.pt")
     torch.save({"bias": records[:2].clone(), "tied": records, "same": records}, tmp_path / "clones.pt")
     assert len(released_model(tmp_path / "clones.pt").tensors) == 3
+
+
+def test_another_models_digests_are_refused(trained: Any, tmp_path: Path) -> None:
+    folder, state = trained
+    swapped = shutil.copytree(folder, tmp_path / "swapped")
+    other = {name: tensor + 1.0 for name, tensor in state.items()}
+    content = write_table(released_model(other).tensors)
+    (swapped / WEIGHTS).write_bytes(content)
+    with pytest.raises(RecordingError, match=r"weights\.json: does not have the digest that steps\.log states"):
+        dpspec.check(swapped, epsilon=50, model=other)
+
+
+def test_weights_outside_of_the_chain_leave_the_claim_open(trained: Any, tmp_path: Path) -> None:
+    folder, state = trained
+    made = rebuilt(folder, tmp_path / "made", files=False)  # as version 0.2.0 wrote it
+    shutil.copy(folder / WEIGHTS, made)
+    checked = dpspec.check(made, epsilon=50, model=state)
+    assert not checked.proved
+    assert "its recorder wrote no digest of weights.json" in channel_of(checked).text
+    assert dpspec.check(made, epsilon=50).proved
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_edit_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: Path) -> None:
+    """Every file except for ``canaries.npz``, which this training has not; each half of 32 ranges is flipped."""
+    folder, _ = trained
+    if not (folder / name).exists():
+        assert name == CANARIES
+        return
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    content = (folder / name).read_bytes()
+    ends = np.linspace(0, len(content), 33).astype(int).tolist()
+    for start, end in pairwise(ends):
+        middle = (start + end) // 2
+        flipped = bytes(byte ^ 0x55 for byte in content[middle:end])
+        (copy / name).write_bytes(content[:middle] + flipped + content[end:])
+        try:
+            complete = any(isinstance(entry, Facts) for entry in RunFolder.open(copy).steps())
+        except (RecordingError, UsageError):
+            continue
+        assert not complete, f"{name}: an edit from byte {middle} to {end} is not found"
+
+
+@pytest.mark.parametrize("fault", ["removed", "renamed"])
+def test_a_lost_folder_is_a_warning_and_leaves_the_claim_open(fault: str, tmp_path: Path) -> None:
+    folder, training = tmp_path / "run", Training(epochs=1)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with training.build().recorder(folder):
+            training.train()
+            shutil.rmtree(folder) if fault == "removed" else folder.rename(tmp_path / "moved")
+    messages = [str(warning.message) for warning in warned if warning.category is RuntimeWarning]
+    assert any("steps.log" in message and "removed or renamed" in message for message in messages)
+    if fault == "renamed":
+        checked = dpspec.check(tmp_path / "moved", epsilon=50, model=training.model.state_dict())
+        assert not checked.proved
+        assert "weights.json could not be written: No such file" in channel_of(checked).text
+
+
+def test_a_relative_folder_is_kept_when_the_directory_changes(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    training = Training(epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with training.build().recorder(Path("run")):
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            training.train()
+    assert dpspec.check(tmp_path / "run", epsilon=50, model=training.model.state_dict()).proved

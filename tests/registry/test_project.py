@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpspec.cli.app import main
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 from dpspec.registry import loader
@@ -223,3 +224,44 @@ def test_what_a_file_prints_does_not_reach_stdout(project, capsys):
     root = project(parts="print('hello')\n" + MODEL.format(kind="net"))
     catalog_of(root)
     assert capsys.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1", "utf-32"])
+def test_a_configuration_that_is_not_utf_8_is_an_error(encoding, tmp_path):
+    text = '# é\n[tool.dpspec]\nplugins = ["dp/parts.py"]\n'
+    (tmp_path / "pyproject.toml").write_bytes(text.encode(encoding))
+    with pytest.raises(UsageError, match=r"pyproject\.toml: not UTF-8, at byte"):
+        project_files([tmp_path])
+
+
+def test_a_strange_configuration_without_the_table_is_left_alone(tmp_path):
+    (tmp_path / "pyproject.toml").write_bytes('name = "é"'.encode("latin-1"))
+    assert project_files([tmp_path]) == ()
+
+
+def test_a_listed_link_out_of_the_folder_is_refused(project, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "parts.py"
+    outside.write_text(MODEL.format(kind="net"))
+    folder = project()
+    (folder / "dp" / "parts.py").symlink_to(outside)
+    with pytest.raises(UsageError, match=r"is a link to .*, outside of the project's folder"):
+        project_files([folder])
+    inside = folder / "real.py"
+    inside.write_text(MODEL.format(kind="net"))
+    (folder / "dp" / "parts.py").unlink()
+    (folder / "dp" / "parts.py").symlink_to(inside)
+    assert [file.name for file in project_files([folder])] == ["dp/parts.py"]
+
+
+def test_the_first_command_in_a_folder_says_which_code_it_executes(project, capsys, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.chdir(project(parts=MODEL.format(kind="announced")))
+    lines = []
+    for _ in range(2):
+        assert main(["plugins"]) == 0
+        printed = capsys.readouterr()
+        assert "dp/parts.py" in printed.out
+        lines.append(" ".join(printed.err.split()))
+    assert "dpspec executes dp/parts.py of" in lines[0]
+    assert "DPSPEC_PROJECT=off" in lines[0]
+    assert "executes" not in lines[1]

@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import fsspec.implementations.memory
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from support import counting
 
+from dpspec import stores
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.frozen import digest
 from dpspec.contract.results import Result
@@ -446,3 +448,90 @@ def test_a_missing_bucket_is_named(files: type, says: str) -> None:
     assert Store(location).exists()
     if files is NoBucket:
         assert store.get(KEY) is None
+
+
+def test_stored_trials_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        Store(tmp_path / "new" / "store").put(KEY, TRIAL, RECORDED)
+    finally:
+        os.umask(previous)
+    paths = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert len(paths) > 5
+    assert {(path.is_dir(), path.stat().st_mode & 0o777) for path in paths} == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_flipped_bit_in_the_mark_is_named_and_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "store"
+    Store(folder).put(KEY, TRIAL, RECORDED)
+    whole = (folder / MARK).read_bytes()
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        (folder / MARK).write_bytes(changed)
+        if whole[bit // 8 : bit // 8 + 1] == b"1" and bytes(changed[bit // 8 : bit // 8 + 1]).isdigit():
+            with pytest.raises(UsageError, match=r"dpspec-store\.json says version .* is damaged: write"):
+                Store(folder)
+            continue
+        store = Store(folder)
+        assert f"{folder / MARK} is damaged (1 bytes differ)" in capsys.readouterr().err
+        assert store.get(KEY) is not None
+    (folder / MARK).write_bytes(b"#" + whole[1:])
+    Store(folder).put(OTHER, TRIAL, RECORDED)
+    assert (folder / MARK).read_bytes() == whole
+    assert Store(folder).get(KEY) is not None
+
+
+class Unanswered(BaseHTTPRequestHandler):
+    """An S3 without objects whose PUTs get no answer."""
+
+    asked: ClassVar[list[str]] = []
+    over: ClassVar[threading.Event] = threading.Event()
+
+    def do_GET(self) -> None:
+        listing = b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>'
+        found = "list-type" in self.path
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(listing) if found else 0))
+        self.end_headers()
+        self.wfile.write(listing if found else b"")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.asked.append(self.path)
+        self.over.wait(30)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_store_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("s3fs")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Unanswered)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(stores, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(stores, "_CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(stores, "_SILENT_SECONDS", 0.2)
+    Unanswered.asked.clear()
+    Unanswered.over.clear()
+    try:
+        with pytest.raises(UsageError, match=r"cannot use the store s3://bucket/store: .*[Tt]imeout"):
+            Store("s3://bucket/store").put(KEY, TRIAL, RECORDED)
+    finally:
+        Unanswered.over.set()
+        server.shutdown()
+        server.server_close()
+    assert 1 <= len(Unanswered.asked) <= 2
+    assert "s3://bucket/store has not answered for 0.2 s" in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 import dpspec
 from dpspec.recording.folder.facts import Facts
-from dpspec.recording.folder.run_folder import RunFolder, RunWriter
+from dpspec.recording.folder.run_folder import END, RunFolder, RunWriter
 from support.jobs import kill
 
 RECORDS, RATE, SIZE = 500, 0.1, 50
@@ -84,16 +85,29 @@ def plain_loop(
 
 
 def rebuilt(
-    folder: Path, place: Path, change: Any = None, end: Any = None, scores: bytes | None = None, canaries: int = 400
+    folder: Path,
+    place: Path,
+    change: Any = None,
+    end: Any = None,
+    scores: bytes | None = None,
+    canaries: int = 400,
+    files: bool = True,
 ) -> Path:
-    """Write a folder with valid digests and changed content: ``change`` gets header and steps, ``end`` other facts."""
+    """Write a folder with valid digests and changed content.
+
+    change: of header and steps. end: other facts. files: whether the end has the digests of the other files.
+    """
     read = RunFolder.open(folder)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
     facts = next((dataclasses.asdict(one) for one in read.steps() if isinstance(one, Facts)), {})
     writer = RunWriter(place, header)
     writer.write(*zip(public, internal, strict=True))
-    writer.end({**facts, **(end or {})})
+    if files:
+        writer.end({**facts, **(end or {})})
+    else:
+        writer._steps.append(END, json.dumps({**facts, **(end or {})}).encode("utf-8"))
+        writer.close()
     if scores is not None:
         writer.scored(scores, canaries=canaries, final=True)
     return place

@@ -14,7 +14,7 @@ from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_seems_cut, why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
-from dpspec.recording.folder.weights import WEIGHTS, ReleasedModel
+from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import several
 
@@ -320,9 +320,9 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
         return
     recorded = run.folder.weights
-    if recorded is None:
+    if isinstance(recorded, str):
         sharded = "each rank holds rows of the model, and none the whole"
-        reason = run.missing_end or (sharded if run.header.shards else f"the recording has no {WEIGHTS}")
+        reason = run.missing_end or (sharded if run.header.shards else recorded)
         yield stated("released-model", f", but {released.name} cannot be compared: {reason}", "unchecked")
         return
     equal, sentence = released.sentence(recorded)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json
-from dpspec.regular_files import NotRegularError, open_regular
+from dpspec.regular_files import NotRegularError, open_private, open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ def write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
             f"array {file.stem!r} holds {array.nbytes} bytes of {array.dtype}; arrays of trials hold at most "
             f"{MOST_BYTES} bytes of numbers that are not complex"
         )
-    with file.open("xb") as out:
+    with open_private(file) as out:
         np.save(out, array, allow_pickle=False)
         out.flush()
         os.fsync(out.fileno())

@@ -18,6 +18,7 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, trial_key
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 from dpspec.registry.loader import used_project
+from dpspec.regular_files import make_private_folder
 from dpspec.results.origins import version_notices
 
 Listener = Callable[[Event], None]
@@ -101,7 +102,7 @@ class StoredTrials:
         for folder in folders.values():
             if create and folder is not None:
                 with suppress(OSError):  # without one, a trial that is lost begins anew
-                    folder.mkdir(parents=True, exist_ok=True)
+                    make_private_folder(folder)
         return folders
 
     def keep(self, new: NewTrial) -> None:

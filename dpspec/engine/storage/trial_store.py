@@ -27,7 +27,7 @@ from dpspec.contract.frozen import canonical_json, digest
 from dpspec.contract.results import TrialRecord
 from dpspec.engine.storage.array_files import DamageError, array_file, read_array, write_array
 from dpspec.errors import UsageError
-from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.regular_files import NotRegularError, open_private, read_regular
 from dpspec.stores import RECORD, FolderStorage
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _write_record(
     body["digest"] = whole = digest(body)
     if sealing is not None:
         body["seal"] = seal_of(sealing, whole)
-    with (folder / RECORD).open("xb") as out:
+    with open_private(folder / RECORD) as out:
         out.write(canonical_json(body).encode("ascii"))
         out.flush()
         os.fsync(out.fileno())

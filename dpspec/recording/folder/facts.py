@@ -1,6 +1,6 @@
 """The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -69,6 +69,11 @@ def read_facts(read: Any, where: str) -> Facts:
         facts = json_records.read(Facts, read, where)
         if any(len(text) > LONGEST for text in texts(tuple({**vars(facts), "noise": None, "rules": None}.values()))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
+        for name in ("noise", "rules"):
+            rows = getattr(facts, name)
+            listed = rows if isinstance(rows, list | tuple) else [rows]
+            if not all(row is None or isinstance(row, Mapping) for row in listed):
+                raise ValueError(f"{where}: {name} must be a mapping, or a list of mappings")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
     return facts

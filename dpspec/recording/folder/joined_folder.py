@@ -140,7 +140,7 @@ class JoinedFolder:
         return False
 
     @property
-    def weights(self) -> Table | None:
+    def weights(self) -> Table | str:
         """The digests of the model at the end, of the first rank; None if each rank holds rows of it."""
         return self.ranks[0].weights
 

@@ -167,7 +167,7 @@ class ResumedFolder:
         return self.parts[-1].has_canaries
 
     @property
-    def weights(self) -> Table | None:
+    def weights(self) -> Table | str:
         """The digests of the model at the end of the last part."""
         return self.parts[-1].weights
 

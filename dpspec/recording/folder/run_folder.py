@@ -4,7 +4,8 @@
 internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
 the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
 end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
-``weights.json`` has digests of the model's tensors at the end.
+``weights.json`` has digests of the model's tensors at the end. The end in ``steps.log`` states the digests of all these
+files, so no file of a complete recording can be replaced alone.
 
 The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
 (4 bytes, little-endian), its kind (1 byte), its payload, and the first 16 bytes of SHA-256 of the digest of the frame
@@ -20,7 +21,8 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +31,8 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import Facts, read_facts
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
-from dpspec.recording.folder.weights import WEIGHTS, Table, read_table, write_table
+from dpspec.recording.folder.weights import WEIGHTS, Table, read_content, read_table, write_table
+from dpspec.text import shortened
 
 #: Largest size of a payload in bytes.
 LONGEST = 1 << 22
@@ -72,6 +75,13 @@ class JournalWriter:
             raise OSError(f"wrote {written} of {len(whole)} bytes")
         self.digest = digest
         return digests
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the path still leads to this file: writes to a removed or renamed file succeed."""
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(self._file))
+        except OSError:
+            return False
 
     def close(self) -> None:
         os.close(self._file)
@@ -121,6 +131,9 @@ MOST_STEPS = 2**20
 #: Largest size of the end frame in bytes.
 _LONGEST_END = 1 << 20
 
+#: Relative error of quartiles in single precision.
+_ROUNDING = 1e-5
+
 #: Smallest sampling rate above 0 that a recorder writes.
 _LEAST_RATE = 1e-12
 
@@ -133,6 +146,23 @@ class Scored:
     canaries: int
     digest: str
     final: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndFiles:
+    """The digests of the other files at the end, in hexadecimal digits; "" of a file that was not written.
+
+    internal, states: of the last frames. weights: SHA-256 of ``weights.json``. reason: why there are no weights.
+    """
+
+    internal: str
+    states: str
+    weights: str = ""
+    reason: str = ""
+
+
+#: The key of the end frame with the digests of files; the other keys are facts.
+_FILES_KEY = "files"
 
 
 class RunWriter:
@@ -161,7 +191,7 @@ class RunWriter:
                 "overwrite=True to record again, or resume=True to continue the recording after a checkpoint"
             )
         first = hashlib.sha256(content).digest()
-        self._folder = folder
+        self._folder = folder = folder.absolute()  # a script may change the working directory
         self._steps = JournalWriter(folder / STEPS, first)
         self._internal = JournalWriter(folder / INTERNAL, first)
         self._states = JournalWriter(folder / STATES, first)
@@ -175,15 +205,35 @@ class RunWriter:
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())
 
-    def write_weights(self, tensors: Table) -> None:
-        """Write the digests of the model at the end."""
-        _write_new(self._folder / WEIGHTS, write_table(tensors))
+    def end(self, facts: Mapping[str, Any], weights: Table | str | None = None) -> str:
+        """Write the end, and the digests of the model's tensors.
 
-    def end(self, facts: Mapping[str, Any]) -> None:
+        Args:
+            facts: Of the whole training.
+            weights: None if this process has no whole model; a text says why the tensors have no digests.
+
+        Returns:
+            Why the folder is incomplete: its files were removed or renamed, or the weights could not be written.
+        """
+        digest, reason = "", weights if isinstance(weights, str) else ""
         try:
-            self._steps.append(END, json.dumps(facts).encode("utf-8"))
+            if isinstance(weights, Mapping):
+                content = write_table(weights)
+                try:
+                    _write_new(self._folder / WEIGHTS, content)
+                    digest = hashlib.sha256(content).hexdigest()
+                except OSError as error:
+                    reason = f"{WEIGHTS} could not be written: {error.strerror or error}"
+            files = EndFiles(
+                internal=self._internal.digest.hex(), states=self._states.digest.hex(), weights=digest, reason=reason
+            )
+            self._steps.append(END, json.dumps({**facts, _FILES_KEY: vars(files)}).encode("utf-8"))
+            moved = [name for name, journal in self._journals().items() if not journal.is_at(self._folder / name)]
         finally:
             self.close()
+        if moved:
+            return f"{', '.join(moved)} was removed or renamed while the training ran"
+        return reason
 
     def fail(self, reason: str) -> None:
         """Note why the recording ends before the training; without values of the training."""
@@ -213,10 +263,12 @@ class RunWriter:
         finally:
             steps.close()
 
+    def _journals(self) -> dict[str, JournalWriter]:
+        return {STEPS: self._steps, INTERNAL: self._internal, STATES: self._states}
+
     def close(self) -> None:
-        self._steps.close()
-        self._internal.close()
-        self._states.close()
+        for journal in self._journals().values():
+            journal.close()
 
 
 def _write_new(path: Path, content: bytes) -> None:
@@ -279,6 +331,7 @@ class RunFolder:
                 internal = InternalStep.decode(frame.payload)
                 if internal.step != public.step:
                     raise ValueError(f"expected step {public.step}, found step {internal.step}")
+                _require_sane_internal(internal)
             except ValueError as error:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
             yield internal
@@ -320,9 +373,49 @@ class RunFolder:
         return (self.path / CANARIES).exists()
 
     @property
-    def weights(self) -> Table | None:
-        """The digests of the model at the end; None if the recorder wrote none."""
-        return read_table(self.path / WEIGHTS)
+    def weights(self) -> Table | str:
+        """The digests of the model at the end, or why the recording has none that the chain of digests covers."""
+        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == END), None)
+        files = None if payload is None else self._end(payload, str(self.path / STEPS))[1]
+        if files is None:
+            return f"its recorder wrote no digest of {WEIGHTS}: record again with this version of dpspec"
+        if not files.weights:
+            return files.reason or f"the recording has no {WEIGHTS}"
+        self._require_weights(files)
+        table = read_table(self.path / WEIGHTS)
+        return f"the recording has no {WEIGHTS}" if table is None else table
+
+    def _require_weights(self, files: EndFiles) -> None:
+        content = read_content(self.path / WEIGHTS)
+        if content is not None and hashlib.sha256(content).hexdigest() != files.weights:
+            raise RecordingError(
+                f"{self.path / WEIGHTS}: does not have the digest that {STEPS} states: it was changed; record again"
+            )
+
+    def _require_files(self, files: EndFiles) -> None:
+        """All files but ``canaries.npz``, which follows the end with its own digest, are as the recorder left them."""
+        self._require_weights(files)
+        for name, digest in ((INTERNAL, files.internal), (STATES, files.states)):
+            if not (self.path / name).exists():  # withheld
+                continue
+            last = deque(self._frames(name), maxlen=1)
+            if (last[0].digest if last else self.first).hex() != digest:
+                raise RecordingError(
+                    f"{self.path / name}: does not end with the digest that {STEPS} states: frames were cut or added; "
+                    "record again"
+                )
+
+    def _end(self, payload: bytes, where: str) -> tuple[Mapping[str, Any], EndFiles | None]:
+        """The facts of the end, and the digests of files; None from a recorder of version 0.2.0."""
+        read = _mapping(payload, where)
+        if _FILES_KEY not in read:
+            return read, None
+        try:
+            files = json_records.read(EndFiles, read[_FILES_KEY], f"{where}: {_FILES_KEY}")
+        except ValueError as error:
+            raise RecordingError(str(error)) from None
+        facts = {name: value for name, value in read.items() if name != _FILES_KEY}
+        return facts, replace(files, reason=shortened(files.reason, 200))
 
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
         ended, scored = False, False
@@ -332,7 +425,7 @@ class RunFolder:
             where = f"{self.path / STEPS}: frame {frame.number}"
             if ended and frame.kind == SCORED and not scored:
                 scored = True
-                read = _end(frame, where)
+                read = _mapping(frame.payload, where)
                 try:
                     scored_fields = {name: read.get(name) for name in Scored.__dataclass_fields__}
                     scores = json_records.read(Scored, scored_fields, where)
@@ -344,7 +437,10 @@ class RunFolder:
                 raise RecordingError(f"{where}: follows the end of the recording")
             if frame.kind == END:
                 ended = True
-                yield read_facts(_end(frame, where), where), b""
+                facts, files = self._end(frame.payload, where)
+                if files is not None:
+                    self._require_files(files)
+                yield read_facts(facts, where), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
@@ -368,15 +464,29 @@ def _require_sane(step: PublicStep) -> None:
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+    if (step.layers < 0.0).any():
+        raise ValueError(f"layers must not be negative, got {step.layers.min()}")
     for name in ("told_rate", "rate"):
         value = getattr(step, name)
+        if value > 1.0:
+            raise ValueError(f"{name} must be at most 1, got {value}")
         if not (math.isnan(value) or value == 0.0 or value >= _LEAST_RATE):
             raise ValueError(f"{name} must be 0 or at least {_LEAST_RATE:g}, got {value}")
 
 
-def _end(frame: Frame, where: str) -> Mapping[str, Any]:
+def _require_sane_internal(step: InternalStep) -> None:
+    quartiles = [norm for norm in (step.lower, step.middle, step.upper, step.largest) if not math.isnan(norm)]
+    if any(norm < 0.0 for norm in (*quartiles, step.sum_norm)):
+        raise ValueError("norms must not be negative")
+    if any(below > above * (1.0 + _ROUNDING) for below, above in pairwise(quartiles)):
+        raise ValueError("quartiles of norms must not fall")
+    if not (math.isnan(step.outside) or step.outside in (0.0, 1.0)):
+        raise ValueError(f"outside must be 0 or 1, got {step.outside}")
+
+
+def _mapping(payload: bytes, where: str) -> Mapping[str, Any]:
     try:
-        read = json.loads(frame.payload) if len(frame.payload) <= _LONGEST_END else None
+        read = json.loads(payload) if len(payload) <= _LONGEST_END else None
     except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):

@@ -96,16 +96,27 @@ def write_table(tensors: Table) -> bytes:
     return json.dumps({"tensors": rows}, indent=0).encode("utf-8")
 
 
-def read_table(path: Path) -> Table | None:
-    """The digests of a recording; None without the file, ``RecordingError`` for content that no recorder writes."""
+def read_content(path: Path) -> bytes | None:
+    """The bytes of the file; None without it, ``RecordingError`` if it cannot be read."""
     if not path.exists():
         return None
     try:
-        rows = json.loads(read_regular(path, _MOST_BYTES, follow=False))["tensors"]
+        return read_regular(path, _MOST_BYTES, follow=False)
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def read_table(path: Path) -> Table | None:
+    """The digests of a recording; None without the file, ``RecordingError`` for content that no recorder writes."""
+    content = read_content(path)
+    if content is None:
+        return None
+    try:
+        rows = json.loads(content)["tensors"]
         if not isinstance(rows, dict) or len(rows) > _MOST_TENSORS:
             raise ValueError("no table of tensors")
         return {name: _row(*row) for name, row in rows.items()}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordingError(f"{path}: not the digests of a model: {shortened(str(error), 80)}") from None
 
 

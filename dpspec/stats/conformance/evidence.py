@@ -39,9 +39,18 @@ def kept_width(steps: int) -> int:
 
 def looked(steps: int, looks: int | None) -> Array:
     """Return the mask (steps,) of at most ``looks`` evenly spaced steps, including the first; None for all."""
-    mask = np.zeros(steps, dtype=bool)
-    mask[np.linspace(0, steps - 1, min(looks or steps, steps)).round().astype(int)] = True
+    indices = looked_steps(steps, looks)
+    mask = np.full(steps, indices is None)
+    if indices is not None:
+        mask[indices] = True
     return mask
+
+
+def looked_steps(steps: int, looks: int | None) -> Array | None:
+    """Return the ascending indices of at most ``looks`` evenly spaced steps, including the first; None if all are."""
+    if looks is None or looks >= steps:
+        return None
+    return np.unique(np.linspace(0, steps - 1, looks).round().astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ may contain more than the noise, only small ones are tested (``both`` is False).
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -268,6 +268,11 @@ def summary(values: Array, numbers: Array | None = None, count: int | None = Non
         return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[index]))
 
     return StepSums(steps=len(finite), least=value_at(np.argmin(finite)), most=value_at(np.argmax(finite)), count=count)
+
+
+def constant(value: float, steps: int, count: int | None = None) -> StepSums:
+    """Return the summary of ``steps`` >= 1 equal values."""
+    return replace(summary(np.array([value]), count=count), steps=steps)
 
 
 def single(sums: StepSums, law: Law) -> Measurement:

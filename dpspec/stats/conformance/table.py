@@ -7,6 +7,7 @@ the detection limits of the tests of a run exactly as declared.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +40,10 @@ from dpspec.stats.conformance.evidence import (
     TwinProducts,
     adaptive_steps,
     kept_width,
-    looked,
+    looked_steps,
 )
 from dpspec.stats.conformance.measurement import Outcome, Row
-from dpspec.stats.conformance.sampling import summary
+from dpspec.stats.conformance.sampling import constant, summary
 
 #: All checks, in the order of results.
 TABLE: tuple[Row, ...] = (
@@ -166,8 +167,7 @@ def as_declared(run: Run) -> RunEvidence:
     """Return the evidence of a run with all sums at their means."""
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
-    masks = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
-    phase_parts = [_Part.of(phase, run.records, mask) for phase, mask in zip(phases, masks, strict=True)]
+    phase_parts = _parts(phases, run.records, looked_steps(total, run.looks))
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.phase.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
@@ -176,7 +176,7 @@ def as_declared(run: Run) -> RunEvidence:
     residuals, missing = iterates and run.undone, 0 if batches else None
     noise_log, sampling_log, count_log = None, None, None
     if (counts := adaptive_steps(phases)) and "parts" in run.capabilities:
-        of_steps = summary(np.ones(counts), count=1)
+        of_steps = constant(1.0, counts, count=1)
         count_log = CountSums(counts=counts, unruled=0, statistic=float(counts), of_steps=of_steps)
     if batches:
         batch_sums = tuple(_batches(run.records, phase, total) for phase in phases)
@@ -185,7 +185,7 @@ def as_declared(run: Run) -> RunEvidence:
         noise_log = NoiseSums(
             statistic=float(run.parameters * total),
             degrees=run.parameters * total,
-            each=summary(np.full(total, float(run.parameters)), count=run.parameters),
+            each=constant(float(run.parameters), total, count=run.parameters),
             steps=total,
             width=width,
             lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
@@ -207,6 +207,45 @@ def as_declared(run: Run) -> RunEvidence:
     )
 
 
+Indices: TypeAlias = npt.NDArray[np.int64]
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+def _parts(phases: Sequence[Phase], records: int, measured_steps: Indices | None) -> list["_Part"]:
+    """The phases, with the ascending indices of all measured steps; None if all steps are measured."""
+    if measured_steps is None:
+        return [_Part.of(phase, records, None) for phase in phases]
+    ends = np.cumsum([phase.steps for phase in phases])
+    of_phases = np.split(measured_steps, np.searchsorted(measured_steps, ends[:-1]))
+    starts = [0, *ends[:-1].tolist()]
+    return [
+        _Part.of(phase, records, indices - start)
+        for phase, indices, start in zip(phases, of_phases, starts, strict=True)
+    ]
+
+
+def _whole_epochs(length: int, of_epoch: int) -> Iterator[tuple[_Mask, int]]:
+    """Masks of epochs whose steps are all measured, each with the number of epochs; the last epoch may be cut."""
+    whole, left = divmod(length, of_epoch)
+    if whole:
+        yield np.ones(of_epoch, dtype=bool), whole
+    if left:
+        yield np.ones(left, dtype=bool), 1
+
+
+def _looked_epochs(indices: Indices, length: int, of_epoch: int) -> Iterator[tuple[_Mask, int]]:
+    """Masks of the epochs with measured steps; others have no inclusion to be measured."""
+    if of_epoch == 1:  # independent steps
+        yield np.ones(1, dtype=bool), len(indices)
+        return
+    numbers = indices // of_epoch
+    for number in np.unique(numbers).tolist():
+        start = number * of_epoch
+        mask = np.zeros(min(of_epoch, length - start), dtype=bool)
+        mask[indices[numbers == number] - start] = True
+        yield mask, 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     """A phase, with ``seen`` measured steps.
@@ -224,17 +263,24 @@ class _Part:
     inclusion: float
 
     @classmethod
-    def of(cls, phase: Phase, records: int, measured_steps: npt.NDArray[np.bool_]) -> "_Part":
-        """Compute from the mask ``measured_steps`` (steps,) of measured steps."""
+    def of(cls, phase: Phase, records: int, measured_steps: Indices | None) -> "_Part":
+        """Compute from the ascending indices of measured steps, None if all are; memory is that of an epoch's steps."""
         sampler = sampler_of(phase["sampling"], records)
-        _, variances = sampler.inclusion_moments(measured_steps)
+        length, of_epoch = phase.steps, sampler.moment_steps
+        if measured_steps is None:
+            seen, first = length, -(-length // sampler.dependent_steps)
+            epochs_by_mask = _whole_epochs(length, of_epoch)
+        else:
+            seen, first = len(measured_steps), int((measured_steps % sampler.dependent_steps == 0).sum())
+            epochs_by_mask = _looked_epochs(measured_steps, length, of_epoch)
+        inclusion = sum(times * float(sampler.inclusion_moments(mask)[1].sum()) for mask, times in epochs_by_mask)
         return cls(
             phase=phase,
-            seen=int(measured_steps.sum()),
+            seen=seen,
             sigma=phase.noise_multiplier,
             rate=phase.rate(records),
-            first=int(measured_steps[:: sampler.dependent_steps].sum()),
-            inclusion=float(variances.sum()),
+            first=first,
+            inclusion=inclusion,
         )
 
     @property
@@ -265,11 +311,19 @@ def _outside(run: Run, phase_parts: Sequence[_Part], noisy: int) -> OutsideNoise
     share = free / run.parameters
     noisy_parts = [part for part in phase_parts if part.noisy]
     means = [free + share * _sampled(run, part) / part.sigma**2 for part in noisy_parts]
-    squares = np.repeat(means, [part.seen for part in noisy_parts])
-    most = int(np.argmax(squares))
-    deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
-    squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
-    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=summary(squares, count=free))
+    steps = [part.seen for part in noisy_parts]
+    starts = [sum(steps[:number]) + 1 for number in range(len(steps))]
+    most = max((number for number, count in enumerate(steps) if count), key=lambda number: means[number])
+    deviation = math.sqrt(max(0.0, 4.0 * means[most] - 2.0 * free))
+    highest = means[most] + deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / noisy)))
+    # Equal steps of a part count once; the first one of the part with the largest mean has the expected maximum.
+    square_at = {start: mean for mean, start, count in zip(means, starts, steps, strict=True) if count}
+    if steps[most] > 1:
+        square_at[starts[most] + 1] = means[most]
+    square_at[starts[most]] = highest
+    numbers = np.array(sorted(square_at))
+    each = summary(np.array([square_at[number] for number in numbers.tolist()]), numbers, free)
+    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=replace(each, steps=noisy))
 
 
 def _measured(run: Run, phase_parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
@@ -344,7 +398,7 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
         spread=max(round(spread), math.ceil(above)),
         above=above,
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        sizes=summary(np.full(length, size)) if varies else None,
+        sizes=constant(size, length) if varies else None,
         epochs=None if sampling.epoch_steps is None else whole,
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpspec.contract.frozen import digest
 from dpspec.contract.providers import Resumable, TrainingJob
-from dpspec.regular_files import open_regular
+from dpspec.regular_files import make_private_folder, open_private, open_regular
 from dpspec.version import VERSION
 
 #: Maximum size of a checkpoint in bytes.
@@ -157,9 +157,9 @@ class Checkpoint:
         arrays["digest"] = np.array(_content(arrays))
         beside = self._file.with_name(f"{uuid4().hex}.tmp")
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._file.parent)
             try:
-                with beside.open("xb") as out:
+                with open_private(beside) as out:
                     np.savez(out, **arrays)
                     out.flush()
                     os.fsync(out.fileno())

@@ -1,16 +1,18 @@
 """All tests accept a run exactly as declared, and reject every change of the evidence."""
 
+import tracemalloc
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.phases import phase_of
 
 from dpspec.contract import FrozenMap, Phase, thaw
 from dpspec.contract.sampling import SCHEMES
 from dpspec.results.conformance_status import conformance_of
-from dpspec.sampling import scheme_named
+from dpspec.sampling import sampler_of, scheme_named
 from dpspec.stats.conformance import table
-from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, write_run
+from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, looked_steps, write_run
 
 PHASE = phase_of("poisson", 200, rate=0.05)
 ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
@@ -240,3 +242,39 @@ def test_rows_are_complete_and_have_distinct_names():
     assert len(set(names)) == len(names)
     for row in table.TABLE:
         assert all((row.evidence, row.null, row.detects))
+
+
+def with_steps(sampling: str, steps: int) -> Phase:
+    options = {
+        "poisson": {"rate": 0.05},
+        "truncated-poisson": {"rate": 0.05, "max_batch": 120},
+        "random-allocation": {"epoch_steps": 20, "batches_per_epoch": 2},
+    }
+    return phase_of(sampling, steps, **options.get(sampling, {"batch_size": 150}))
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+@pytest.mark.parametrize("looks", [None, 7, 31])
+def test_planned_parts_are_those_of_masks_of_all_steps(scheme: str, looks: int | None) -> None:
+    phases = [with_steps(scheme, steps) for steps in (60, 140)]
+    masks = np.split(looked(200, looks), [60])
+    parts = table._parts(phases, 2000, looked_steps(200, looks))
+    for part, mask, phase in zip(parts, masks, phases, strict=True):
+        sampler = sampler_of(phase["sampling"], 2000)
+        assert part.seen == mask.sum()
+        assert part.first == mask[:: sampler.dependent_steps].sum()
+        assert part.inclusion == pytest.approx(sampler.inclusion_moments(mask)[1].sum(), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+@pytest.mark.parametrize("looks", [None, 100])
+def test_a_plan_needs_no_memory_for_steps(scheme: str, looks: int | None) -> None:
+    of = replace(run(with_steps(scheme, 10**9)), looks=looks)
+    table.as_declared(replace(of, phases=(with_steps(scheme, 1000),)))
+    tracemalloc.start()
+    try:
+        table.as_declared(of)
+        # One byte a step would be 1000e6. The window of a count of inclusions grows with the root of the steps.
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
