@@ -345,7 +345,7 @@ class WatchedTraining:
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
-            **({"clip_limits": opacus.limits.ratios} if opacus is not None else {}),
+            "clip_limits": opacus.limits.ratios if opacus is not None else None,
             **self._ghost_facts(),
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,
@@ -370,7 +370,8 @@ class WatchedTraining:
 
     def _ghost_facts(self) -> dict[str, Any]:
         ghost = None if self._opacus is None else self._opacus.ghost
-        return {} if ghost is None else {"ghost": ghost.found, "unverified_norms": ghost.unverified}
+        norms: list[str] = [] if ghost is None else ghost.unverified
+        return {"unverified_norms": norms, **({} if ghost is None else {"ghost": ghost.found})}
 
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""

@@ -28,19 +28,19 @@ class Facts:
     """
 
     outside: Number
-    loaded: Count = 0
-    other_steps: Count = 0
+    loaded: Count
+    other_steps: Count
     buffers: Names
     state: Names
     attributes: Names
-    rounded: Names = ()
+    rounded: Names
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
     sums: tuple[Count, Count] | None
-    clip_limits: tuple[Count, Number, Number] | None = None
+    clip_limits: tuple[Count, Number, Number] | None
     ghost: tuple[Count, Count, Count] | None = None
-    unverified_norms: Names = ()
+    unverified_norms: Names
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
