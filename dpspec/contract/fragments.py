@@ -75,9 +75,9 @@ def block(
     Raises:
         TypeError: The description is not a text, as in ``block({"radius": ...})``: keys are arguments by name.
     """
-    if not isinstance(description, str | None):
-        kind = type(description).__name__  # type: ignore[unreachable]  # callers without types
-        text = f"the description of a block must be a text or None, got a {kind}"
+    first_argument: object = description  # callers without types pass the keys as a mapping
+    if not isinstance(first_argument, str | None):
+        text = f"the description of a block must be a text or None, got a {type(first_argument).__name__}"
         raise TypeError(f"{text}: give the keys by name, block(None, **keys)")
     shape: dict[str, Json] = {"type": "object", "properties": properties, "required": required}
     return _fragment({**shape, "additionalProperties": False}, description)
