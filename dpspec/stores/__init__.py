@@ -418,7 +418,7 @@ class RemoteStorage:
 
 
 def _limits(url: str) -> dict[str, Any]:
-    """Options of s3fs: without them, a PUT that nobody answers waits for four minutes, and is tried again."""
+    """Options of s3fs: without them, a PUT without an answer waits for four minutes, and is repeated."""
     if url.split("://", 1)[0].lower() not in ("s3", "s3a"):
         return {}
     retries = {"total_max_attempts": 1}  # s3fs itself repeats requests

@@ -152,7 +152,7 @@ class Scored:
 class EndFiles:
     """The digests of the other files at the end, in hexadecimal digits; "" of a file that was not written.
 
-    internal, states: of the last frames. weights: SHA-256 of ``weights.json``. reason: why there are no weights.
+    internal, states: of the last frames. weights: SHA-256 of ``weights.json``. reason: why the weights are missing.
     """
 
     internal: str

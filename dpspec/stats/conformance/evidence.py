@@ -39,18 +39,18 @@ def kept_width(steps: int) -> int:
 
 def looked(steps: int, looks: int | None) -> Array:
     """Return the mask (steps,) of at most ``looks`` evenly spaced steps, including the first; None for all."""
-    indices = looked_steps(steps, looks)
+    indices = measured_steps(steps, looks)
     mask = np.full(steps, indices is None)
     if indices is not None:
         mask[indices] = True
     return mask
 
 
-def looked_steps(steps: int, looks: int | None) -> Array | None:
-    """Return the ascending indices of at most ``looks`` evenly spaced steps, including the first; None if all are."""
-    if looks is None or looks >= steps:
+def measured_steps(steps: int, most: int | None) -> Array | None:
+    """Return the ascending indices of at most ``most`` evenly spaced steps, including the first; None if all are."""
+    if most is None or most >= steps:
         return None
-    return np.unique(np.linspace(0, steps - 1, looks).round().astype(np.int64))
+    return np.unique(np.linspace(0, steps - 1, most).round().astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ from dpspec.stats.conformance.evidence import (
     TwinProducts,
     adaptive_steps,
     kept_width,
-    looked_steps,
+    measured_steps,
 )
 from dpspec.stats.conformance.measurement import Outcome, Row
 from dpspec.stats.conformance.sampling import constant, summary
@@ -167,7 +167,7 @@ def as_declared(run: Run) -> RunEvidence:
     """Return the evidence of a run with all sums at their means."""
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
-    phase_parts = _parts(phases, run.records, looked_steps(total, run.looks))
+    phase_parts = _parts(phases, run.records, measured_steps(total, run.looks))
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.phase.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
@@ -211,29 +211,29 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-def _parts(phases: Sequence[Phase], records: int, measured_steps: Indices | None) -> list["_Part"]:
+def _parts(phases: Sequence[Phase], records: int, indices: Indices | None) -> list["_Part"]:
     """The phases, with the ascending indices of all measured steps; None if all steps are measured."""
-    if measured_steps is None:
+    if indices is None:
         return [_Part.of(phase, records, None) for phase in phases]
     ends = np.cumsum([phase.steps for phase in phases])
-    of_phases = np.split(measured_steps, np.searchsorted(measured_steps, ends[:-1]))
+    of_phases = np.split(indices, np.searchsorted(indices, ends[:-1]))
     starts = [0, *ends[:-1].tolist()]
     return [
-        _Part.of(phase, records, indices - start)
-        for phase, indices, start in zip(phases, of_phases, starts, strict=True)
+        _Part.of(phase, records, of_phase - start)
+        for phase, of_phase, start in zip(phases, of_phases, starts, strict=True)
     ]
 
 
 def _whole_epochs(length: int, of_epoch: int) -> Iterator[tuple[_Mask, int]]:
     """Masks of epochs whose steps are all measured, each with the number of epochs; the last epoch may be cut."""
-    whole, left = divmod(length, of_epoch)
-    if whole:
-        yield np.ones(of_epoch, dtype=bool), whole
-    if left:
-        yield np.ones(left, dtype=bool), 1
+    epochs, last_steps = divmod(length, of_epoch)
+    if epochs:
+        yield np.ones(of_epoch, dtype=bool), epochs
+    if last_steps:
+        yield np.ones(last_steps, dtype=bool), 1
 
 
-def _looked_epochs(indices: Indices, length: int, of_epoch: int) -> Iterator[tuple[_Mask, int]]:
+def _measured_epochs(indices: Indices, length: int, of_epoch: int) -> Iterator[tuple[_Mask, int]]:
     """Masks of the epochs with measured steps; others have no inclusion to be measured."""
     if of_epoch == 1:  # independent steps
         yield np.ones(1, dtype=bool), len(indices)
@@ -263,20 +263,20 @@ class _Part:
     inclusion: float
 
     @classmethod
-    def of(cls, phase: Phase, records: int, measured_steps: Indices | None) -> "_Part":
-        """Compute from the ascending indices of measured steps, None if all are; memory is that of an epoch's steps."""
+    def of(cls, phase: Phase, records: int, indices: Indices | None) -> "_Part":
+        """Compute from the ascending indices of measured steps, None if all are, in the memory of one epoch."""
         sampler = sampler_of(phase["sampling"], records)
         length, of_epoch = phase.steps, sampler.moment_steps
-        if measured_steps is None:
-            seen, first = length, -(-length // sampler.dependent_steps)
+        if indices is None:
+            measured, first = length, -(-length // sampler.dependent_steps)
             epochs_by_mask = _whole_epochs(length, of_epoch)
         else:
-            seen, first = len(measured_steps), int((measured_steps % sampler.dependent_steps == 0).sum())
-            epochs_by_mask = _looked_epochs(measured_steps, length, of_epoch)
+            measured, first = len(indices), int((indices % sampler.dependent_steps == 0).sum())
+            epochs_by_mask = _measured_epochs(indices, length, of_epoch)
         inclusion = sum(times * float(sampler.inclusion_moments(mask)[1].sum()) for mask, times in epochs_by_mask)
         return cls(
             phase=phase,
-            seen=seen,
+            seen=measured,
             sigma=phase.noise_multiplier,
             rate=phase.rate(records),
             first=first,
@@ -322,8 +322,8 @@ def _outside(run: Run, phase_parts: Sequence[_Part], noisy: int) -> OutsideNoise
         square_at[starts[most] + 1] = means[most]
     square_at[starts[most]] = highest
     numbers = np.array(sorted(square_at))
-    each = summary(np.array([square_at[number] for number in numbers.tolist()]), numbers, free)
-    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=replace(each, steps=noisy))
+    squares = summary(np.array([square_at[number] for number in numbers.tolist()]), numbers, free)
+    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=replace(squares, steps=noisy))
 
 
 def _measured(run: Run, phase_parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:

@@ -12,7 +12,7 @@ from dpspec.contract.sampling import SCHEMES
 from dpspec.results.conformance_status import conformance_of
 from dpspec.sampling import sampler_of, scheme_named
 from dpspec.stats.conformance import table
-from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, looked_steps, write_run
+from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, measured_steps, write_run
 
 PHASE = phase_of("poisson", 200, rate=0.05)
 ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
@@ -258,7 +258,7 @@ def with_steps(sampling: str, steps: int) -> Phase:
 def test_planned_parts_are_those_of_masks_of_all_steps(scheme: str, looks: int | None) -> None:
     phases = [with_steps(scheme, steps) for steps in (60, 140)]
     masks = np.split(looked(200, looks), [60])
-    parts = table._parts(phases, 2000, looked_steps(200, looks))
+    parts = table._parts(phases, 2000, measured_steps(200, looks))
     for part, mask, phase in zip(parts, masks, phases, strict=True):
         sampler = sampler_of(phase["sampling"], 2000)
         assert part.seen == mask.sum()
