@@ -147,10 +147,9 @@ def make_schedule(
         )
     if sampling == "fixed" or sized:
         if rate is not None:
-            sizes = [name for name, value in (("batch_size", batch_size), ("records", records)) if value is not None]
-            if not sizes:
+            if batch_size is None and records is None:
                 raise ValueError("rate is for Poisson batches: for batches of fixed size give batch_size and records")
-            raise ValueError(f"rate must be removed: {' and '.join(sizes)} define the batches")
+            raise ValueError("rate must be removed: batch_size and records define the batches")
         for name, value in (("batch_size", batch_size), ("records", records)):
             if value is None:
                 raise ValueError(f"{name} is required: batch_size and records define the batches")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import unittest
 from collections.abc import Mapping
@@ -354,7 +353,7 @@ class ScoreSuite(ProviderSuite):
         require(bool((first == np.array(self.code()(self.observed()))).all()), "two calls give different scores")
 
     def test_scores_do_not_depend_on_the_order_of_canaries(self) -> None:
-        """Canaries in another order have the same scores, and equal canaries have equal ones.
+        """Canaries in another order have the same ranks, and a canary and its copy nearly the same score.
 
         Who plants canaries may order them by their inclusion bits. A score that learns from half of the canaries is
         not tried.
@@ -370,7 +369,8 @@ class ScoreSuite(ProviderSuite):
         before, after = np.asarray(observed.before)[order], np.asarray(observed.after)[order]
         expected = np.asarray(self.code()(replace(observed, many=True)))
         scores = np.asarray(self.code()(replace(observed, canaries=records, before=before, after=after, many=True)))
-        equal = math.isclose(float(scores[0]), float(scores[1]), rel_tol=1e-6, abs_tol=1e-9)
+        # a score may draw points around each canary: then a copy has nearly the same score
+        equal = abs(float(scores[0] - scores[1])) <= 0.1 * float(scores.std()) + 1e-9
         require(equal, f"a canary and its copy have the scores {scores[0]:.6g} and {scores[1]:.6g}")
         ranks = [
             np.argsort(np.argsort(values[2:], kind="stable"), kind="stable") for values in (expected[order], scores)

@@ -49,7 +49,10 @@ def test_arrays_in_another_format(source: Make, tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(written(lambda file: np.save(file, np.ones(3))))
     refused(source("npz", tmp_path, path="t", classes=2), "t: is one NumPy array; save x and y in one file")
     (tmp_path / "t").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
-    refused(source("idx", tmp_path, images="t", labels="t"), "t: is a PNG image; save all images in one .npz file")
+    refused(
+        source("idx", tmp_path, images="t", labels="t"),
+        "t: is a PNG image; write kind: images with the folder of the class folders",
+    )
     (tmp_path / "t").write_bytes(gzip.compress(TEXT))
     refused(source("tokens", tmp_path, path="t", vocabulary=9, length=2, classes=2), "t: is a gzip file; decompress it")
 

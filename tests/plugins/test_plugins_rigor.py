@@ -1,6 +1,7 @@
 """Equal numbers have equal rigor in every plugin, methods name the computation, and lower ends may refute."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -210,11 +211,12 @@ def test_poisson_and_fixed_batches_in_turn_attain_nothing() -> None:
         assert len([f for f in stated("group", claim, phases=phases) if f.bound == "lower"]) == lower
 
 
-def test_without_noise_nothing_is_refuted_by_a_number_that_is_none() -> None:
-    for direction in ("add", "remove", "both"):
+def test_without_noise_a_drawn_record_shows_and_a_missing_one_does_not() -> None:
+    for direction, judged in {"add": "open", "remove": "refuted", "both": "refuted"}.items():
         claim = oracle.claim_of("approx-dp", direction, epsilon=1.0, delta=DELTA)
-        assert not accountant(stated("group", claim, noise_multiplier=0.0), "lower")
-        assert verdict("group", claim, noise_multiplier=0.0).verdict == "open"
+        lowers = [f.value for f in stated("group", claim, noise_multiplier=0.0) if f.bound == "lower"]
+        assert lowers == ([] if judged == "open" else [math.inf])
+        assert verdict("group", claim, noise_multiplier=0.0).verdict == judged
 
 
 def test_reconstruction_is_bounded_and_not_attained() -> None:

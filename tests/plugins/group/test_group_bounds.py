@@ -24,7 +24,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.figures import series_chart
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 from dpspec_group import GroupAudit, bounds, theory
 
 SPECS = Path(__file__).parents[3] / "specs"
@@ -162,6 +162,7 @@ class TestGroup(MechanismSuite):
         "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
         "mechanism.steps": increasing(5, 20, 60),
         "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+        "mechanism.clip_norm": constant(0.5, 2.0),
     }
 
 

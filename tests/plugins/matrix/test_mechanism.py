@@ -6,7 +6,7 @@ import pytest
 from support import specs
 
 from dpspec.contract.results import AuditResult
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 
 TEXT = """\
 dpspec: 1
@@ -42,6 +42,7 @@ class TestMatrix(MechanismSuite):
         "mechanism.noise_multiplier": decreasing(1.0, 4.0),
         "mechanism.steps": increasing(4, 24),
         "mechanism.encoder.bands": increasing(1, 4, 8),
+        "mechanism.clip_norm": constant(0.5, 2.0),
         "mechanism.participation.separation": decreasing(1, 4, 12),
     }
 

@@ -18,7 +18,7 @@ from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.reporters.terminal import render
 from dpspec.results.codec import dump, load, reread
 from dpspec.results.redact import redact
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 from dpspec_per_instance import render_records
 
 TEXT = """\
@@ -249,4 +249,5 @@ class TestPerInstance(MechanismSuite):
         "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
         "mechanism.steps": increasing(5, 20, 60),
         "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+        "mechanism.clip_norm": constant(0.5, 2.0),
     }

@@ -307,7 +307,8 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
     monotone = {  # noqa: RUF012
-        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6)
+        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6),
+        "mechanism.radius": increasing(0.5, 1.0, some=True),
     }
 
 

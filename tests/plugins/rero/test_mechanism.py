@@ -14,7 +14,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
-from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.approximations import gamma_from_epsilon_delta
 from dpspec_rero.options import Prior, Steps
@@ -260,4 +260,5 @@ class TestRero(MechanismSuite):
         "mechanism.noise_multiplier": decreasing(0.8, 2.0),
         "mechanism.steps": increasing(5, 60),
         "mechanism.sampling.rate": increasing(0.02, 0.4),
+        "mechanism.clip_norm": constant(0.5, 2.0),
     }
