@@ -149,7 +149,8 @@ def make_schedule(
         if rate is not None:
             if batch_size is None and records is None:
                 raise ValueError("rate is for Poisson batches: for batches of fixed size give batch_size and records")
-            raise ValueError("rate must be removed: batch_size and records define the batches")
+            sizes = [name for name, value in (("batch_size", batch_size), ("records", records)) if value is not None]
+            raise ValueError(f"rate must be removed: {' and '.join(sizes)} define the batches")
         for name, value in (("batch_size", batch_size), ("records", records)):
             if value is None:
                 raise ValueError(f"{name} is required: batch_size and records define the batches")

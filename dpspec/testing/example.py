@@ -370,12 +370,12 @@ SLACK = 1e-3
 class Trend:
     """Ascending ``values`` of a key along which every upper bound is ``increasing``, ``decreasing`` or ``constant``.
 
-    With ``some``, bounds may also stay, such as those of one of several theorems.
+    With ``partial``, bounds may also stay, such as the bounds of one of several theorems.
     """
 
     direction: Literal["increasing", "decreasing", "constant"]
     values: tuple[Json, ...]
-    some: bool = False
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if len(self.values) < 2 or list(self.values) != sorted(self.values):
@@ -391,19 +391,19 @@ class Trend:
             low, high = (bound, next_bound) if self.direction == "increasing" else (next_bound, bound)
             if low > high and not math.isclose(low, high, rel_tol=SLACK):
                 return f"is not {self.direction}: {bound} at {value}, {next_bound} at {next_value}"
-        if self.direction != "constant" and not self.some and bounds[0] == bounds[-1] and math.isfinite(bounds[0]):
+        if self.direction != "constant" and not self.partial and bounds[0] == bounds[-1] and math.isfinite(bounds[0]):
             return f"does not move: {bounds[0]} at {self.values[0]} and at {self.values[-1]}"
         return None
 
 
-def increasing(*values: Json, some: bool = False) -> Trend:
-    """State that upper bounds grow along ascending ``values``, such as of ``mechanism.steps``; or only ``some``."""
-    return Trend("increasing", values, some)
+def increasing(*values: Json, partial: bool = False) -> Trend:
+    """State that upper bounds grow along ascending ``values``, such as of ``mechanism.steps``; ``partial``: some do."""
+    return Trend("increasing", values, partial)
 
 
-def decreasing(*values: Json, some: bool = False) -> Trend:
-    """State that upper bounds shrink along ascending ``values``, such as of the noise multiplier; or only ``some``."""
-    return Trend("decreasing", values, some)
+def decreasing(*values: Json, partial: bool = False) -> Trend:
+    """State that upper bounds shrink along ascending ``values``, such as of the noise; ``partial``: some do."""
+    return Trend("decreasing", values, partial)
 
 
 def constant(*values: Json) -> Trend:

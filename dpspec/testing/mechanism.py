@@ -158,7 +158,7 @@ class MechanismSuite(ExampleSuite):
         numbers = [
             f"mechanism.{key}"
             for key, schema in properties.items()
-            # an alternative to a key of the example cannot be set beside it
+            # an alternative to a key of the example cannot be set with it
             if schema.get("type") in ("number", "integer") and (key in declared or "default" in schema)
         ]
         missing = [key for key in numbers if key not in self.monotone and key not in [k for k, *_ in _CORE_KEYS]]

@@ -125,7 +125,7 @@ def test_arguments_broadcast_and_convert() -> None:
         ({"steps": 10.5}, "steps must be an integer"),
         ({"delta": 0.0}, "delta must be above 0 and below 1"),
         ({"noise": [1.0, 2.0], "delta": [1e-5] * 3}, "arguments must broadcast"),
-        ({"batch_size": 3}, "rate must be removed: batch_size and records define the batches"),
+        ({"batch_size": 3}, "rate must be removed: batch_size define the batches"),
         ({"sampling": "shuffled"}, "sampling must be poisson or fixed"),
         ({"sampling": "fixed", "rate": None, "batch_size": 9, "records": 9}, "at most records - group_size = 8"),
         ({"noise": None, "laplace": 1.0, "group_size": 2}, "group_size must be 1 for sampled Laplace noise"),

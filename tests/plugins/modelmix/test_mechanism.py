@@ -135,6 +135,6 @@ class TestModelMix(MechanismSuite):
         "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
         "mechanism.steps": increasing(5, 20, 60),
         "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
-        "mechanism.clip_norm": increasing(0.5, 2.0, some=True),
-        "mechanism.linf_truncation": decreasing(1, 4, some=True),
+        "mechanism.clip_norm": increasing(0.5, 2.0, partial=True),
+        "mechanism.linf_truncation": decreasing(1, 4, partial=True),
     }
