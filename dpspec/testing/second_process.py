@@ -1,4 +1,7 @@
-"""A second run of an example in another process, with another hash seed and another time."""
+"""Two runs of an example in fresh processes, with different hash seeds and at different times.
+
+The process of the tests takes no part: its fixtures may have changed modules or cached answers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 import unittest
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpspec.json_records import write
 from dpspec.registry.loader import FAMILIES, Registry
@@ -17,14 +20,12 @@ from dpspec.registry.project import MODULE_PREFIX
 from dpspec.results.diff import differing
 from dpspec.testing.provider import require
 
-if TYPE_CHECKING:
-    from dpspec.testing.example import Executed
-
-#: The program of the other process. It shifts the clock before any plugin is imported.
+#: The program of a process. It shifts the clock before any plugin is imported, and writes its parts to a file.
 _SCRIPT = """
 import datetime, json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
-SHIFT = 86400.0 * 400 + 12345.0
+DAYS = int(sys.argv[5])
+SHIFT = 86400.0 * DAYS + 123.45 * DAYS
 for name in ("time", "monotonic", "perf_counter"):
     setattr(time, name, lambda real=getattr(time, name): real() + SHIFT)
     setattr(time, name + "_ns", lambda real=getattr(time, name + "_ns"): real() + int(SHIFT) * 10**9)
@@ -39,7 +40,7 @@ datetime.datetime = Later
 class LaterDate(datetime.date):
     @classmethod
     def today(cls):
-        return super().today() + datetime.timedelta(days=400)
+        return super().today() + datetime.timedelta(days=DAYS)
 datetime.date = LaterDate
 from pathlib import Path
 from dpspec.engine.running.runner import run
@@ -53,12 +54,12 @@ example = Path(sys.argv[3])
 loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
     sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
-result = run(loaded.specs, catalog, store=Store(example.with_name("second-process")), device="cpu")
-example.with_name("second-process.json").write_text(json.dumps(parts(result)))
+result = run(loaded.specs, catalog, store=Store(example.with_name(f"store-after-{DAYS}-days")), device="cpu")
+example.with_name(f"after-{DAYS}-days.json").write_text(json.dumps(parts(result)))
 """
 
-#: The hash seed of the other process; the first one's is random, or another.
-_HASH_SEED = "4711"
+#: The hash seed of each process, and the days by which its clock is ahead.
+_PROCESSES = (("42", 0), ("4711", 400))
 
 
 def parts(result: Any) -> list[Any]:
@@ -72,8 +73,17 @@ def parts(result: Any) -> list[Any]:
     ]
 
 
-def second_run(registry: Registry, first: Executed, example: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """Run the file of an example again in another process; describe what differs."""
+def differences_of_runs(registry: Registry, example: Path, overrides: Sequence[str] = ()) -> list[str]:
+    """Run the file of an example in two processes; describe what differs.
+
+    Args:
+        registry: The plugins that the processes load.
+        example: The spec; results and stores are written beside it.
+        overrides: Values of ``--set``.
+
+    Returns:
+        A line for each part that differs; empty if none does.
+    """
     candidates = {}
     for family in FAMILIES:
         for offered in getattr(registry.catalog, family.field).values():
@@ -91,16 +101,19 @@ def second_run(registry: Registry, first: Executed, example: Path, overrides: Se
         str(example),
         json.dumps(list(overrides)),
     ]
-    seed = _HASH_SEED if os.environ.get("PYTHONHASHSEED") != _HASH_SEED else "42"
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, *arguments],
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    require(done.returncode == 0, f"failed in another process:\n{done.stderr[-2000:]}")
-    again = json.loads(example.with_name("second-process.json").read_text())
-    expected = json.loads(json.dumps(parts(first.result)))
-    return [f"{path}: {once} here, {then} there" for path, once, then in differing(expected, again, "audits")]
+    running = {
+        days: subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, *arguments, str(days)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed, days in _PROCESSES
+    }
+    results = []
+    for days, process in running.items():
+        _, errors = process.communicate(timeout=600)
+        require(process.returncode == 0, f"failed in another process:\n{errors[-2000:]}")
+        results.append(json.loads(example.with_name(f"after-{days}-days.json").read_text()))
+    return [f"{path}: {once} in one, {then} in the other" for path, once, then in differing(results[0], results[1], "audits")]

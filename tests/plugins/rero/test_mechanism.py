@@ -255,8 +255,6 @@ def few_baselines() -> Iterator[None]:
 @pytest.mark.usefixtures("few_baselines")
 class TestRero(MechanismSuite):
     kind = "rero"
-    # The other process has other digits: this one shares solutions among questions (tests/support/solved_once.py).
-    test_another_process_repeats_the_run = None
     overrides = ("mechanism.baselines=[clt]",)
     monotone = {  # noqa: RUF012
         "mechanism.noise_multiplier": decreasing(0.8, 2.0),
