@@ -78,7 +78,7 @@ def differences_of_runs(registry: Registry, example: Path, overrides: Sequence[s
 
     Args:
         registry: The plugins that the processes load.
-        example: The spec; results and stores are written beside it.
+        example: The spec; results and stores are written to its folder.
         overrides: Values of ``--set``.
 
     Returns:
