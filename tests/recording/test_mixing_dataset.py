@@ -182,3 +182,12 @@ def test_datasets_that_cannot_be_read_have_no_facts() -> None:
 
     assert facts(Records(fails), reads=0)["read"] == 0
     assert facts(range(5), reads=0)["read"] == 0
+
+
+def test_only_the_generators_that_are_restored_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.manual_seed`` would leave generators of devices with a public seed, which later noise is drawn from."""
+    monkeypatch.setattr(torch, "manual_seed", lambda _: pytest.fail("torch.manual_seed seeds all devices"))
+    before = torch.get_rng_state()
+    dataset = torch.utils.data.TensorDataset(torch.randn(20, 3), torch.arange(20))
+    assert mixed_records(dataset)[0] > 0
+    assert torch.equal(torch.get_rng_state(), before)
