@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup
-from dpspec.recording.rules.mixing_dataset import MixingDataset
+from dpspec.recording.rules.mixing_dataset import MixingDataset, mixed_records
 
 RECORDS = 60
 X = torch.randn(RECORDS, 8, generator=torch.Generator().manual_seed(1))
@@ -187,7 +187,7 @@ def test_datasets_that_cannot_be_read_have_no_facts() -> None:
 def test_only_the_generators_that_are_restored_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.manual_seed`` would leave generators of devices with a public seed, which later noise is drawn from."""
     monkeypatch.setattr(torch, "manual_seed", lambda _: pytest.fail("torch.manual_seed seeds all devices"))
+    dataset = TensorDataset(torch.randn(20, 3), torch.arange(20))
     before = torch.get_rng_state()
-    dataset = torch.utils.data.TensorDataset(torch.randn(20, 3), torch.arange(20))
     assert mixed_records(dataset)[0] > 0
     assert torch.equal(torch.get_rng_state(), before)
