@@ -116,4 +116,5 @@ def differences_of_runs(registry: Registry, example: Path, overrides: Sequence[s
         _, errors = process.communicate(timeout=600)
         require(process.returncode == 0, f"failed in another process:\n{errors[-2000:]}")
         results.append(json.loads(example.with_name(f"after-{days}-days.json").read_text()))
-    return [f"{path}: {once} in one, {then} in the other" for path, once, then in differing(results[0], results[1], "audits")]
+    unequal = differing(results[0], results[1], "audits")
+    return [f"{path}: {once} in one, {then} in the other" for path, once, then in unequal]
