@@ -160,3 +160,10 @@ def test_a_likely_empty_draw_has_no_bound() -> None:
 
     found = _with_empty_draws(_EmptyDraws(7.0, "effect", "fix"), unused, 1e-5)
     assert (found.interval, found.method) == (None, "effect, with probability up to 1, too much for delta: fix")
+
+
+def test_a_delta_near_one_has_an_upper_end_alone() -> None:
+    """The charge is at most half of delta, so that delta and charge may exceed 1."""
+    found = _with_empty_draws(_EmptyDraws(0.15, "effect", "fix"), lambda at: poisson_epsilon([5.0], [0.5], at, 1), 0.9)
+    assert found.interval is not None
+    assert found.interval.lower == 0.0 <= found.interval.upper

@@ -281,8 +281,13 @@ def _with_empty_draws(
     if not charge <= 0.5 * delta:
         probability = f"with probability up to {min(1.0, empty.probability):.2g}, too much for delta"
         return ScheduleEpsilon(None, f"{empty.effect}, {probability}: {empty.fix}")
-    above, below = bound_at(delta - charge), bound_at(delta + charge)
-    if above.interval is None or below.interval is None:
+    above = bound_at(delta - charge)
+    if above.interval is None:
+        return above
+    if delta + charge >= 1.0:  # any two outputs are within a delta of 1
+        return replace(above, interval=replace(above.interval, lower=0.0))
+    below = bound_at(delta + charge)
+    if below.interval is None:
         return above
     return replace(above, interval=replace(above.interval, lower=below.interval.lower))
 
