@@ -55,6 +55,9 @@ ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a sec
 #: The probability of the largest value below which a claim stays open, as of one honest recording in 40,000.
 _SUSPICIOUS = 5e-5
 
+#: The widest grid, in standard deviations: rounding to it adds 0.1 % to the variance of noise.
+_WIDEST = 0.125
+
 #: The largest fraction of a layer's noise that rounding may hide.
 _HIDDEN = 0.1
 
@@ -68,12 +71,13 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
 def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
     """Whether values are fresh, Gaussian, of one size, and not in the sum that they are added to."""
     repeats, sampled = numbers(facts.get("repeats"), 3), _count(facts.get("sampled"))
-    if repeats is not None and repeats[0] <= repeats[2] and repeats[2] >= 1.0:
+    grid = _grid(facts)  # values on a grid repeat and have trailing zero bits
+    if repeats is not None and not grid and repeats[0] <= repeats[2] and repeats[2] >= 1.0:
         measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED)
         note = f"among {int(repeats[2]):,} of {sampled} sampled steps"
         yield measured.check("independent-noise", "reported", note)
     pooled = numbers(facts.get("pooled"), 3)
-    if pooled is not None and pooled[0] <= pooled[2] and pooled[2] >= 1.0:
+    if pooled is not None and not grid and pooled[0] <= pooled[2] and pooled[2] >= 1.0:
         measured = gaussian_noise.repeats(int(pooled[0]), pooled[1], int(pooled[2]), 1, POOLED)
         yield measured.check("independent-noise", "reported", f"among the {int(pooled[2]):,} largest of several steps")
     if (largest := _extreme(facts)) is not None:
@@ -83,17 +87,17 @@ def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
     if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
         least, steps, count, rounding = quietest
         # Rounding can bring each value of a coordinate closer to 0.
-        least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
+        least = (math.sqrt(least) + math.sqrt(steps) * (rounding + grid)) ** 2
         measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
         yield measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
     edge_error, counted = numbers([facts.get("room")], 1), _count(facts.get("counted"))
     for name, tried, note in (("counts", 1, "in total"), ("worst_counts", counted, f"at each step, of {counted}")):
         counts = numbers(facts.get(name), gaussian_noise.INTERVALS)
         if edge_error is not None and counts is not None and tried and sum(counts) >= 1.0:
-            measured = gaussian_noise.shares([int(count) for count in counts], edge_error[0], tried, SHAPE)
+            measured = gaussian_noise.shares([int(count) for count in counts], edge_error[0] + grid, tried, SHAPE)
             yield measured.check("noise-law", "reported", note)
     coarse_counts = numbers(facts.get("coarse"), 2)
-    if coarse_counts is not None and coarse_counts[0] <= coarse_counts[1] and coarse_counts[1] >= 1.0:
+    if coarse_counts is not None and not grid and coarse_counts[0] <= coarse_counts[1] and coarse_counts[1] >= 1.0:
         measured = gaussian_noise.coarse(int(coarse_counts[0]), int(coarse_counts[1]), COARSE)
         yield measured.check("noise-law", "reported", "sampled values")
     along_sums = numbers(facts.get("along_sums"), 3)
@@ -110,7 +114,26 @@ def _extreme(facts: Mapping[str, Any]) -> tuple[Measurement, str] | None:
     extremes = numbers(facts.get("extremes"), 3)
     if extremes is None or extremes[0] < 1.0 or extremes[2] > 1.0:
         return None
-    return gaussian_noise.extreme(extremes[1], extremes[0], extremes[2], EXTREME), f"of {int(extremes[0]):,} numbers"
+    rounding = extremes[2] + _grid(facts)
+    return gaussian_noise.extreme(extremes[1], extremes[0], rounding, EXTREME), f"of {int(extremes[0]):,} numbers"
+
+
+def _grid(facts: Mapping[str, Any]) -> float:
+    """Half the spacing of the grid of noise and sums, in standard deviations; 0.0 without one."""
+    grid = numbers(facts.get("grid"), 3)
+    return 0.0 if grid is None or grid[0] > _WIDEST else 0.5 * grid[0]
+
+
+def why_repeats_untested(run: RecordedRun) -> str:
+    """The grid that all noise and sums have in common; empty without one."""
+    spacing = 2.0 * max(map(_grid, _rank_facts(run)), default=0.0)
+    if not spacing:
+        return ""
+    return (
+        f"noise and sums are multiples of {spacing:.3g} standard deviations, so that values repeat and reused noise "
+        "does not show: if noise is drawn for each coordinate at every step and rounded to this grid, "
+        "--assume noise-law"
+    )
 
 
 def why_noise_seems_cut(run: RecordedRun) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.recording.watching.noise_grid import NoiseGrid
 from dpspec.recording.watching.noise_sketch import MeasuredNoise
 from dpspec.stats import gaussian_noise
 
@@ -79,6 +80,7 @@ class NoiseWatch:
         self._extremes: list[float] = [0, 0.0]
         self._pool: list[Array] = []
         self._pooled, self._is_exact = 0, True
+        self._grid = NoiseGrid(self._resolution)
 
     @np.errstate(all="ignore")
     def add(self, measured: MeasuredNoise, stds: Sequence[float]) -> None:
@@ -186,6 +188,8 @@ class NoiseWatch:
         ]
         if self._coordinates > _VALUES:
             self._add_to_pool(largest)
+        if self._is_exact:
+            self._grid.add(noise, total, std)
         where = self._every(_VALUES)
         self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
 
@@ -245,6 +249,7 @@ class NoiseWatch:
             "along_sums": self._along,
             "extremes": [*self._extremes, self._rounding],
             "pooled": self._repeats_between_steps(),
+            "grid": self._grid.found() if self._is_exact else [],
         }
 
 
