@@ -5,6 +5,9 @@ from typing import Any
 #: The maximum number of rows, and of values, that rules read.
 _MOST_ROWS, _MOST_VALUES = 2**18, 2**24
 
+#: The number of values by which rows are compared first.
+_FIRST_VALUES = 16
+
 
 def tensors_of(loader: Any) -> tuple[Any, ...] | None:
     """The tensors (n, ...) of the loader's records, in the order of its indices; None if they are not in memory."""
@@ -64,6 +67,17 @@ def drawn_rows(loader: Any, drawn: Any) -> tuple[tuple[Any, ...], Any, int] | No
         arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value) and value.ndim]
         rows = [torch.as_tensor(array[indices]).detach() for array in arrays if len(array) == len(dataset)]
     return (tuple(rows), torch.as_tensor(indices), len(dataset)) if rows else None
+
+
+def is_row_of(row: Any, rows: Any) -> bool:
+    """Whether a tensor (...), which is not constant, equals one of ``rows`` (n, ...)."""
+    if row.dtype != rows.dtype or row.numel() != rows[0].numel():
+        return False
+    row, rows = row.detach().reshape(-1).to(rows.device), rows.reshape(len(rows), -1)
+    if bool((row == row[0]).all()):
+        return False
+    candidates = (rows[:, :_FIRST_VALUES] == row[:_FIRST_VALUES]).all(1)
+    return bool((rows[candidates] == row).all(1).any())
 
 
 def _is_array(value: Any) -> bool:
