@@ -1,6 +1,7 @@
 """Datasets whose records depend on others, and honest ones: augmentation, caches, public tables."""
 
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,37 @@ def lazily_scaled_by_public(data: Any, index: int) -> Any:
     return data.base[index][0] - data.state["mean"]
 
 
+class RunningMean:
+    """A mean of the records until now, which is subtracted."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros(8)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x
+        return x - self.mean
+
+
+def centered_in_place(data: Any, index: int) -> Any:
+    data.mean.mul_(0.9).add_(data.base[index][0], alpha=0.1)
+    return data.base[index][0] - data.mean
+
+
+def with_last(data: Any, index: int) -> Any:
+    """Paste a patch of the record that was read before."""
+    x = data.base[index][0]
+    last = data.queue[-1] if data.queue else x
+    data.queue.append(x)
+    return torch.cat([x[:5], last[5:]])
+
+
+def with_unused_state(data: Any, index: int) -> Any:
+    data.reads += 1
+    data.queue.append(data.base[index][0])
+    data.mean.add_(data.base[index][0])
+    return data.base[index][0] - 0.1
+
+
 class Nested(Records):
     """A dataset inside another one."""
 
@@ -99,6 +131,9 @@ MIXING = {
     "a nested dataset": lambda: Nested(None, inner=TensorDataset(X, Y)),
     "a largest value": lambda: Records(lambda d, i: d.x[i] / d.x.abs().amax(0), x=X),
     "lazy constants": lambda: Records(lazily_scaled),
+    "a running mean in a part": lambda: Records(lambda d, i: d.scale(d.base[i][0]), scale=RunningMean()),
+    "a running mean in place": lambda: Records(centered_in_place, mean=torch.zeros(8)),
+    "the last record": lambda: Records(with_last, queue=deque[Tensor](maxlen=4)),
     "its own generator": lambda: Records(
         lambda d, i: d.x[i] + d.x[int(d.source.integers(RECORDS))], x=X, source=np.random.default_rng(1)
     ),
@@ -115,6 +150,9 @@ HONEST = {
     "public constants": lambda: Records(lambda d, i: (d.x[i] - d.mean) / d.std, x=X, mean=0.1, std=1.2),
     "lazy public constants": lambda: Records(lazily_scaled_by_public, public=PUBLIC),
     "a cache": lambda: Records(cached),
+    "a state that is not used": lambda: Records(
+        with_unused_state, reads=0, queue=deque[Tensor](maxlen=4), mean=torch.zeros(8)
+    ),
     "public prototypes of classes": lambda: Records(lambda d, i: d.x[i] - d.of[int(d.y[i])], x=X, y=Y, of=PUBLIC[:2]),
     "a public table with as many rows": lambda: Records(
         lambda d, i: d.x[i] + d.public[int(10 * abs(float(d.x[i, 0])))], x=X, public=PUBLIC
@@ -174,6 +212,14 @@ def test_the_dataset_and_the_generators_stay() -> None:
     assert torch.equal(X, before)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == states[1:]
+
+
+@pytest.mark.parametrize("function", [with_last, centered_in_place, with_unused_state])
+def test_the_state_of_the_dataset_stays(function: Any) -> None:
+    data = Records(function, reads=0, queue=deque[Tensor](maxlen=4), mean=torch.zeros(8), scale=RunningMean())
+    facts(data, reads=0)
+    assert (len(data.queue), data.reads) == (0, 0)
+    assert not data.mean.any()
 
 
 def test_datasets_that_cannot_be_read_have_no_facts() -> None:

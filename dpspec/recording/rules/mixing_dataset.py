@@ -1,9 +1,11 @@
 """Whether ``dataset[i]`` reads other records than record i: pasted patches, neighbors, statistics of the dataset.
 
 After the training, some records are read again from a copy of the dataset in which all other records have other values,
-with the same random numbers. The copy shares nothing that it may change with the dataset.
+with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
+before, since a dataset may keep a state of what it read: a running mean, the last record, a queue.
 """
 
+import collections
 import contextlib
 import copy
 import random
@@ -69,7 +71,8 @@ class MixingDataset(TrainingRule):
             return ""
         return (
             f"{mixed} of {read} records that were read again from {facts['dataset']} have other values if other "
-            "records of the dataset change: __getitem__ mixes records, or uses their statistics."
+            "records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state of those "
+            "that it read before."
         )
 
 
@@ -123,10 +126,13 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
                     changed |= {number} if by_own else set()
                     of_records -= set() if by_own > _LARGER * by_other else {number}
         of_records &= changed
-        mixed = sum(
-            _distance(record, _read(dataset, index, _Change(of_records, _with_others, index, shift))) > 0.0
-            for index, shift, record in reads
-        )
+        mixed = 0
+        for index, shift, record in reads:
+            others = _Change(of_records, _with_others, index, shift)
+            before = [(index + step) % count for step in (1, 2) if step % count]
+            alone = record, _read(dataset, index, others)
+            after = (_read(dataset, index, change, before) for change in (lambda values: values, others))
+            mixed += _distance(*alone) > 0.0 or _distance(*after) > 0.0
     return (len(reads), mixed) if of_records else (0, 0)
 
 
@@ -147,15 +153,21 @@ class _Change:
 _Changes = Callable[[Any], Any]
 
 
-def _read(dataset: Any, index: int, change: _Changes) -> Any:
-    """The record of a copy of the dataset whose values are changed, always with the same random numbers."""
+def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = ()) -> Any:
+    """The record of a copy of the dataset whose values are changed, always with the same random numbers.
+
+    before: the records that are read from the copy before.
+    """
     import numpy as np
     import torch
 
+    copied = _copy(dataset, len(dataset), change)
+    for other in before:
+        copied[other]
     torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices too, whose noise is to stay secret
     np.random.seed(0)
     random.seed(0)
-    return _copy(dataset, len(dataset), change)[index]
+    return copied[index]
 
 
 def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
@@ -165,7 +177,7 @@ def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
         return change(dataset)
     if depth > _DEPTH or hasattr(kind, "__del__") or not hasattr(dataset, "__dict__"):
         return dataset
-    count = len(dataset)  # a nested dataset may have other records
+    count = len(dataset) if hasattr(kind, "__len__") else count  # a nested dataset may have other records
     clone = object.__new__(_with_globals(kind, count, change))
     for name, value in vars(dataset).items():
         clone.__dict__[name] = _changed(value, count, change, depth)
@@ -182,14 +194,17 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
         return value.clone_state()
     if isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
         return copy.deepcopy(value)
-    if isinstance(value, list | dict | set):  # such as a cache, which the dataset may write
+    if isinstance(value, torch.Tensor | np.ndarray):  # such as a running mean, which the dataset may write
+        size = value.numel() if isinstance(value, torch.Tensor) else value.size
+        return _cloned(value) if size <= _MOST_VALUES else value
+    if isinstance(value, list | dict | set | collections.deque):  # such as a cache
         if isinstance(value, dict):
             return {key: _changed(entry, count, change, _DEPTH) for key, entry in value.items()}
         return copy.copy(value)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_changed(entry, count, change, depth) for entry in value)
-    is_dataset = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes)
-    return _copy(value, count, change, depth + 1) if is_dataset and hasattr(value, "__dict__") else value
+    is_plain = type(value).__new__ is object.__new__ and not isinstance(value, types.ModuleType)
+    return _copy(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
 
 
 def _with_globals(kind: Any, count: int, change: _Changes) -> Any:
