@@ -71,8 +71,8 @@ class MixingDataset(TrainingRule):
             return ""
         return (
             f"{mixed} of {read} records that were read again from {facts['dataset']} have other values if other "
-            "records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state of those "
-            "that it read before."
+            "records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state of "
+            "those that it read before."
         )
 
 
