@@ -350,6 +350,7 @@ class WatchedTraining:
             **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
             "replays": self._replays.counts if self._replays is not None else None,
             "sizes": self._replays.sizes if self._replays is not None else None,
+            "carrying": self._replays.carrying if isinstance(self._replays, ReplayedSteps) else 0,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
             "passes": passes,
             "gradients": self._reported.found,

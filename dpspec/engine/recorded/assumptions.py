@@ -126,7 +126,7 @@ def _first_assumptions(
     yield from _model_state(run)
     yield from _released_model(run, released)
     yield stated("one-record")
-    yield stated("unmixed-batches", _replays(run))
+    yield _unmixed_batches(run)
 
 
 def _computed_from_records(run: RecordedRun) -> str:
@@ -334,6 +334,18 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         return
     yield Assumption(name="released-model", status="reported", text=sentence)
     yield stated("model-choice", doubt, status)
+
+
+def _unmixed_batches(run: RecordedRun) -> Assumption:
+    end = run.end
+    if end is None or not end.carrying:
+        return stated("unmixed-batches", _replays(run))
+    text = (
+        f", but {several(end.carrying, 'replayed step')} used values that the script computed from the batch before (a "
+        "queue, a running mean, a hidden state): a record then also changes the gradients of later batches. Compute "
+        "nothing from a batch for later steps"
+    )
+    return stated("unmixed-batches", text, "unchecked")
 
 
 def _replays(run: RecordedRun) -> str:

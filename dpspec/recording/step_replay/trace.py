@@ -156,17 +156,10 @@ class StepTrace(TorchDispatchMode):
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """Keep the content of memory from before the step that ``func`` is about to overwrite."""
-        if not func._schema.is_mutable:
-            return
-        values = [*zip(func._schema.arguments, args, strict=False)]
-        values += [(argument, named[argument.name]) for argument in func._schema.arguments if argument.name in named]
-        for argument, value in values:
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            for tensor in tensors_in(value):
-                address = address_of(tensor)
-                if address and address not in self._produced and address not in self.before:
-                    self.before[address] = _whole(tensor).clone()
+        for tensor in written_by(func, args, named):
+            address = address_of(tensor)
+            if address and address not in self._produced and address not in self.before:
+                self.before[address] = _whole(tensor).clone()
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
@@ -339,6 +332,21 @@ class Replay:
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors of nested lists, tuples and dictionaries."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors into which an operation writes."""
+    if not function._schema.is_mutable:
+        return []
+    arguments = function._schema.arguments
+    values = [*zip(arguments, args, strict=False)]
+    values += [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
+    return [
+        tensor
+        for argument, value in values
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in tensors_in(value)
+    ]
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -20,6 +20,7 @@ from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.carried_values import CarriedValues
 from dpspec.recording.step_replay.held_records import DrawnRecords
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
@@ -60,6 +61,9 @@ class ReplayedSteps:
         #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
         self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._carried = CarriedValues(list(model.parameters()), self._pauses)
+        #: The number of steps whose sum depends on values that the script computed from the batch before.
+        self.carrying = 0
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -136,6 +140,7 @@ class ReplayedSteps:
             undo.callback(hook.remove)
         note_batches(loader, loaded, undo)
         undo.callback(self.stop)
+        undo.callback(self._carried.stop)
 
     def _before_any_step(self, optimizer: Any, *_: Any) -> None:
         """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
@@ -159,6 +164,7 @@ class ReplayedSteps:
 
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
+        self._carried.stop(keep=True)
         if self._given_up or self._compiles or not self._steps:
             return
         self.stop()
@@ -170,6 +176,7 @@ class ReplayedSteps:
             self._trace.ignores_reads = True
 
     def _begin(self, arguments: Any) -> None:
+        self._carried.stop(keep=True)
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
         trains = torch.is_grad_enabled() and self._model.training
         if self._trace is not None and not self._segments:
@@ -232,6 +239,7 @@ class ReplayedSteps:
         """The clipped sum of the step is complete. The noted operations are those that autocast called."""
         if self._trace is None:
             self._calls.stop()
+            self._carried.stop()
             return
         complete = [total for total in sums() if total is not None]
         with torch.autocast(complete[0].device.type if complete else "cpu", enabled=False):
@@ -264,6 +272,8 @@ class ReplayedSteps:
         if replay is None or (replay.abstained and self._batch_first):
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
+        if not trace.failure:
+            self._follow(trace, sums)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
@@ -271,6 +281,12 @@ class ReplayedSteps:
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self._forget()
+
+    def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        """Look for values of the batch before in this step, and follow those of this batch."""
+        batch = [*self._loaded, *self._inputs]
+        self.carrying += self._carried.move(trace, sums, {*map(id, batch)})
+        self._carried.begin(trace, batch)
 
     def _per_sample(self, trace: StepTrace) -> list[Tensor]:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
@@ -310,6 +326,7 @@ class ReplayedSteps:
         self.stop()
         self._calls.end_step(replayed=self._tried > self._tried_before)
         self._tried_before = self._tried
+        self._carried.start()
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
