@@ -1,5 +1,6 @@
 """Hooks of an optimizer's steps, methods that the recorder wraps, and torch's gradient scalers."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
@@ -11,9 +12,28 @@ import torch
 def attach_step_hooks(
     optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None], undo: ExitStack
 ) -> None:
-    """Call ``before`` and ``after`` at each step of an optimizer, until ``undo`` ends it."""
-    undo.callback(optimizer.register_step_pre_hook(lambda *_: before()).remove)
-    undo.callback(optimizer.register_step_post_hook(lambda *_: after()).remove)
+    """Call ``before`` and ``after`` at each step of an optimizer, until ``undo`` ends it.
+
+    If ``step`` of a subclass calls the one of its base class, torch calls the hooks of both. Only the outer ones count.
+    """
+
+    def outside(call: Callable[[], None]) -> Callable[..., None]:
+        return lambda *_: None if _is_nested(optimizer) else call()
+
+    undo.callback(optimizer.register_step_pre_hook(outside(before)).remove)
+    undo.callback(optimizer.register_step_post_hook(outside(after)).remove)
+
+
+def _is_nested(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of the optimizer calls this one. An exception within a step would spoil a counter."""
+    wrapper = getattr(type(optimizer).step, "__code__", None)
+    frame, steps = inspect.currentframe(), 0
+    while frame is not None:
+        if frame.f_code is wrapper:
+            arguments = frame.f_locals.get("args", ())
+            steps += bool(arguments) and arguments[0] is optimizer
+        frame = frame.f_back
+    return steps > 1
 
 
 class ScalerWatch:
