@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import random
 import secrets
 import time
 import warnings
@@ -38,6 +39,7 @@ from dpspec.recording.spent_privacy import SpentPrivacy
 from dpspec.recording.step_replay.calls import Pauses
 from dpspec.recording.step_replay.custom_loop import ReplayedLoop
 from dpspec.recording.step_replay.held_records import DrawnRecords
+from dpspec.recording.step_replay.record_tables import MOST_RECORDS
 from dpspec.recording.step_replay.watch import ReplayedSteps
 from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -232,8 +234,15 @@ class WatchedTraining:
             return None
         with contextlib.suppress(Exception):  # a dataset of another kind
             drawn = drawn_rows(self._parts.loader, self.samples.latest())
-            return None if drawn is None else DrawnRecords(*drawn)
+            return None if drawn is None else DrawnRecords(*drawn, sample=self._sampled_records())
         return None
+
+    def _sampled_records(self) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        """Random records of the dataset, and their indices."""
+        records = len(self._parts.loader.dataset)
+        indices = random.SystemRandom().sample(range(records), min(MOST_RECORDS, records))
+        drawn = drawn_rows(self._parts.loader, np.array(indices))
+        return None if drawn is None else drawn[:2]
 
     def _declared_options(self) -> dict[str, Any]:
         """The options of a custom loop's private sum."""
@@ -351,6 +360,7 @@ class WatchedTraining:
             "replays": self._replays.counts if self._replays is not None else None,
             "sizes": self._replays.sizes if self._replays is not None else None,
             "carrying": self._replays.carrying if isinstance(self._replays, ReplayedSteps) else 0,
+            "tables": self._replays.tables if isinstance(self._replays, ReplayedSteps) else 0,
             "replay_failure": self._replays.abstained if self._replays is not None else "",
             "passes": passes,
             "gradients": self._reported.found,

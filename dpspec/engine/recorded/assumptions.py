@@ -338,14 +338,21 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
 
 def _unmixed_batches(run: RecordedRun) -> Assumption:
     end = run.end
-    if end is None or not end.carrying:
-        return stated("unmixed-batches", _replays(run))
-    text = (
-        f", but {several(end.carrying, 'replayed step')} used values that the script computed from the batch before (a "
-        "queue, a running mean, a hidden state): a record then also changes the gradients of later batches. Compute "
-        "nothing from a batch for later steps"
-    )
-    return stated("unmixed-batches", text, "unchecked")
+    doubts = []
+    if end is not None and end.carrying:
+        doubts.append(
+            f"{several(end.carrying, 'replayed step')} used values that the script computed from the batch before (a "
+            "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
+            "compute nothing from a batch for later steps"
+        )
+    if end is not None and end.tables:
+        doubts.append(
+            f"{several(end.tables, 'replayed step')} used a table with a row for each record (a memory bank, "
+            "embeddings, scores) at other records than the drawn ones, and its rows depend on the records: a record "
+            "then also changes the gradients of others; read such a table at the drawn records alone"
+        )
+    text = f", but {', and '.join(doubts)}" if doubts else _replays(run)
+    return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
 
 
 def _replays(run: RecordedRun) -> str:

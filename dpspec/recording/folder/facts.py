@@ -24,8 +24,8 @@ class Facts:
     steps and of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had
     made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
-    ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before. ``error``
-    belongs to the end alone.
+    ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
+    tables: of those that depend on a table of all records. ``error`` belongs to the end alone.
     """
 
     outside: Number
@@ -46,6 +46,7 @@ class Facts:
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
     carrying: Count = 0
+    tables: Count = 0
     sizes: tuple[Count, Real, Real, Number] | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[Count, Count, Count, Number] | None
@@ -102,7 +103,7 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 
 
 _RANKS: dict[str, Join] = {
-    **dict.fromkeys(("meddled", "restated", "carrying"), sum),
+    **dict.fromkeys(("meddled", "restated", "carrying", "tables"), sum),
     **dict.fromkeys(
         ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),

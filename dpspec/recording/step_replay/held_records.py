@@ -37,11 +37,13 @@ class DrawnRecords:
         rows: Tensors (b, ...) of the dataset at the drawn records.
         indices: The drawn indices (b,), integers.
         records: The number of records of the dataset.
+        sample: Tensors (k, ...) of random records of the dataset, and their indices (k,); None if they are not known.
     """
 
     rows: tuple[Tensor, ...]
     indices: Tensor
     records: int
+    sample: tuple[tuple[Tensor, ...], Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dpspec.recording.step_replay.carried_values import CarriedValues
 from dpspec.recording.step_replay.held_records import DrawnRecords
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
+from dpspec.recording.step_replay.record_tables import reads_record_table
 from dpspec.recording.step_replay.trace import StepTrace, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
@@ -64,6 +65,8 @@ class ReplayedSteps:
         self._carried = CarriedValues(list(model.parameters()), self._pauses)
         #: The number of steps whose sum depends on values that the script computed from the batch before.
         self.carrying = 0
+        #: The number of steps whose sum depends on a table that depends on all records.
+        self.tables = 0
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -274,6 +277,7 @@ class ReplayedSteps:
         self._add(replay)
         if not trace.failure:
             self._follow(trace, sums)
+            self._search_tables(trace, sums)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
@@ -287,6 +291,11 @@ class ReplayedSteps:
         batch = [*self._loaded, *self._inputs]
         self.carrying += self._carried.move(trace, sums, {*map(id, batch)})
         self._carried.begin(trace, batch)
+
+    def _search_tables(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        omitted = {id(tensor) for tensor in (*self._loaded, *self._inputs)}
+        omitted |= {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        self.tables += reads_record_table(trace, sums, self._drawn(), omitted)
 
     def _per_sample(self, trace: StepTrace) -> list[Tensor]:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
