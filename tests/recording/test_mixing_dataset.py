@@ -50,6 +50,24 @@ class GlobalArray(Records):
         return ARRAY[index] - ARRAY[np.arange(RECORDS) != index].min(0), int(Y[index])
 
 
+BASE = TensorDataset(X, Y)
+
+
+class GlobalPaste(Records):
+    def __getitem__(self, index: int) -> Any:
+        return torch.cat([BASE[index][0][:5], BASE[(index + 7) % len(BASE)][0][5:]]), BASE[index][1]
+
+
+FEW = TensorDataset(PUBLIC[:9])
+
+
+class GlobalRecord(Records):
+    """Reads its own record and public ones."""
+
+    def __getitem__(self, index: int) -> Any:
+        return BASE[index][0] - FEW[index % len(FEW)][0], BASE[index][1]
+
+
 class OwnGlobal(Records):
     """Reads its own row of a global tensor, and draws from a global generator."""
 
@@ -124,6 +142,7 @@ MIXING = {
     "mixup": lambda: Records(lambda d, i: 0.7 * d.base[i][0] + 0.3 * d.base[int(torch.randint(RECORDS, ()))][0]),
     "neighbors in a global tensor": lambda: Global(None),
     "the minimum of a global array": lambda: GlobalArray(None),
+    "a global dataset": lambda: GlobalPaste(None, base=None),
     "a closure": lambda: Records(lambda d, i: d.x[i] + d.x[(i + 1) % RECORDS], x=X),
     "an array": lambda: Records(lambda d, i: torch.from_numpy(d.x[i] - d.x.mean(0)), x=ARRAY),
     "a list": lambda: Records(lambda d, i: d.rows[i]["x"] + d.rows[random.randrange(RECORDS)]["x"], rows=ROWS),
@@ -162,6 +181,7 @@ HONEST = {
     ),
     "a shuffled order": lambda: Records(lambda d, i: d.base[d.order[i]], order=[*range(RECORDS)][::-1]),
     "a global": lambda: OwnGlobal(None),
+    "a global dataset": lambda: GlobalRecord(None, base=None),
     "unknown random numbers": lambda: Records(lambda d, i: d.x[i] + next(d.numbers), x=X, numbers=iter(range(999))),
 }
 
@@ -190,7 +210,9 @@ def test_honest_datasets_get_no_caution(name: str) -> None:
     assert MixingDataset.caution(found, RUN) == ""
 
 
-@pytest.mark.parametrize("name", ["tensors", "its own record", "augmentation", "a cache", "a public table of tokens"])
+@pytest.mark.parametrize(
+    "name", ["tensors", "its own record", "augmentation", "a cache", "a public table of tokens", "a global dataset"]
+)
 def test_honest_datasets_are_read(name: str) -> None:
     assert facts(HONEST[name]())["read"] >= 5
 

@@ -138,3 +138,23 @@ def test_a_maximum_of_all_pixels_that_is_no_public_number_is_noticed():
     x = pixels(top=173)
     labels = torch.zeros(len(x), dtype=torch.long)
     assert "columns have minimum 0 and maximum 1" in caution(TensorDataset(x / 173.0, labels))
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_principal_components_of_the_records_are_noticed(whitened):
+    x, y = rows(300, 8)
+    x = x @ torch.randn(8, 8, generator=torch.Generator().manual_seed(4)) + 0.3
+    _, values, axes = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    components = x @ axes[:5].T / (values[:5] if whitened else 1.0)
+    assert "5 of 5 columns have correlation 0 with each other" in caution(TensorDataset(components, y))
+    public = rows(301, 8)[0]
+    _, _, axes = torch.linalg.svd(public - public.mean(0), full_matrices=False)
+    assert caution(TensorDataset(x @ axes[:5].T, y)) == ""
+
+
+def test_columns_that_are_few_or_integers_may_have_no_correlation():
+    levels = torch.tensor([0.0, 3.0])
+    design = torch.cartesian_prod(*[levels] * 5).repeat(4, 1)
+    assert caution(TensorDataset(design, torch.zeros(128))) == ""
+    angles = torch.arange(100) * (2.0 * torch.pi / 100)
+    assert caution(TensorDataset(torch.stack([angles.sin() + 0.1, angles.cos() + 0.1], 1), torch.zeros(100))) == ""

@@ -103,7 +103,7 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
     """
     count = len(dataset)
     tables: dict[int, Any] = {}
-    _copy(dataset, count, lambda values: tables.setdefault(id(values), values))
+    _copy(dataset, count, lambda values: tables.setdefault(id(values), values) if len(values) >= count else values)
     if count < 2 or not 0 < len(tables) <= _MOST_TABLES:
         return 0, 0
     source, of_records = random.SystemRandom(), set(tables)
@@ -178,7 +178,7 @@ def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
     if depth > _DEPTH or hasattr(kind, "__del__") or not hasattr(dataset, "__dict__"):
         return dataset
     count = len(dataset) if hasattr(kind, "__len__") else count  # a nested dataset may have other records
-    clone = object.__new__(_with_globals(kind, count, change))
+    clone = object.__new__(_with_globals(kind, count, change, depth))
     for name, value in vars(dataset).items():
         clone.__dict__[name] = _changed(value, count, change, depth)
     return clone
@@ -207,7 +207,7 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
     return _copy(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
 
 
-def _with_globals(kind: Any, count: int, change: _Changes) -> Any:
+def _with_globals(kind: Any, count: int, change: _Changes, depth: int) -> Any:
     """A class whose methods see changed values of those global variables that have a value for each record."""
     functions = {
         name: function
@@ -220,9 +220,9 @@ def _with_globals(kind: Any, count: int, change: _Changes) -> Any:
     for name, function in functions.items():
         read = {key: function.__globals__[key] for key in function.__code__.co_names if key in function.__globals__}
         replaced_globals = {
-            key: _changed(value, count, change, _DEPTH) for key, value in read.items() if _is_data(value, count)
+            key: _changed(value, count, change, depth) for key, value in read.items() if _is_data(value, count)
         }
-        cells = tuple(_cell(cell, count, change) for cell in function.__closure__ or ())
+        cells = tuple(_cell(cell, count, change, depth) for cell in function.__closure__ or ())
         if replaced_globals or any(
             cell is not old for cell, old in zip(cells, function.__closure__ or (), strict=True)
         ):
@@ -233,20 +233,20 @@ def _with_globals(kind: Any, count: int, change: _Changes) -> Any:
     return type(kind.__name__, (kind,), changed) if changed else kind
 
 
-def _cell(cell: Any, count: int, change: _Changes) -> Any:
+def _cell(cell: Any, count: int, change: _Changes, depth: int) -> Any:
     try:
         value = cell.cell_contents
     except ValueError:  # empty
         return cell
-    return types.CellType(_changed(value, count, change, _DEPTH)) if _is_data(value, count) else cell
+    return types.CellType(_changed(value, count, change, depth)) if _is_data(value, count) else cell
 
 
 def _is_data(value: Any, count: int) -> bool:
     import numpy as np
     import torch
 
-    generators = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-    return _has_records(value, count) or isinstance(value, generators) or type(value).__name__ == "TensorDataset"
+    kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, torch.utils.data.Dataset)
+    return _has_records(value, count) or isinstance(value, kinds)
 
 
 def _has_records(value: Any, count: int) -> bool:

@@ -21,6 +21,9 @@ _FEWEST, _MOST_QUARTILES = 20, 2**20
 #: The largest share of equal values between the ends of a column that is cut at public bounds.
 _EQUAL = 0.1
 
+#: The number of columns whose correlations are computed, the fewest, and a correlation that rounding leaves.
+_MOST_COMPARED, _FEWEST_COMPARED, _ROUNDING = 64, 3, 1e-5
+
 #: By name, the constants that a scaling gives each column of the records from which it computes them.
 _SCALINGS = {
     "standardized": "mean 0 and deviation 1",
@@ -28,6 +31,7 @@ _SCALINGS = {
     "ranged": "minimum 0 and maximum 1",
     "signed": "minimum -1 and maximum 1, or largest absolute value 1",
     "robust": "median 0 and quartile distance 1",
+    "uncorrelated": "correlation 0 with each other",
 }
 
 
@@ -70,6 +74,7 @@ class StandardizedFeatures(InputRule):
             rows = features.reshape(len(features), -1).double()
             counts = {name: int(scaled.sum()) for name, scaled in _scaled(rows).items()}
             counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
+            counts["uncorrelated"] = _uncorrelated(rows)
             self._facts |= {"columns": rows.shape[1], **counts}
             if features.dim() == 4:
                 channels = features.double().transpose(0, 1).flatten(1).T
@@ -124,6 +129,20 @@ _LEVELS = (256.0, 255.0, 100.0, 127.0, 63.0, 31.0)
 
 #: The number of rows that reject most of these numbers.
 _GLANCE = 64
+
+
+def _uncorrelated(rows: Any) -> int:
+    """The number of columns of ``rows`` (n, d) without correlation, like principal components of these rows; else 0.
+
+    Independent columns have correlations of about 1 / sqrt(n). Designs of integers may have none.
+    """
+    first = rows[:, :_MOST_COMPARED]
+    first = first[:, (first.std(0) > 0.0) & ~_on_grid(first)]
+    count = first.shape[1]
+    if count < _FEWEST_COMPARED or len(rows) <= count:
+        return 0
+    above = first.T.corrcoef().abs().triu(1)  # zeros on and below the diagonal
+    return count if float(above.sum()) < _ROUNDING * count * (count - 1) / 2 else 0
 
 
 def _has_public_levels(rows: Any) -> bool:
