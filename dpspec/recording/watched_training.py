@@ -234,7 +234,7 @@ class WatchedTraining:
             return None
         with contextlib.suppress(Exception):  # a dataset of another kind
             drawn = drawn_rows(self._parts.loader, self.samples.latest())
-            return None if drawn is None else DrawnRecords(*drawn, sample=self._sampled_records())
+            return None if drawn is None else DrawnRecords(*drawn, sample=self._sampled_records)
         return None
 
     def _sampled_records(self) -> tuple[tuple[Tensor, ...], Tensor] | None:

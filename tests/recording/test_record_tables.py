@@ -48,7 +48,7 @@ def reads(context: Any, *, known: bool = True) -> bool:
     trace, sums, *_ = opacus_trace(model, loss, batch)
     indices = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(2))[:150]
     sample = ((X[indices], Y[indices]), indices) if known else None
-    drawn = DrawnRecords((X[DRAWN], Y[DRAWN]), DRAWN, RECORDS, sample)
+    drawn = DrawnRecords((X[DRAWN], Y[DRAWN]), DRAWN, RECORDS, lambda: sample)
     return reads_record_table(trace, sums, drawn, {id(tensor) for tensor in (*batch, *model.parameters())})
 
 

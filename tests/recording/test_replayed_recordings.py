@@ -329,3 +329,38 @@ def test_a_step_of_another_optimizer_ends_the_trace() -> None:
     assert not steps._trace.failure
     steps._before_any_step(torch.optim.Adam(nn.Linear(2, 2).parameters()))
     assert "another optimizer" in steps._trace.failure
+
+
+LOGGED: list[float] = []
+READING_IN_FORWARD = {
+    "a float": lambda x: x / x.abs().max().item(),
+    "an integer": lambda x: x * (10.0 * x.abs() < int(8.0 * x.abs().max())),
+}
+
+
+def reading_in_forward(function: Any) -> type[Training]:
+    """A model whose forward pass reads numbers of its batch in Python."""
+
+    class Reading(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    class ReadingTraining(Training):
+        def module(self) -> nn.Module:
+            return nn.Sequential(Reading(), nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+    return ReadingTraining
+
+
+@pytest.mark.parametrize("name", READING_IN_FORWARD)
+def test_numbers_that_the_forward_pass_reads_are_followed(name: str, tmp_path: Path) -> None:
+    found = replays(tmp_path / "run", reading_in_forward(READING_IN_FORWARD[name]), epochs=1)
+    assert found[OTHERS_MOVED].p_value == 0.0
+
+
+def test_numbers_that_the_forward_pass_logs_are_not_rejected_or_tested(tmp_path: Path) -> None:
+    def logged(x: torch.Tensor) -> torch.Tensor:
+        LOGGED.append(x.abs().max().item() + int(x.norm()))
+        return x
+
+    assert replays(tmp_path / "run", reading_in_forward(logged), epochs=1) == {}

@@ -7,7 +7,7 @@ an attribute or a variable. A replay with another record replaces it at each of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -37,13 +37,13 @@ class DrawnRecords:
         rows: Tensors (b, ...) of the dataset at the drawn records.
         indices: The drawn indices (b,), integers.
         records: The number of records of the dataset.
-        sample: Tensors (k, ...) of random records of the dataset, and their indices (k,); None if they are not known.
+        sample: Returns tensors (k, ...) of random records of the dataset, and their indices (k,), or None.
     """
 
     rows: tuple[Tensor, ...]
     indices: Tensor
     records: int
-    sample: tuple[tuple[Tensor, ...], Tensor] | None = None
+    sample: Callable[[], tuple[tuple[Tensor, ...], Tensor] | None] = lambda: None
 
 
 @dataclass(frozen=True)

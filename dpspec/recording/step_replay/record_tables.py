@@ -8,7 +8,7 @@ independent of the records, whatever their distributions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ MOST_RECORDS, _FEWEST = 256, 40
 _MOST_NUMBERS, _PERMUTATIONS = 2**24, 50
 
 #: The covariance of distances of dependent rows, in standard deviations of the one of permuted rows. The null
-#: distribution is a weighted sum of chi-square variables: with one degree of freedom it exceeds 20 with probability
-#: 8e-8.
+#: distribution is a weighted sum of chi-square variables: one alone exceeds 20 with probability 8e-8, or 3e-7 if the
+#: estimated deviation is 10 % too small.
 _DEPENDENT = 20.0
 
 #: The factor of other rows.
@@ -43,7 +43,7 @@ def reads_record_table(
         drawn: The records of the batch, and a sample of others.
         omitted: The numbers (``id``) of tensors that are no tables: parameters and the batch.
     """
-    if drawn is None or drawn.sample is None or drawn.records < _FEWEST:
+    if drawn is None or drawn.records < _FEWEST:
         return False
     for tensor in trace.tensors_before():
         is_table = tensor.dim() in (1, 2) and tensor.layout == torch.strided and tensor.is_floating_point()
@@ -72,11 +72,12 @@ def _is_read(trace: StepTrace, sums: Sequence[Tensor], tensor: Tensor, drawn: Dr
     return any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs)
 
 
-def _depends(table: Tensor, sample: tuple[tuple[Tensor, ...], Tensor]) -> bool:
+def _depends(table: Tensor, sample: Callable[[], tuple[tuple[Tensor, ...], Tensor] | None]) -> bool:
     """Whether rows of a table (n, ...) depend on the records at a sample of the indices."""
-    rows, indices = sample
-    if len(indices) < _FEWEST:
+    sampled = sample()
+    if sampled is None or len(sampled[1]) < _FEWEST:
         return False
+    rows, indices = sampled
     of_table = _centered_distances(table[indices.to(table.device)])
     return any(covariance_of(of_table, _centered_distances(row)) > _DEPENDENT for row in rows)
 

@@ -8,6 +8,7 @@ share their memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,9 @@ _UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
 
 #: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
 _UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+
+#: The smallest integer that is followed: smaller ones are usual constants.
+_FEWEST_INTEGER = 3
 
 #: No replay can tell whether a number of Python is only logged: the script may branch on it.
 _ADVICE = "read numbers for logs after the step"
@@ -267,6 +271,7 @@ class Replay:
         self._memory = {address: content.clone() for address, content in contents.items()}
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
         self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
+        self._integers: dict[int, int] = {}  # the same for integers
         self.reads = ""
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -286,6 +291,10 @@ class Replay:
     def repeat(self, operation: Operation) -> list[Tensor]:
         """Repeat the next operation, and return its results."""
         args, kwargs = tree_map(self._look_up, (operation.args, dict(operation.kwargs)))
+        if self._integers:
+            arguments = operation.function._schema.arguments
+            args = tuple(map(self._integer, arguments, args))
+            kwargs.update({a.name: self._integer(a, kwargs[a.name]) for a in arguments if a.name in kwargs})
         saved = [(generator, generator.get_state()) for generator, _ in operation.states]
         for generator, state in operation.states:
             generator.set_state(state)
@@ -298,8 +307,7 @@ class Replay:
             self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
             if not operation.ignores_reads:
                 raise AbstainError(self.reads)
-            if isinstance(results, float) and round(operation.results, 6) != operation.results:  # no usual constant
-                self._numbers[operation.results] = results
+            self._note_number(operation.results, results)
         executed, repeated = tensors_in(operation.results), tensors_in(results)
         if len(executed) != len(repeated):
             raise AbstainError(f"{operation.function} returns another number of tensors")
@@ -311,6 +319,21 @@ class Replay:
             if address:
                 self._storages[address] = new.untyped_storage()
         return repeated
+
+    def _note_number(self, executed: Any, repeated: Any) -> None:
+        """Note a number that the script read, and its integers: the limit of a mask, the divisor of a sum."""
+        if type(executed) not in (int, float) or not (math.isfinite(executed) and math.isfinite(repeated)):
+            return
+        if isinstance(executed, float) and round(executed, 6) != executed:  # no usual constant
+            self._numbers[executed] = repeated
+        for integer in (math.floor, math.ceil, round):
+            if abs(integer(executed)) >= _FEWEST_INTEGER:
+                self._integers.setdefault(integer(executed), integer(repeated))
+
+    def _integer(self, argument: Any, value: Any) -> Any:
+        """The integer of the replay in the place of a number. Sizes, dimensions and indices stay."""
+        is_number = type(value) is int and str(argument.type) in ("number", "Optional[number]")
+        return self._integers.get(value, value) if is_number else value
 
     def _look_up(self, item: Any) -> Any:
         if isinstance(item, torch.UntypedStorage):

@@ -187,7 +187,6 @@ class ReplayedSteps:
             if not (trains and is_read):
                 self.stop()
         if self._trace is not None:
-            self._trace.ignores_reads = False
             if self._segments:
                 self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
             else:
@@ -208,6 +207,7 @@ class ReplayedSteps:
         if not inputs or len(inputs[0]) < 2:
             return
         self._trace = StepTrace(self._pauses)
+        self._trace.ignores_reads = True
         self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
         self._segments = [(0, len(inputs[0]), [])]
 
