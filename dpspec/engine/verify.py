@@ -7,7 +7,6 @@ reported. Values that cannot be recomputed because an input is missing are repor
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.diagnostics import out_of_range
 from dpspec.engine.preparing.model import weights_path
 from dpspec.engine.preparing.prepare import Prepared, prepare
-from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, differences
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
 from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
@@ -365,16 +364,23 @@ def _other_makers(
     """Report trials whose makers differ from the installed ones, and keys that follow from neither."""
     indices: dict[tuple[str, str, str, bool], list[int]] = {}  # by what differs, and whether the trials do
     installed = prepared.revisions
+    made_keys: dict[str, TrialKeys] = {}
+
+    def keys(revisions: FrozenMap, code: FrozenMap) -> TrialKeys:
+        makers = canonical_json([revisions, code])  # unlike equality, it distinguishes 1 from 1.0
+        if makers not in made_keys:
+            made_keys[makers] = TrialKeys(inputs, prepared.facts, revisions, code)
+        return made_keys[makers]
+
+    installed_keys = [keys(installed, code) for code in (FrozenMap(), code_in(prepared.makers))]
     for record in audit.trials:
         makers: Any = record.recorded.get("by")
-        key = functools.partial(
-            trial_key, inputs, prepared.facts, chunk=chunk_of.get(record.index, ()), index=record.index
-        )
+        place = chunk_of.get(record.index, ()), record.index
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
         changes: list[tuple[str, str, str, bool]] = []
         revisions = {part: [m["kind"], m["revision"]] for part, m in makers.items()} if named else {}
-        if named and key(revisions=FrozenMap(revisions), code=code_in(makers)) == record.key:
+        if named and keys(FrozenMap(revisions), code_in(makers)).of(*place) == record.key:
             for part, maker in makers.items():
                 if (maker["kind"], maker["revision"]) != tuple(installed[part]):
                     now = f"its revision {installed[part][1]} is installed, which trains or measures in another way"
@@ -383,9 +389,7 @@ def _other_makers(
                     )
             for part, then, now in differences(makers, prepared.makers):  # other code may make the same trials
                 changes.append((part, f"made by {then}", f"taken as recorded: installed is {now}", False))
-        elif record.key not in [
-            key(revisions=installed, code=code) for code in (FrozenMap(), code_in(prepared.makers))
-        ]:
+        elif record.key not in [of_installed.of(*place) for of_installed in installed_keys]:
             changes.append(("key", "other inputs, data or revisions of plugins", "of no trial of this spec", True))
         for change in changes:
             indices.setdefault(change, []).append(record.index)

@@ -221,8 +221,8 @@ class Training:
 
     def _stop_if_decided(self, audit: StoredTrials) -> bool:
         """Cut the plan of a sequential audit after the chunks that decide its claims; True if it was cut now."""
-        plan, chunks = audit.state.plan, audit.whole_chunks
-        if not plan.sequential or chunks <= audit.judged_chunks:
+        plan = audit.state.plan
+        if not plan.sequential or (chunks := audit.whole_chunks()) <= audit.judged_chunks:
             return False
         trials = {index: stored.trial for index, stored in audit.available.items()}
         cut = stopped_plan(audit.state, trials, self._tests, judged_chunks=audit.judged_chunks)

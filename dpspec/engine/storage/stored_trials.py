@@ -15,7 +15,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
 from dpspec.contract.results import ExecutedRun
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.trial_keys import code_in, code_of, trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, code_of
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 from dpspec.registry.loader import used_project
 from dpspec.regular_files import make_private_folder
@@ -56,18 +56,15 @@ class StoredTrials:
         self.name = state.prepared.spec.name
         self.available: dict[int, StoredTrial] = {}
         self.seconds = state.seconds
-        self.judged_chunks = 0
+        self.judged_chunks = self._whole = 0
         self._from_store: frozenset[int] = frozenset()
         self._store = store
         self._emit = emit
         prepared, plan = state.prepared, state.plan
         inputs = prepared.audit.trial_inputs(prepared.spec)
         code = code_in(prepared.makers) if plan.chunks else FrozenMap()
-        self._keys = {
-            index: trial_key(inputs, prepared.facts, prepared.revisions, chunk, index, code)
-            for chunk in plan.chunks
-            for index in chunk
-        }
+        keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code)
+        self._keys = {index: keys.of(chunk, index) for chunk in plan.chunks for index in chunk}
 
     def look(self) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -87,11 +84,12 @@ class StoredTrials:
             if missing_indices := [index for index in chunk if index not in self.available]:
                 yield missing_indices
 
-    @property
     def whole_chunks(self) -> int:
-        """The number of chunks, from the first one on, without a missing trial."""
-        missing = (any(index not in self.available for index in chunk) for chunk in self.state.plan.chunks)
-        return next((number for number, lacks in enumerate(missing) if lacks), len(self.state.plan.chunks))
+        """The number of chunks, from the first one on, without a missing trial. It never decreases."""
+        chunks = self.state.plan.chunks
+        while self._whole < len(chunks) and all(index in self.available for index in chunks[self._whole]):
+            self._whole += 1
+        return self._whole
 
     @property
     def missing_trials(self) -> int:
