@@ -1,8 +1,7 @@
 """The trials of one audit in a store (existing, missing and new ones), and the origins of trials."""
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,7 +15,8 @@ from dpspec.contract.events import Event, Noticed, TrialFinished
 from dpspec.contract.results import ExecutedRun
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, code_of
-from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
+from dpspec.engine.storage.bundle_file import TRIALS
+from dpspec.engine.storage.trial_store import Store, StoredTrial, bundles_of
 from dpspec.registry.loader import used_project
 from dpspec.regular_files import make_private_folder
 from dpspec.results.origins import version_notices
@@ -65,12 +65,13 @@ class StoredTrials:
         code = code_in(prepared.makers) if plan.chunks else FrozenMap()
         keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code)
         self._keys = {index: keys.of(chunk, index) for chunk in plan.chunks for index in chunk}
+        self._bundles = bundles_of(self._keys)
+        self._lacking: dict[int, set[int]] = {}
+        self._unbundled: set[int] = set()
 
     def look(self) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
-            pairs = zip(self._keys, stored, strict=True)
-            self.available = {index: trial for index, trial in pairs if trial is not None}
+        self.available = self._store.get_all(self._keys, self._notice)
+        self._lacking = {number: keys.keys() - self.available.keys() for number, keys in self._bundles.items()}
         self._from_store = frozenset(self.available)
         for part, (kind, offered) in self.state.prepared.offers.items():
             if reason := code_of(offered)[1]:
@@ -104,10 +105,29 @@ class StoredTrials:
         return folders
 
     def keep(self, new: NewTrial) -> None:
-        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded)
+        number = new.index // TRIALS
+        name = next(iter(self._bundles[number].values()))
+        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded, name)
         self._emit(TrialFinished(audit=self.name, index=new.index, seconds=new.seconds))
+        self._lacking[number].discard(new.index)
+        if not self._lacking[number]:
+            self._bundle(self._bundles[number])
+        else:
+            self._unbundled.add(number)
+
+    def _bundle_planned(self) -> None:
+        """Bundle the new trials of a plan that was cut."""
+        planned = bundles_of({index: self._keys[index] for chunk in self.state.plan.chunks for index in chunk})
+        for number in self._unbundled:
+            keys = planned.get(number, {})
+            if self._lacking[number] and keys.keys() <= self.available.keys():
+                self._bundle(keys)
+
+    def _bundle(self, indices: Iterable[int]) -> None:
+        self._store.bundle([self.available[index] for index in indices])
 
     def trained(self) -> AuditState:
+        self._bundle_planned()
         planned = {index for chunk in self.state.plan.chunks for index in chunk}
         trials = [self.available[index] for index in sorted(planned & set(self.available))]
         records = [stored.record for stored in trials]
