@@ -369,7 +369,7 @@ def _check_history(
             emit(textwrap.fill(sentence, page_width(), break_long_words=False))
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)
-    return result.exit_code if epsilon is not None else ExitCode.NOTHING_TO_RUN
+    return result.exit_code
 
 
 def rules() -> None:
