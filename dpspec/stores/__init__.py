@@ -278,6 +278,10 @@ _PAUSES = (0.1, 0.4, 1.6)
 _CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS, _SILENT_SECONDS = 10.0, 30.0, 2, 15.0
 
 
+#: A store that receives fewer bytes in a second is given up.
+_LEAST_BYTES_PER_SECOND = 1e5
+
+
 class SilentStoreError(UsageError):
     """A store did not answer in time, after all attempts."""
 
@@ -296,9 +300,6 @@ class RemoteStorage:
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self.location = shown(location)
         self._looked = self._marked = self._damaged = False
-        # A PUT that waits for "100 Continue" is not subject to the limit of reads, so small writes have a deadline.
-        is_async = getattr(files, "async_impl", False)
-        self._deadline = {"timeout": _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS)} if is_async else {}
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -330,7 +331,7 @@ class RemoteStorage:
         self._look()
         if not self._marked or self._damaged:
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline)
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline(len(CONTENT)))
             self._marked, self._damaged = True, False
 
     def refusal(self) -> str | None:
@@ -338,7 +339,7 @@ class RemoteStorage:
         try:
             self.mark()
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(probe, b"", **self._deadline)
+                self._files.pipe_file(probe, b"", **self._deadline(0))
                 self._files.rm_file(probe)
         except UsageError as error:
             return str(error)
@@ -369,12 +370,13 @@ class RemoteStorage:
         self.mark()
         key_folder = self._folder(key)
         with suppress(FileExistsError):
-            with self._asked(), self._in_bucket():
-                for file in sorted(folder.iterdir()):
-                    if file.name != RECORD:
-                        with file.open("rb") as stream:
-                            name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
-                        self._files.put_file(str(file), f"{key_folder}/{name}")
+            for file in sorted(folder.iterdir()):
+                if file.name != RECORD:
+                    with file.open("rb") as stream:
+                        name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
+                    with self._asked(), self._in_bucket():
+                        deadline = self._deadline(file.stat().st_size)
+                        self._files.put_file(str(file), f"{key_folder}/{name}", **deadline)
             self._create(f"{key_folder}/{RECORD}", folder / RECORD)
 
     def bundle(self, key: str) -> Path | None:
@@ -424,6 +426,14 @@ class RemoteStorage:
         """None: uploading the state of unfinished trials repeatedly would be too slow."""
         check_key(key)
 
+    def _deadline(self, size: int) -> dict[str, float]:
+        """The option that limits the time to write ``size`` bytes, if the file system has one.
+
+        A PUT that waits for "100 Continue" is not subject to the limit of reads.
+        """
+        seconds = _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS + size / _LEAST_BYTES_PER_SECOND)
+        return {"timeout": seconds} if getattr(self._files, "async_impl", False) else {}
+
     def _remove(self, paths: list[str]) -> None:
         """Remove objects, if they exist."""
         try:
@@ -440,7 +450,7 @@ class RemoteStorage:
         for pause in (*_PAUSES, None):
             try:
                 with self._asked(), self._in_bucket():
-                    self._files.pipe_file(path, content, mode="create", **self._deadline)
+                    self._files.pipe_file(path, content, mode="create", **self._deadline(len(content)))
                 return
             except UsageError as error:
                 if pause is None or isinstance(error, SilentStoreError):

@@ -57,6 +57,9 @@ _ATTEMPTS = 3
 #: Minimum number of trials of a bundle: a single record needs no second file.
 _FEWEST = 2
 
+#: The folder, in the current one, of the trials that remote stores did not receive.
+UNSENT = Path(".dpspec/unsent")
+
 #: Parts of a record that are mappings.
 _MAPPINGS = ("evidence", "arrays", "recorded")
 
@@ -125,6 +128,11 @@ class Store:
             from dpspec.stores import RemoteStorage
 
             self._storage = RemoteStorage.open(text)
+        #: The local store of trials that a remote one did not receive.
+        self._unsent: Store | None = None
+        if scheme is not None and not isinstance(self._storage, FolderStorage):
+            name = hashlib.sha256(text.encode()).hexdigest()[:16]
+            self._unsent = Store(Path.cwd() / UNSENT / name, key)
         self._key = key
         self._only_read = only_read
         #: Keys of the records that :meth:`get` read, and of those that it could not use.
@@ -209,6 +217,17 @@ class Store:
             if len(trials) == len(keys) or not any(self._storage.bundle(name) for name in absent):
                 break  # otherwise another process has bundled them meanwhile
         self.damaged |= broken.keys() - self.intact
+        return trials | self._sent({index: key for index, key in keys.items() if index not in trials})
+
+    def _sent(self, keys: Mapping[int, str]) -> dict[int, StoredTrial]:
+        """The trials that an earlier run kept locally, sent now."""
+        trials: dict[int, StoredTrial] = {}
+        if self._unsent is None or self._only_read or not self._unsent.exists():
+            return trials
+        for index, key in keys.items():
+            if (unsent := self._unsent.get(key, index=index)) is not None:
+                trials[index] = self.put(key, unsent.trial, unsent.record.recorded)
+                self._unsent._storage.remove({key: {}})
         return trials
 
     def _get_single(
@@ -305,6 +324,8 @@ class Store:
     def put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None = None) -> StoredTrial:
         """Store a trial as a single record and return it as stored, or the existing one.
 
+        If a remote store does not receive it, a local one keeps it for the next run.
+
         Args:
             key: The key of the trial.
             trial: The trial.
@@ -313,7 +334,18 @@ class Store:
 
         Raises:
             ValueError: The evidence is invalid.
+            UsageError: The trial cannot be stored here.
         """
+        try:
+            return self._put(key, trial, recorded, bundle)
+        except UsageError as error:
+            if self._unsent is None:
+                raise
+            self._unsent.put(key, trial, recorded)
+            effect = f"trial {key[:12]} is kept in {self._unsent.location}, and the same command sends it next time"
+            raise UsageError(f"{error}; {effect}") from error
+
+    def _put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None) -> StoredTrial:
         try:
             evidence = canonical_json(trial.evidence)
         except (TypeError, ValueError) as error:
