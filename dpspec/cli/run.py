@@ -42,7 +42,7 @@ from dpspec.cli.output import (
     write_reports,
 )
 from dpspec.contract.events import Event, TrialsPlanned
-from dpspec.errors import DpspecError, ExitCode, UsageError
+from dpspec.errors import DpspecError, ExitCode, SpecError, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -146,6 +146,12 @@ def run(
             Progress(sys.stderr, quiet=quiet) as progress,
         ):
             valid, unjudged = _judgeable(loaded, catalog)
+            failed: dict[str, Unjudged] = {}
+
+            def report_failure(file: str, error: SpecError) -> None:
+                show_diagnostics(error.diagnostics, loaded.sources, internal=internal)
+                failed[file] = _unjudged(file, error.diagnostics[0])
+
             result = runner.run(
                 valid,
                 catalog,
@@ -153,6 +159,7 @@ def run(
                 options=options,
                 listeners=(require_writable_store, progress, notify),
                 train=not bounds_only,
+                on_failure=report_failure,
             )
     # The options that numbers depend on.
     command = ["dpspec", "run", *map(str, specs), *(part for override in overrides for part in ("--set", override))]
@@ -161,7 +168,7 @@ def run(
     command += ["--threads", str(threads)] if threads is not None else []
     command += ["--bounds-only"] if bounds_only else []
     environment = type(result.environment)({**result.environment, "command": command})
-    result = dataclasses.replace(result, environment=environment, unjudged=unjudged)
+    result = dataclasses.replace(result, environment=environment, unjudged=(*unjudged, *failed.values()))
     if any(report.to_stdout for report in report_files):
         note(tally(result))
     else:
@@ -178,30 +185,32 @@ def run(
     return result.exit_code
 
 
+def _unjudged(file: str, error: Diagnostic) -> Unjudged:
+    from dpspec.contract.results import Unjudged
+    from dpspec.language.load import plugins_only
+
+    line = error.span.line if error.span is not None and error.span.file == file else 1
+    return Unjudged(file=file, line=line, message=error.message, plugin=plugins_only([error]))
+
+
 def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[Unjudged, ...]]:
     """The specs without errors, and those with errors, whose diagnostics go to stderr.
 
     A single spec is not checked here: its errors end the command.
     """
-    from dpspec.contract.results import Unjudged
     from dpspec.engine.preparing.prepare import check as check_spec
-    from dpspec.language.load import plugins_only
-    from dpspec.language.yaml_source import source_file
+    from dpspec.engine.running.failures import file_or_name
 
-    def unjudged(file: str, error: Diagnostic) -> Unjudged:
-        line = error.span.line if error.span is not None and error.span.file == file else 1
-        return Unjudged(file=file, line=line, message=error.message, plugin=plugins_only([error]))
-
-    broken = {str(path): unjudged(str(path), error) for path, error in loaded.broken}
+    broken = {str(path): _unjudged(str(path), error) for path, error in loaded.broken}
     if len(loaded.specs) + len(loaded.broken) < 2:
         return loaded.specs, ()
-    files = [source_file(spec.origin) or spec.name for spec in loaded.specs]
+    files = [file_or_name(spec) for spec in loaded.specs]
     errors: dict[Diagnostic, None] = {}
     for spec, file in zip(loaded.specs, files, strict=True):
         of_spec = [diagnostic for diagnostic in check_spec(spec, catalog) if diagnostic.severity == "error"]
         errors |= dict.fromkeys(of_spec)
         if of_spec:
-            broken.setdefault(file, unjudged(file, of_spec[0]))
+            broken.setdefault(file, _unjudged(file, of_spec[0]))
     if errors:
         show_diagnostics(list(errors), loaded.sources)
     # A file with an error has no audit at all: claims over a matrix need each of its cells.
@@ -369,7 +378,7 @@ def _check_history(
             emit(textwrap.fill(sentence, page_width(), break_long_words=False))
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)
-    return result.exit_code if epsilon is not None else ExitCode.NOTHING_TO_RUN
+    return result.exit_code
 
 
 def rules() -> None:

@@ -402,8 +402,8 @@ class Result:
     def exit_code(self) -> ExitCode:
         """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise.
 
-        3 if a spec has errors, or 4 if only plugins are missing. 5 for recorded trainings about which nothing is
-        claimed, because no verdict says that they pass.
+        3 if a spec has errors, or 4 if only plugins are missing. 5 if nothing is claimed and no trial was executed, as
+        for a recorded training or a declared history without a claim, because no verdict says that they pass.
         """
         if self.unjudged:
             return ExitCode.PLUGIN if all(spec.plugin for spec in self.unjudged) else ExitCode.INVALID_SPEC
@@ -411,8 +411,7 @@ class Result:
             return ExitCode.INCOMPLETE
         if not all(audit.as_expected for audit in self.audits):
             return ExitCode.UNEXPECTED
-        unclaimed = all(audit.recording is not None and not audit.verdicts for audit in self.audits)
-        if not unclaimed:
+        if any(audit.verdicts or audit.executed for audit in self.audits):
             return ExitCode.OK
         return ExitCode.UNEXPECTED if any(map(_unbounded, self.audits)) else ExitCode.NOTHING_TO_RUN
 

@@ -7,7 +7,6 @@ reported. Values that cannot be recomputed because an input is missing are repor
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.diagnostics import out_of_range
 from dpspec.engine.preparing.model import weights_path
 from dpspec.engine.preparing.prepare import Prepared, prepare
-from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, differences
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
 from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
@@ -169,9 +168,10 @@ def _of_remedies(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[M
 def stored_trials(result: Result, store: Store) -> tuple[int, int]:
     """The numbers of intact and of damaged trials of a result in a store."""
     keys = {record.key for audit in result.audits for record in audit.trials}
-    for key in keys - store.intact - store.damaged:
-        with suppress(ValueError):  # not a key
-            store.get(key)
+    for audit in result.audits:
+        if not {record.key for record in audit.trials} <= store.intact | store.damaged:
+            with suppress(ValueError):  # not a key
+                _stored(store, audit.trials)
     return len(keys & store.intact), len(keys & store.damaged)
 
 
@@ -279,11 +279,12 @@ def recompute(
     mismatches.extend(differences)
     bounds = _bounds(prepared, catalog, inputs)
     bounded = AuditState(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
-    stored = [None if store is None else store.get(record.key) for record in audit.trials]
-    pairs = list(zip(audit.trials, stored, strict=True))
+    keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code_in(prepared.makers))
+    stored = {} if store is None else _stored(store, audit.trials, plan, keys)
+    pairs = [(record, stored.get(record.key)) for record in audit.trials]
     for record, stored_trial in pairs:
         mismatches.extend(_altered(audit.name, record, stored_trial))
-    if vouched and (missing := stored.count(None)):
+    if vouched and (missing := sum(stored_trial is None for _, stored_trial in pairs)):
         detail = f": the store has no seal of {'it' if missing == 1 else 'them'}"
         mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), detail))
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
@@ -314,6 +315,17 @@ def recompute(
     with_records = [StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)]
     trained = dataclasses.replace(bounded, trials=tuple(with_records))
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
+
+
+def _stored(
+    store: Store, records: Sequence[TrialRecord], plan: Plan = NO_TRIALS, keys: TrialKeys | None = None
+) -> dict[str, StoredTrial]:
+    """The stored trials of a result by key; ``keys`` of planned trials that the result lacks may name bundles."""
+    recorded = {record.index: record.key for record in records}
+    absent = [(chunk, index) for chunk in plan.chunks for index in chunk if index not in recorded]
+    planned = {index: keys.of(chunk, index) for chunk, index in absent} if keys is not None else {}
+    trials = store.get_all(recorded, planned=planned | recorded, as_indexed=False)
+    return {trial.record.key: trial for trial in trials.values()}
 
 
 def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
@@ -365,16 +377,23 @@ def _other_makers(
     """Report trials whose makers differ from the installed ones, and keys that follow from neither."""
     indices: dict[tuple[str, str, str, bool], list[int]] = {}  # by what differs, and whether the trials do
     installed = prepared.revisions
+    made_keys: dict[str, TrialKeys] = {}
+
+    def keys(revisions: FrozenMap, code: FrozenMap) -> TrialKeys:
+        makers = canonical_json([revisions, code])  # unlike equality, it distinguishes 1 from 1.0
+        if makers not in made_keys:
+            made_keys[makers] = TrialKeys(inputs, prepared.facts, revisions, code)
+        return made_keys[makers]
+
+    installed_keys = [keys(installed, code) for code in (FrozenMap(), code_in(prepared.makers))]
     for record in audit.trials:
         makers: Any = record.recorded.get("by")
-        key = functools.partial(
-            trial_key, inputs, prepared.facts, chunk=chunk_of.get(record.index, ()), index=record.index
-        )
+        chunk = chunk_of.get(record.index, ())
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
         changes: list[tuple[str, str, str, bool]] = []
         revisions = {part: [m["kind"], m["revision"]] for part, m in makers.items()} if named else {}
-        if named and key(revisions=FrozenMap(revisions), code=code_in(makers)) == record.key:
+        if named and keys(FrozenMap(revisions), code_in(makers)).of(chunk, record.index) == record.key:
             for part, maker in makers.items():
                 if (maker["kind"], maker["revision"]) != tuple(installed[part]):
                     now = f"its revision {installed[part][1]} is installed, which trains or measures in another way"
@@ -383,9 +402,7 @@ def _other_makers(
                     )
             for part, then, now in differences(makers, prepared.makers):  # other code may make the same trials
                 changes.append((part, f"made by {then}", f"taken as recorded: installed is {now}", False))
-        elif record.key not in [
-            key(revisions=installed, code=code) for code in (FrozenMap(), code_in(prepared.makers))
-        ]:
+        elif record.key not in [of_installed.of(chunk, record.index) for of_installed in installed_keys]:
             changes.append(("key", "other inputs, data or revisions of plugins", "of no trial of this spec", True))
         for change in changes:
             indices.setdefault(change, []).append(record.index)

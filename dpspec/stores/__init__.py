@@ -1,7 +1,8 @@
 """Storage of trials: a folder, or an object store through fsspec (``s3://``, ``gs://``, ``memory://`` and others).
 
 A location is a store if it has a marker file. dpspec writes and removes records only in stores and never changes other
-folders. A record consists of a few files under one key, which never change. Readers see a whole record or nothing.
+folders. A record consists of a few files under one key, which never change. Readers see a whole record or nothing. A
+bundle is one file with the records of many trials, under the key of the first one. It never changes either.
 Methods raise ``OSError``, or ``UsageError`` if the storage is unreachable.
 """
 
@@ -17,7 +18,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,9 @@ def require_unused(paths: Iterable[str], location: str) -> None:
 
 #: The file of a record that is written last and completes it.
 RECORD = "record.json"
+
+#: Suffix of the file of a bundle, which follows its key.
+BUNDLE = ".bundle"
 
 #: Possible secrets in a URL: the password and the query.
 _PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
@@ -192,12 +196,35 @@ class FolderStorage:
             if error.errno not in _TAKEN and not record.is_dir():
                 raise
             return
-        if hasattr(os, "O_DIRECTORY"):  # the rename becomes durable
-            handle = os.open(record.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        _sync(record.parent)
+
+    def bundle(self, key: str) -> Path | None:
+        """A local, read-only file with the bundle of this key; None without one."""
+        file = self._bundle(key)
+        return file if os.path.lexists(file) else None
+
+    def commit_bundle(self, key: str, file: Path) -> None:
+        """Store a file from :meth:`scratch` as a bundle. An existing bundle does not change."""
+        bundle = self._bundle(key)
+        make_private_folder(bundle.parent)
+        if not os.path.lexists(bundle):
+            os.replace(file, bundle)
+            _sync(bundle.parent)
+
+    def remove(self, records: Mapping[str, Mapping[str, str]]) -> None:
+        """Remove records, if they exist; their arrays have names and digests. A reader finds each one whole or none."""
+        for key in records:
+            trash = self.root / "tmp" / uuid.uuid4().hex
+            with suppress(OSError):
+                self._folder(key).rename(trash)
+                shutil.rmtree(trash, ignore_errors=True)
+
+    def quarantine_bundle(self, key: str) -> None:
+        """Hide a bundle and keep it for inspection."""
+        bundle = self._bundle(key)
+        hidden = self.root / "damaged" / f"{bundle.name}.{uuid.uuid4().hex[:8]}"
+        make_private_folder(hidden.parent)
+        bundle.rename(hidden)
 
     def quarantine(self, key: str) -> None:
         """Hide a record and keep it for inspection."""
@@ -228,6 +255,19 @@ class FolderStorage:
             raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
         return above / key
 
+    def _bundle(self, key: str) -> Path:
+        return self._folder(key).with_name(f"{key}{BUNDLE}")
+
+
+def _sync(folder: Path) -> None:
+    """Make renames into a folder durable."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
 
 #: Seconds before repeated writes of a record. A store may reject both of two simultaneous writes.
 _PAUSES = (0.1, 0.4, 1.6)
@@ -236,6 +276,10 @@ _PAUSES = (0.1, 0.4, 1.6)
 #: Limits of a request: seconds until a connection, and until each answer; the number of attempts; and seconds without
 #: an answer after which a line says so.
 _CONNECT_SECONDS, _READ_SECONDS, _ATTEMPTS, _SILENT_SECONDS = 10.0, 30.0, 2, 15.0
+
+
+#: A store that receives fewer bytes in a second is given up.
+_LEAST_BYTES_PER_SECOND = 1e5
 
 
 class SilentStoreError(UsageError):
@@ -256,9 +300,6 @@ class RemoteStorage:
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self.location = shown(location)
         self._looked = self._marked = self._damaged = False
-        # A PUT that waits for "100 Continue" is not subject to the limit of reads, so small writes have a deadline.
-        is_async = getattr(files, "async_impl", False)
-        self._deadline = {"timeout": _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS)} if is_async else {}
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -290,7 +331,7 @@ class RemoteStorage:
         self._look()
         if not self._marked or self._damaged:
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline)
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT, **self._deadline(len(CONTENT)))
             self._marked, self._damaged = True, False
 
     def refusal(self) -> str | None:
@@ -298,7 +339,7 @@ class RemoteStorage:
         try:
             self.mark()
             with self._asked(), self._in_bucket():
-                self._files.pipe_file(probe, b"", **self._deadline)
+                self._files.pipe_file(probe, b"", **self._deadline(0))
                 self._files.rm_file(probe)
         except UsageError as error:
             return str(error)
@@ -329,22 +370,50 @@ class RemoteStorage:
         self.mark()
         key_folder = self._folder(key)
         with suppress(FileExistsError):
-            with self._asked(), self._in_bucket():
-                for file in sorted(folder.iterdir()):
-                    if file.name != RECORD:
-                        with file.open("rb") as stream:
-                            name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
-                        self._files.put_file(str(file), f"{key_folder}/{name}")
-            record = (folder / RECORD).read_bytes()
-            for pause in (*_PAUSES, None):
-                try:
+            for file in sorted(folder.iterdir()):
+                if file.name != RECORD:
+                    with file.open("rb") as stream:
+                        name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
                     with self._asked(), self._in_bucket():
-                        self._files.pipe_file(f"{key_folder}/{RECORD}", record, mode="create", **self._deadline)
-                    break
-                except UsageError as error:
-                    if pause is None or isinstance(error, SilentStoreError):
-                        raise
-                    time.sleep(pause)
+                        deadline = self._deadline(file.stat().st_size)
+                        self._files.put_file(str(file), f"{key_folder}/{name}", **deadline)
+            self._create(f"{key_folder}/{RECORD}", folder / RECORD)
+
+    def bundle(self, key: str) -> Path | None:
+        self._look()
+        name = f"{check_key(key)}{BUNDLE}"
+        copy = self._local / "bundles" / name
+        if not copy.exists():
+            arriving = self.scratch() / name
+            try:
+                with self._asked():
+                    arriving.write_bytes(self._files.cat_file(self._folder(key) + BUNDLE))
+            except FileNotFoundError:
+                return None
+            copy.parent.mkdir(exist_ok=True)
+            os.replace(arriving, copy)
+        return copy
+
+    def commit_bundle(self, key: str, file: Path) -> None:
+        with suppress(FileExistsError):
+            self._create(self._folder(key) + BUNDLE, file)
+
+    def remove(self, records: Mapping[str, Mapping[str, str]]) -> None:
+        bodies = [f"{self._folder(key)}/{RECORD}" for key in records]
+        arrays = [
+            f"{self._folder(key)}/{_stored_name(name, digest)}"
+            for key, digests in records.items()
+            for name, digest in digests.items()
+        ]
+        for paths in (bodies, arrays):  # readers ignore arrays without a record
+            self._remove(paths)
+
+    def quarantine_bundle(self, key: str) -> None:
+        bundle = self._folder(key) + BUNDLE
+        with self._asked():
+            self._files.copy(bundle, f"{self._root}/damaged/{key}{BUNDLE}.{uuid.uuid4().hex[:8]}")
+            self._files.rm_file(bundle)
+        (self._local / "bundles" / f"{key}{BUNDLE}").unlink(missing_ok=True)
 
     def quarantine(self, key: str) -> None:
         shutil.rmtree(self._read(key), ignore_errors=True)
@@ -356,6 +425,37 @@ class RemoteStorage:
     def unfinished(self, key: str) -> None:
         """None: uploading the state of unfinished trials repeatedly would be too slow."""
         check_key(key)
+
+    def _deadline(self, size: int) -> dict[str, float]:
+        """The option that limits the time to write ``size`` bytes, if the file system has one.
+
+        A PUT that waits for "100 Continue" is not subject to the limit of reads.
+        """
+        seconds = _ATTEMPTS * (_CONNECT_SECONDS + _READ_SECONDS + size / _LEAST_BYTES_PER_SECOND)
+        return {"timeout": seconds} if getattr(self._files, "async_impl", False) else {}
+
+    def _remove(self, paths: list[str]) -> None:
+        """Remove objects, if they exist."""
+        try:
+            with suppress(UsageError), self._asked():
+                self._files.rm(paths)
+        except FileNotFoundError:  # some file systems stop at the first object that another process has removed
+            for path in paths:
+                with suppress(FileNotFoundError, UsageError), self._asked():
+                    self._files.rm_file(path)
+
+    def _create(self, path: str, file: Path) -> None:
+        """Write an object that does not exist. Raises ``FileExistsError`` if it does."""
+        content = file.read_bytes()
+        for pause in (*_PAUSES, None):
+            try:
+                with self._asked(), self._in_bucket():
+                    self._files.pipe_file(path, content, mode="create", **self._deadline(len(content)))
+                return
+            except UsageError as error:
+                if pause is None or isinstance(error, SilentStoreError):
+                    raise
+                time.sleep(pause)
 
     def _look(self) -> None:
         if self._looked:

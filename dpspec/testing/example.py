@@ -233,8 +233,8 @@ class ExampleSuite(ProviderSuite):
 
         first = self.first(trials=True)
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
-            stored = [first.store.get(record.key) for record in audit.trials]
-            trials = [s.trial for s in stored if s is not None]
+            stored = first.store.get_all({record.index: record.key for record in audit.trials})
+            trials = [s.trial for s in stored.values()]
             once = self._conclude(spec, trials)  # imports what it needs
             # Code that uses a global random generator gives another result after these draws.
             random.random()

@@ -302,8 +302,8 @@ class MechanismSuite(ExampleSuite):
         # Ray sends objects with cloudpickle, local processes with pickle.
         tools: list[Any] = [pickle, *(import_module(name) for name in ("cloudpickle",) if find_spec(name))]
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
-            stored = [first.store.get(record.key) for record in audit.trials]
-            trials = [s.trial for s in stored if s is not None]
+            stored = first.store.get_all({record.index: record.key for record in audit.trials})
+            trials = [s.trial for s in stored.values()]
             sent = {"audit": self.audit(), "inputs": self.audit().trial_inputs(spec), "trials": trials}
             for name, part in sent.items():
                 for tool in tools:

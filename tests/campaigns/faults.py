@@ -39,7 +39,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.specs import KINDS, spec_of
 from support.plain_loop import plain_loop
+from support.record_files import record_files, unbundle
 from support.warm import import_everything
+
+from dpspec.engine.storage.bundle_file import read_bundle
+from dpspec.stores import BUNDLE, RECORD
 
 #: Overrides that make the small specs train for a second or two.
 LONGER: dict[str, tuple[str, ...]] = {
@@ -156,18 +160,18 @@ class Run:
 
         return forked(body, place)
 
-    def stored(self, place: Path) -> list[Path]:
-        return list((place / "store" / "trials").glob("*/*/record.json"))
+    def stored(self, place: Path) -> set[str]:
+        """The keys of the stored trials."""
+        return {key for key, name in record_files(place / "store") if name == RECORD}
 
     def found(self, place: Path) -> tuple[str, dict[str, bytes]]:
         """Return the result, and the stored trials without ``recorded`` and the digest."""
         kept = {}
-        for file in sorted((place / "store" / "trials").rglob("*")):
-            if file.is_file():
-                kept[str(file.relative_to(place))] = file.read_bytes()
-                if file.name == "record.json":
-                    body = {k: v for k, v in json.loads(file.read_bytes()).items() if k not in ("recorded", "digest")}
-                    kept[str(file.relative_to(place))] = json.dumps(body, sort_keys=True).encode()
+        for (key, name), content in record_files(place / "store").items():
+            kept[f"{key}/{name}"] = content
+            if name == RECORD:
+                body = {k: v for k, v in json.loads(content).items() if k not in ("recorded", "digest")}
+                kept[f"{key}/{name}"] = json.dumps(body, sort_keys=True).encode()
         return outcome(place / "result.json"), kept
 
     def settle(self, place: Path, what: str, missing: int | None = None) -> None:
@@ -312,17 +316,26 @@ def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]
 
 
 def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
-    """Truncate, empty or delete a file of one stored trial, or flip one of its bits."""
+    """Truncate, empty or delete a bundle or a file of one stored trial, or flip one of its bits."""
     shutil.copytree(run.root / "whole", place)
+    if chance.random() < 0.5:
+        unbundle(place / "store")
     file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
     content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
     how = chance.choice(("truncated", "empty", "deleted", "changed in one bit"))
+    missing = 1
+    if file.suffix == BUNDLE:
+        lost = range(at, len(content)) if how == "truncated" else range(at, at + 1)
+        parts = {key: [*files.values()] for key, files in read_bundle(file).records.items()}
+        head = min(start for places in parts.values() for start, _ in places)
+        hit = [any(start < lost.stop and lost.start < start + size for start, size in p) for p in parts.values()]
+        missing = sum(hit) if at >= head and how not in ("empty", "deleted") else len(parts)
     if how == "deleted":
         file.unlink()
     else:
         content[at] ^= 1 << chance.randrange(8)
         file.write_bytes({"truncated": content[:at], "empty": b"", "changed in one bit": content}[how])
-    run.settle(place, f"{file.name} is {how}", missing=1)
+    run.settle(place, f"{file.name} is {how}", missing=missing)
     return how
 
 

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.leaves import put, walk
 from support.forger.specs import KINDS, spec_of
+from support.record_files import unbundle
 
 from dpspec.contract.frozen import digest
 from dpspec.engine.judging.judge import judge
@@ -108,6 +109,7 @@ class Bench:
         self.signature = signature_of(dump(unedited))
         self._cache = WorkerCache([prepared := prepare(self.specs[0], self._catalog)])
         (self._bounded,) = bound_all([prepared], self._catalog, self._cache, plan=True, emit=lambda event: None)
+        unbundle(self._root / "store")
         self._folders = {file.parent.name: file.parent for file in (self._root / "store").rglob("record.json")}
         self._kept = {
             key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()

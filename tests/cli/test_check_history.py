@@ -27,6 +27,22 @@ def test_the_verdict_of_a_declared_history(dpspec, tmp_path: Path, arguments, co
     assert "above the certified interval" in " ".join(done.out.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [((), 5), (("--epsilon", 1.6), 0), (("--epsilon", 1.5), 1), (("--group-size", 2), 5)]
+)
+def test_every_report_has_the_exit_code_of_the_command(dpspec, tmp_path: Path, arguments, code: int) -> None:
+    (tmp_path / "opacus.json").write_text(json.dumps(STATE), encoding="utf-8")
+    reports = [word for name in ("json", "sarif", "csv") for word in ("--report", f"{name}=result.{name}")]
+    assert dpspec("check", "--history", "opacus.json", *arguments, *reports).code == code
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert (result["exit_code"], result["passed"]) == (code, code == 0)
+    sarif = json.loads((tmp_path / "result.sarif").read_text(encoding="utf-8"))
+    assert sarif["runs"][0]["invocations"][0]["exitCode"] == code
+    rows = (tmp_path / "result.csv").read_text(encoding="utf-8").splitlines()
+    assert {row.rpartition(",")[2] for row in rows[1:]} <= {str(code)}  # without a claim there is no row
+    assert dpspec("verify", "result.json").code == 0
+
+
 def test_the_result_is_verified(dpspec, tmp_path: Path) -> None:
     (tmp_path / "opacus.json").write_text(json.dumps(STATE), encoding="utf-8")
     done = dpspec("check", "--history", "opacus.json", "--epsilon", 1.6, "--report", "json=result.json")

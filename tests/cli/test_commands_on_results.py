@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support import specs
+from support.record_files import unbundle
 from support.results import audit, result, verdict
 
 from dpspec import decimals
@@ -162,6 +163,7 @@ def test_verify_counts_the_trials_of_the_store(dpspec, counting, tmp_path):
     assert dpspec("run", counting, "--store", "kept", "--report", "json=r.json").code == 0
     full = dpspec("verify", "r.json", "--store", "kept")
     assert (full.code, "store kept: 5 of 5 trials found, 0 damaged" in full.out) == (0, True)
+    unbundle(tmp_path / "kept")
     records = sorted((tmp_path / "kept").glob("trials/*/*/record.json"))
     for count in (2, 5):
         for record in records[:count]:

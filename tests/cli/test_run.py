@@ -317,3 +317,31 @@ def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
 def test_changes_without_a_regression_are_not_printed(dpspec, known):
     ended = dpspec(*known, "--set", "mechanism.noise_multiplier=1.1", "-q")
     assert (ended.code, ended.err) == (0, "No regression from the earlier result.\n")
+
+
+OF_A_TABLE = """\
+dpspec: 1
+name: {name}
+mechanism: {{kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {{scheme: poisson, rate: 0.5}}, steps: 1}}
+data: {{kind: csv, path: {name}.csv, label: y, classes: ['0', '1']}}
+model: {{kind: mlp, hidden: [2]}}
+training: {{learning_rate: 0.5}}
+claims: [{{id: one, kind: approx-dp, epsilon: 30.0, delta: 1e-3}}]
+audit: {{method: one-run, canary: {{space: gradient, kind: orthogonal, count: 8}}, seed: 7}}
+"""
+
+
+@pytest.mark.family
+def test_a_file_whose_data_fails_does_not_hide_the_others(dpspec, tmp_path: Path) -> None:
+    for name, cell in (("bad", "x"), ("good", "0.5")):
+        rows = "".join(f"{i / 40},{i % 7},{i % 2}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"f,g,y\n{rows}{cell},0.1,1\n", encoding="utf-8")
+        (tmp_path / f"{name}.yaml").write_text(OF_A_TABLE.format(name=name), encoding="utf-8")
+    done = dpspec("run", tmp_path, "--report", "json=r.json")
+    assert done.code == 3
+    assert "bad.csv:42: column 'f': text instead of a finite number" in done.err
+    result = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert [audit["name"] for audit in result["audits"]] == ["good"]
+    assert [verdict["verdict"] for verdict in result["audits"][0]["verdicts"]] == ["proved"]
+    ((file, line),) = [(Path(spec["file"]).name, spec["line"]) for spec in result["unjudged"]]
+    assert (file, line, result["exit_code"]) == ("bad.yaml", 4, 3)

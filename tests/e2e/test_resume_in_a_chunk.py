@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.record_files import unbundle
 
 from dpspec.contract import Plan, Spec
 from dpspec.contract.frozen import canonical_json
@@ -59,6 +60,7 @@ def plan(spec: Spec) -> Plan:
 
 
 def files(store: Store) -> Iterator[tuple[str, bytes]]:
+    unbundle(Path(store.location))
     for record in sorted(Path(store.location).glob("trials/*/*")):
         key = record.name
         stored = store.get(key)

@@ -13,7 +13,7 @@ from support.specs import document, spec_of, written
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.preparing.trial_keys import code_in, trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys, code_in
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
@@ -112,7 +112,7 @@ def audited(folder: Path, store: Path, path: str | None = "w.safetensors", **opt
 def key(folder: Path, path: str | None) -> str:
     made = prepare(spec(folder, path), CATALOG)
     inputs = made.audit.trial_inputs(made.spec)
-    return trial_key(inputs, made.facts, made.revisions, (0,), 0, code_in(made.makers))
+    return TrialKeys(inputs, made.facts, made.revisions, code_in(made.makers)).of((0,), 0)
 
 
 def test_equal_files_make_equal_keys_and_others_other_ones(tmp_path: Path) -> None:

@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 from support import counting
 
-from dpspec.contract import FrozenMap
+from dpspec.contract import FrozenMap, frozen
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
 from dpspec.contract.results import Result
 from dpspec.engine.preparing import trial_keys
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
+from dpspec.engine.preparing.trial_keys import TrialKeys, UnknownCodeError, source_digest
 from dpspec.engine.running import trial_work
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import stored_trials
-from dpspec.engine.storage.stored_trials import trial_key
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.reporters import markdown, terminal
@@ -131,8 +130,24 @@ def test_keys_of_dpspecs_own_are_those_of_the_version_before(tmp_path: Path) -> 
     prepared = prepare(spec, known)
     assert trial_keys.code_in(prepared.makers) == {}
     inputs = prepared.audit.trial_inputs(spec)
-    key = trial_key(inputs, prepared.facts, prepared.revisions, (0,), 0, trial_keys.code_in(prepared.makers))
+    key = TrialKeys(inputs, prepared.facts, prepared.revisions, trial_keys.code_in(prepared.makers)).of((0,), 0)
     assert key == "2b88810b5ca4c429cc0433c747df5af2e7aeed6a858b97d1994c5d2af1d176ea"
+
+
+@pytest.mark.parametrize("weights", [None, "0" * 64])
+@pytest.mark.parametrize("code", [FrozenMap(), FrozenMap({"mechanism": {"code": "a"}})])
+def test_a_key_is_the_digest_of_its_members(tmp_path: Path, weights: str | None, code: FrozenMap) -> None:
+    known = catalog("backend", distribution="dpspec")
+    (spec,) = counting.load(tmp_path, known=known)
+    prepared = prepare(spec, known)
+    inputs, facts = FrozenMap({"z": [1.0, "é"]}), dataclasses.replace(prepared.facts, initial_weights=weights)
+    keys = TrialKeys(inputs, facts, prepared.revisions, code)
+    for chunk in ((0,), (1, 2, 3), (4, 10**9)):
+        for index in chunk:
+            members = {"inputs": inputs, "data": facts.digest, "revisions": prepared.revisions, "chunk": chunk}
+            optional = {"initial_weights": weights, "code": code}
+            members |= {"index": index} | {name: value for name, value in optional.items() if value}
+            assert keys.of(chunk, index) == frozen.digest(members)
 
 
 def test_a_result_says_who_made_its_trials(audited: Any) -> None:

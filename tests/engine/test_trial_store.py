@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import counting
+from support.record_files import unbundle
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.catalog import Catalog
@@ -198,6 +199,7 @@ def test_a_record_that_names_no_revision_is_compared_with_what_is_installed(made
 def test_an_error_from_trials_of_the_store_names_it(tmp_path: Path) -> None:
     specs, catalog, store = counting.load(tmp_path), counting.catalog(), tmp_path / "store"
     result = run(specs, catalog, store=Store(store))
+    unbundle(store)
     for file in store.rglob("record.json"):
         body = json.loads(file.read_text(encoding="utf-8"))
         del body["digest"]

@@ -11,7 +11,7 @@ import pytest
 
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -39,7 +39,7 @@ def trial_keys(path: str) -> dict[str, list[str]]:
             continue
         inputs = prepared.audit.trial_inputs(spec)
         found = [
-            trial_key(inputs, prepared.facts, prepared.revisions, chunk, index)
+            TrialKeys(inputs, prepared.facts, prepared.revisions).of(chunk, index)
             for chunk in prepared.plan().chunks
             for index in chunk
         ]

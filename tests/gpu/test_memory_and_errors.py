@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.gpu_cases import job_of, write_case
 from support.pretend_gpu import pretend_gpu
+from support.record_files import record_files
 
 import dpspec
 from dpspec.contract.providers import Resumable, TrainingJob
@@ -111,7 +112,7 @@ def test_a_driver_that_fails_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(machine, "card", fail)
         with pytest.raises(RuntimeError, match="no kernel image"):
             dpspec.run(spec, store=tmp_path / "store", device="cuda")
-    assert not list((tmp_path / "store").rglob("*.npy"))
+    assert not record_files(tmp_path / "store")
 
 
 def test_all_gpus_of_a_machine_are_used() -> None:

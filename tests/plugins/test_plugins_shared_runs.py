@@ -9,7 +9,7 @@ from dpspec import kit
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
-from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
@@ -48,7 +48,7 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
     inputs = [p.audit.trial_inputs(p.spec) for p in (plain, shared)]
     assert inputs[0] == inputs[1]
     one, two = (
-        trial_key(i, p.facts, p.revisions, of_plan[0], 0)
+        TrialKeys(i, p.facts, p.revisions).of(of_plan[0], 0)
         for i, p, of_plan in zip(inputs, (plain, shared), chunks, strict=True)
     )
     assert one != two  # runs of one batch share their rounding

@@ -10,6 +10,12 @@ import pytest
 from dpspec.engine.storage.trial_store import Store
 
 
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials that a store does not receive are kept in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     pytest.importorskip("s3fs")

@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -507,9 +508,9 @@ class Unanswered(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_store_that_never_answers_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def unanswered(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a store on an S3 that never answers a PUT, with short limits."""
     pytest.importorskip("s3fs")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Unanswered)
     server.daemon_threads = True
@@ -526,12 +527,61 @@ def test_a_store_that_never_answers_is_given_up(
     monkeypatch.setattr(stores, "_SILENT_SECONDS", 0.2)
     Unanswered.asked.clear()
     Unanswered.over.clear()
-    try:
-        with pytest.raises(UsageError, match=r"cannot use the store s3://bucket/store: .*[Tt]imeout"):
-            Store("s3://bucket/store").put(KEY, TRIAL, RECORDED)
-    finally:
-        Unanswered.over.set()
-        server.shutdown()
-        server.server_close()
+    fsspec.filesystem("s3").clear_instance_cache()
+    yield "s3://bucket/store"
+    Unanswered.over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_store_that_never_answers_is_given_up(unanswered: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"cannot use the store s3://bucket/store: .*[Tt]imeout"):
+        Store(unanswered).put(KEY, TRIAL, RECORDED)
     assert 1 <= len(Unanswered.asked) <= 2
     assert "s3://bucket/store has not answered for 0.2 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("size", [6, 10_000])
+def test_an_array_without_an_answer_is_given_up(
+    unanswered: str, monkeypatch: pytest.MonkeyPatch, size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RemoteStorage, "mark", lambda self: None)  # the first PUT is that of an array
+    array = Trial(index=3, evidence=FrozenMap(), arrays={"table": np.arange(float(size))})
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=r"cannot use the store s3://bucket/store: .*[Tt]imeout"):
+        Store(unanswered).put(KEY, array, RECORDED)
+    assert time.monotonic() - began < 20.0  # seconds; without a limit the server answers after 30
+    assert "table.npy" in Unanswered.asked[0]
+    assert "s3://bucket/store has not answered for 0.2 s" in capfd.readouterr().err
+
+
+class Silent(fsspec.implementations.memory.MemoryFileSystem):
+    """A store that receives nothing while ``silent``."""
+
+    protocol = "silent"
+    silent: ClassVar[bool] = True
+
+    def pipe_file(self, *given: Any, **named: Any) -> None:
+        if self.silent:
+            raise TimeoutError("no answer")
+        super().pipe_file(*given, **named)
+
+
+def test_what_a_store_did_not_receive_is_kept_and_sent_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    specs, url = counting.load(tmp_path), f"silent://{uuid.uuid4().hex}/store"
+    unsent = str(tmp_path / ".dpspec" / "unsent")
+    with pytest.raises(UsageError) as raised:
+        run(specs, counting.catalog(), store=Store(url))
+    assert f"no answer; trial {raised.value.args[0].split('trial ')[1][:12]} is kept in {unsent}" in str(raised.value)
+    assert "the same command sends it next time" in str(raised.value)
+    assert counting.RAN == [0]
+    monkeypatch.setattr(Silent, "silent", False)
+    store = Store(url)
+    result = run(specs, counting.catalog(), store=store)
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    assert result.audits[0].stored_trials == 1
+    assert not list((tmp_path / ".dpspec").rglob("record.json"))
+    assert verify(result, counting.catalog(), store=Store(url)) == ()

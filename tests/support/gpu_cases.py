@@ -12,16 +12,19 @@ import yaml
 
 from dpspec.contract import Facts, FrozenMap, TrainingJob
 from dpspec.models.architectures import MODELS
+from dpspec.stores import RECORD
 from support.forger.specs import spec_of
+from support.record_files import record_files
 
 _RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 16}}
 
 
 def trials(store: Path) -> dict[str, object]:
-    found: dict[str, object] = {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*.npy")}
-    for file in store.rglob("record.json"):
-        found[str(file.relative_to(store))] = json.loads(file.read_text(encoding="utf-8"))["evidence"]
-    return found
+    files = record_files(store).items()
+    return {
+        f"{key}/{name}": json.loads(content)["evidence"] if name == RECORD else content
+        for (key, name), content in files
+    }
 
 
 def _changed(text: str, changes: Mapping[str, object]) -> str:

@@ -19,33 +19,47 @@ from packaging.utils import canonicalize_name
 
 from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.catalog import Offered
-from dpspec.contract.frozen import digest
+from dpspec.contract.frozen import canonical_json
 from dpspec.registry.loader import GROUP
 from dpspec.results.origins import UNKNOWN_CODE, describe_maker
 
+#: The members of a key that differ between trials.
+_CHUNK, _INDEX = "chunk", "index"
 
-def trial_key(
-    inputs: FrozenMap,
-    facts: Facts,
-    revisions: FrozenMap,
-    chunk: Sequence[int],
-    index: int,
-    code: FrozenMap = FrozenMap(),  # noqa: B008 - it is frozen
-) -> str:
-    """The content address of one trial, with its place in its chunk, which may be computed together.
 
-    Claims, confidence and the number of runs are excluded, so changing them never trains again.
+class TrialKeys:
+    """The content addresses of the trials of one audit.
+
+    A key covers the inputs and the trial's place in its chunk, which may be computed together. Claims, confidence and
+    the number of runs are excluded, so changing them never trains again.
     """
-    identity: dict[str, Json] = {
-        "inputs": inputs,
-        "data": facts.digest,
-        "revisions": revisions,
-        "chunk": list(chunk),
-        "index": index,
-    }
-    if facts.initial_weights is not None:
-        identity["initial_weights"] = facts.initial_weights
-    return digest({**identity, "code": code} if code else identity)
+
+    def __init__(
+        self,
+        inputs: FrozenMap,
+        facts: Facts,
+        revisions: FrozenMap,
+        code: FrozenMap = FrozenMap(),  # noqa: B008 - it is frozen
+    ) -> None:
+        shared: dict[str, Json] = {"inputs": inputs, "data": facts.digest, "revisions": revisions}
+        if facts.initial_weights is not None:
+            shared["initial_weights"] = facts.initial_weights
+        if code:
+            shared["code"] = code
+        # A key is the digest of one canonical JSON object. Its members are sorted, so those that all trials share are
+        # written once: the time for all keys is linear in the number of trials.
+        self._between = canonical_json({k: v for k, v in shared.items() if _CHUNK < k < _INDEX})[1:-1]
+        self._after = canonical_json({k: v for k, v in shared.items() if k > _INDEX})[1:-1]
+        self._begun: tuple[Sequence[int], hashlib._Hash] | None = None
+
+    def of(self, chunk: Sequence[int], index: int) -> str:
+        """The key of trial ``index`` of a chunk."""
+        if self._begun is None or self._begun[0] is not chunk:
+            begin = f'{{"{_CHUNK}":{canonical_json(chunk)},{self._between},"{_INDEX}":'
+            self._begun = chunk, hashlib.sha256(begin.encode("ascii"))
+        whole = self._begun[1].copy()
+        whole.update(f"{index},{self._after}}}".encode("ascii"))
+        return whole.hexdigest()
 
 
 _OURS = "dpspec"

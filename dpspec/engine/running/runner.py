@@ -20,6 +20,7 @@ from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.diagnostics import data_unreadable, out_of_range
 from dpspec.engine.preparing.prepare import Prepared, prepare_all
 from dpspec.engine.running.conclude import conclude
+from dpspec.engine.running.failures import FailureListener, Failures
 from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
@@ -40,11 +41,16 @@ def run(
     listeners: Sequence[Listener] = (),
     train: bool = True,
     options: RunOptions | None = None,
+    on_failure: FailureListener | None = None,
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
-    Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
-    diagnostics of all specs before any work begins, and ``UsageError`` if nothing follows from stored trials.
+    Without ``train`` only bounds judge the claims. ``options`` replace ``device``. ``on_failure`` receives the error of
+    a file of specs that fails during the work, such as one of its data; the run continues with the other files.
+
+    Raises:
+        SpecError: With all diagnostics of all specs before any work begins, or if no file is left.
+        UsageError: Nothing follows from stored trials.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -60,10 +66,12 @@ def run(
         for warning in audit.diagnostics:
             emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     cache = WorkerCache(prepared)
-    bounded = bound_all(prepared, catalog, cache, plan=train, emit=emit)
+    failures = Failures(specs, on_failure)
+    bounded = bound_all(prepared, catalog, cache, plan=train, emit=emit, failures=failures)
     planned = train and any(state.plan.chunks for state in bounded)
-    trained = Training(bounded, catalog, store, options, cache, emit).run() if planned else bounded
-    concluded = conclude_all(trained, store, emit)
+    trained = Training(bounded, catalog, store, options, cache, emit, failures).run() if planned else bounded
+    trained, concluded = conclude_all(trained, store, emit, failures)
+    bounded = failures.without_failed(bounded)
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
     search = Search(catalog)
@@ -79,10 +87,18 @@ def run(
 
 
 def bound_all(
-    prepared: Sequence[Prepared], catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener
+    prepared: Sequence[Prepared],
+    catalog: Catalog,
+    cache: WorkerCache,
+    *,
+    plan: bool,
+    emit: Listener,
+    failures: Failures | None = None,
 ) -> list[AuditState]:
     """The bounds of all audits and, with ``plan``, their plans; progress counts over all audits."""
     from dpspec.training import limited
+
+    failures = failures or Failures()
 
     bounded: list[AuditState] = []
 
@@ -93,11 +109,16 @@ def bound_all(
 
     with limited(1):
         for audit in prepared:
+            if failures.include(audit.spec):
+                continue
             emit(StageStarted(audit=audit.spec.name, stage="bound"))
             if bounded:  # an audit may report no progress
                 emit_with_overall(Progressed(audit=audit.spec.name, what="bound", done=0, total=0))
-            bounded.append(_bound(audit, catalog, cache, plan=plan, emit=emit_with_overall))
-    return bounded
+            try:
+                bounded.append(_bound(audit, catalog, cache, plan=plan, emit=emit_with_overall))
+            except SpecError as error:
+                failures.add(audit.spec, error)
+    return failures.without_failed(bounded)
 
 
 def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener) -> AuditState:
@@ -117,30 +138,40 @@ def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bo
     return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
 
 
-def conclude_all(trained: Sequence[AuditState], store: Store, emit: Listener) -> list[Concluded]:
-    """The conclusions of all audits; an error that stored trials may cause names the store."""
+def conclude_all(
+    trained: Sequence[AuditState], store: Store, emit: Listener, failures: Failures
+) -> tuple[list[AuditState], list[Concluded]]:
+    """All audits without a failure, and their conclusions; an error that stored trials may cause names the store."""
     from dpspec.training import limited
 
-    concluded = []
+    concluded: list[tuple[AuditState, Concluded]] = []
     with limited(1):
         for state in trained:
-            name = state.prepared.spec.name
-            emit(StageStarted(audit=name, stage="conclude"))
-            try:
-                concluded.append(conclude(state, [stored.trial for stored in state.trials]))
-            except DataError as error:
-                raise SpecError([data_unreadable(error, state.prepared.spec)]) from error
-            except Exception as error:
-                if not state.from_store:
-                    raise
-                advice = (
-                    f"{state.from_store} of its trials are from {store.location}: use another --store, or remove it"
-                )
-                if isinstance(error, DpspecError | MemoryError):
-                    emit(Noticed(audit=name, message=advice))
-                    raise
-                raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {advice}") from error
-    return concluded
+            spec = state.prepared.spec
+            if not failures.include(spec):
+                emit(StageStarted(audit=spec.name, stage="conclude"))
+                try:
+                    concluded.append((state, _conclude(state, store, emit)))
+                except SpecError as error:
+                    failures.add(spec, error)
+    remaining = [pair for pair in concluded if not failures.include(pair[0].prepared.spec)]
+    return [state for state, _ in remaining], [conclusions for _, conclusions in remaining]
+
+
+def _conclude(state: AuditState, store: Store, emit: Listener) -> Concluded:
+    name = state.prepared.spec.name
+    try:
+        return conclude(state, [stored.trial for stored in state.trials])
+    except DataError as error:
+        raise SpecError([data_unreadable(error, state.prepared.spec)]) from error
+    except Exception as error:
+        if not state.from_store:
+            raise
+        advice = f"{state.from_store} of its trials are from {store.location}: use another --store, or remove it"
+        if isinstance(error, DpspecError | MemoryError):
+            emit(Noticed(audit=name, message=advice))
+            raise
+        raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {advice}") from error
 
 
 def assemble(

@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
-from dpspec.contract import Cancelled, DataError, ModelError, Plan
+from dpspec.contract import Cancelled, DataError, ModelError, Plan, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.decimals import duration
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.diagnostics import data_unreadable, model_mismatch
 from dpspec.engine.running.conclude import planned_tests, stopped_plan
+from dpspec.engine.running.failures import Failures
 from dpspec.engine.running.trial_work import TrainTrials
 from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
 from dpspec.engine.storage.trial_store import Store
@@ -139,6 +140,19 @@ def _at_most(waiting: Sequence[_Chunk], most: int) -> list[_Chunk]:
     return chosen
 
 
+def _spec_error(error: BaseException, spec: Spec) -> SpecError:
+    """The error of a spec's data or model, at its place. Raises any other error."""
+    if isinstance(error, DataError):
+        located = data_unreadable(error, spec)
+    elif isinstance(error, ModelError):
+        located = model_mismatch(error, ("model",), spec)
+    else:
+        raise error
+    problem = SpecError([located])
+    problem.__cause__ = error
+    return problem
+
+
 class Training:
     """The trials of all audits of one run. A ``Noticed`` event reports audits that lack trials because of limits."""
 
@@ -150,7 +164,9 @@ class Training:
         options: RunOptions,
         cache: WorkerCache,
         emit: Listener,
+        failures: Failures,
     ) -> None:
+        self._failures = failures
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
         self.audits = [StoredTrials(audit, store, emit) for audit in audits]
         self._tests = sum(
@@ -169,7 +185,7 @@ class Training:
                 seconds = audit.state.plan.seconds
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
         self._make_missing()
-        return [audit.trained() for audit in self.audits]
+        return self._failures.without_failed([audit.trained() for audit in self.audits])
 
     def _make_missing(self) -> None:
         waiting = []
@@ -221,8 +237,8 @@ class Training:
 
     def _stop_if_decided(self, audit: StoredTrials) -> bool:
         """Cut the plan of a sequential audit after the chunks that decide its claims; True if it was cut now."""
-        plan, chunks = audit.state.plan, audit.whole_chunks
-        if not plan.sequential or chunks <= audit.judged_chunks:
+        plan = audit.state.plan
+        if not plan.sequential or (chunks := audit.whole_chunks()) <= audit.judged_chunks:
             return False
         trials = {index: stored.trial for index, stored in audit.available.items()}
         cut = stopped_plan(audit.state, trials, self._tests, judged_chunks=audit.judged_chunks)
@@ -304,11 +320,8 @@ class Training:
                         self._report_all()
                     case TaskFailed(error=error) if not isinstance(error, Cancelled):
                         spec = chunk.audit.state.prepared.spec
-                        if isinstance(error, DataError):
-                            raise SpecError([data_unreadable(error, spec)]) from error
-                        if isinstance(error, ModelError):
-                            raise SpecError([model_mismatch(error, ("model",), spec)]) from error
-                        raise error
+                        self._failures.add(spec, _spec_error(error, spec))
+                        waiting = deque(c for c in waiting if not self._failures.include(c.audit.state.prepared.spec))
                     case WorkerLost(reason=reason) if chunk.missing and not requested():
                         chunk.losses += 1
                         again = chunk.losses < TRIES

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from dpspec.contract import Json
 from dpspec.regular_files import NotRegularError, open_private, open_regular
@@ -25,6 +25,12 @@ _MAPPED = 1 << 18
 
 #: Maximum size of a header and its prefix.
 _HEADER = 4096
+
+#: Number of bytes that are read at once for a digest.
+_AT_ONCE = 1 << 20
+
+#: The start and the size of a part of a file.
+Part: TypeAlias = tuple[int, int]
 
 
 class DamageError(Exception):
@@ -54,8 +60,14 @@ def array_file(name: str) -> str:
     return f"{name}.npy"
 
 
-def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """A large array is mapped. Raises ``DamageError`` if the file does not hold the array of the record."""
+def read_array(
+    file: Path, dtype: object, shape: object, digest: object, part: Part | None = None
+) -> np.ndarray[Any, Any]:
+    """Read an array from a file, or from a part of it. A large array is mapped.
+
+    Raises:
+        DamageError: The file does not hold the array of the record.
+    """
     import numpy as np
 
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
@@ -65,6 +77,8 @@ def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.n
     except NotRegularError as error:
         raise DamageError(f"{file.name}: {error.strerror}") from None
     with stream:
+        begin, length = part or (0, os.fstat(stream.fileno()).st_size)
+        stream.seek(begin)
         try:
             np.lib.format.read_magic(stream)
             read_shape, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
@@ -75,18 +89,27 @@ def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.n
                 f"{file.name} is {kind} of shape {list(read_shape)}, and its record says {dtype!s:.20} of {shape!s:.60}"
             )
         start, size = stream.tell(), math.prod(shape) * kind.itemsize
-        if os.fstat(stream.fileno()).st_size != start + size:
+        if start + size != begin + length:
             raise DamageError(f"{file.name} is not as long as its numbers")
-        stream.seek(0)
-        if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+        stream.seek(begin)
+        if _digest_of(stream, length) != digest:
             raise DamageError(f"{file.name} does not match its digest")
         order: Any = "F" if fortran else "C"
         if size > _MAPPED:
             return np.memmap(stream, kind, "r", start, read_shape, order)
         stream.seek(start)
-        array = np.frombuffer(stream.read(), kind).reshape(read_shape, order=order)
+        array = np.frombuffer(stream.read(size), kind).reshape(read_shape, order=order)
         array.flags.writeable = False
         return array
+
+
+def _digest_of(stream: BinaryIO, length: int) -> str:
+    """The SHA-256 of the next ``length`` bytes of a stream, or of those until its end."""
+    whole = hashlib.sha256()
+    while content := stream.read(min(length, _AT_ONCE)):
+        whole.update(content)
+        length -= len(content)
+    return whole.hexdigest()
 
 
 def file_digest(file: Path) -> str:

@@ -1,8 +1,7 @@
 """The trials of one audit in a store (existing, missing and new ones), and the origins of trials."""
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,8 +14,9 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
 from dpspec.contract.results import ExecutedRun
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.trial_keys import code_in, code_of, trial_key
-from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
+from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, code_of
+from dpspec.engine.storage.bundle_file import TRIALS
+from dpspec.engine.storage.trial_store import Store, StoredTrial, bundles_of
 from dpspec.registry.loader import used_project
 from dpspec.regular_files import make_private_folder
 from dpspec.results.origins import version_notices
@@ -56,24 +56,22 @@ class StoredTrials:
         self.name = state.prepared.spec.name
         self.available: dict[int, StoredTrial] = {}
         self.seconds = state.seconds
-        self.judged_chunks = 0
+        self.judged_chunks = self._whole = 0
         self._from_store: frozenset[int] = frozenset()
         self._store = store
         self._emit = emit
         prepared, plan = state.prepared, state.plan
         inputs = prepared.audit.trial_inputs(prepared.spec)
         code = code_in(prepared.makers) if plan.chunks else FrozenMap()
-        self._keys = {
-            index: trial_key(inputs, prepared.facts, prepared.revisions, chunk, index, code)
-            for chunk in plan.chunks
-            for index in chunk
-        }
+        keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code)
+        self._keys = {index: keys.of(chunk, index) for chunk in plan.chunks for index in chunk}
+        self._bundles = bundles_of(self._keys)
+        self._lacking: dict[int, set[int]] = {}
+        self._unbundled: set[int] = set()
 
     def look(self) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
-            pairs = zip(self._keys, stored, strict=True)
-            self.available = {index: trial for index, trial in pairs if trial is not None}
+        self.available = self._store.get_all(self._keys, self._notice)
+        self._lacking = {number: keys.keys() - self.available.keys() for number, keys in self._bundles.items()}
         self._from_store = frozenset(self.available)
         for part, (kind, offered) in self.state.prepared.offers.items():
             if reason := code_of(offered)[1]:
@@ -87,11 +85,12 @@ class StoredTrials:
             if missing_indices := [index for index in chunk if index not in self.available]:
                 yield missing_indices
 
-    @property
     def whole_chunks(self) -> int:
-        """The number of chunks, from the first one on, without a missing trial."""
-        missing = (any(index not in self.available for index in chunk) for chunk in self.state.plan.chunks)
-        return next((number for number, lacks in enumerate(missing) if lacks), len(self.state.plan.chunks))
+        """The number of chunks, from the first one on, without a missing trial. It never decreases."""
+        chunks = self.state.plan.chunks
+        while self._whole < len(chunks) and all(index in self.available for index in chunks[self._whole]):
+            self._whole += 1
+        return self._whole
 
     @property
     def missing_trials(self) -> int:
@@ -106,10 +105,29 @@ class StoredTrials:
         return folders
 
     def keep(self, new: NewTrial) -> None:
-        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded)
+        number = new.index // TRIALS
+        name = next(iter(self._bundles[number].values()))
+        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded, name)
         self._emit(TrialFinished(audit=self.name, index=new.index, seconds=new.seconds))
+        self._lacking[number].discard(new.index)
+        if not self._lacking[number]:
+            self._bundle(self._bundles[number])
+        else:
+            self._unbundled.add(number)
+
+    def _bundle_planned(self) -> None:
+        """Bundle the new trials of a plan that was cut."""
+        planned = bundles_of({index: self._keys[index] for chunk in self.state.plan.chunks for index in chunk})
+        for number in self._unbundled:
+            keys = planned.get(number, {})
+            if self._lacking[number] and keys.keys() <= self.available.keys():
+                self._bundle(keys)
+
+    def _bundle(self, indices: Iterable[int]) -> None:
+        self._store.bundle([self.available[index] for index in indices])
 
     def trained(self) -> AuditState:
+        self._bundle_planned()
         planned = {index for chunk in self.state.plan.chunks for index in chunk}
         trials = [self.available[index] for index in sorted(planned & set(self.available))]
         records = [stored.record for stored in trials]

@@ -1,7 +1,8 @@
 """The trial store: content-addressed, write-once, validated on reading.
 
-A record is ``record.json`` and one ``.npy`` file per array, on a storage backend (``dpspec.stores``). A record that
-does not match its digests is quarantined, reported, and made again.
+A record is ``record.json`` and one ``.npy`` file per array, on a storage backend (``dpspec.stores``). Once all trials
+of a bundle are stored, one file replaces their records (``bundle_file``). A record that does not match its digests is
+quarantined, reported, and made again.
 
 A digest detects damage, not forgery. A seal is the HMAC-SHA256 of the digest, which covers key, evidence and the
 digests of all arrays (RFC 2104): only someone with the secret can write a record with a valid seal.
@@ -16,7 +17,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
 from dpspec.contract.frozen import canonical_json, digest
 from dpspec.contract.results import TrialRecord
 from dpspec.engine.storage.array_files import DamageError, array_file, read_array, write_array
+from dpspec.engine.storage.bundle_file import TRIALS, Bundle, read_bundle, write_bundle
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, open_private, read_regular
 from dpspec.stores import RECORD, FolderStorage
@@ -50,6 +53,12 @@ _BROKEN = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO}
 
 #: Number of attempts to write a record that another process may quarantine.
 _ATTEMPTS = 3
+
+#: Minimum number of trials of a bundle: a single record needs no second file.
+_FEWEST = 2
+
+#: The folder, in the current one, of the trials that remote stores did not receive.
+UNSENT = Path(".dpspec/unsent")
 
 #: Parts of a record that are mappings.
 _MAPPINGS = ("evidence", "arrays", "recorded")
@@ -119,6 +128,11 @@ class Store:
             from dpspec.stores import RemoteStorage
 
             self._storage = RemoteStorage.open(text)
+        #: The local store of trials that a remote one did not receive.
+        self._unsent: Store | None = None
+        if scheme is not None and not isinstance(self._storage, FolderStorage):
+            name = hashlib.sha256(text.encode()).hexdigest()[:16]
+            self._unsent = Store(Path.cwd() / UNSENT / name, key)
         self._key = key
         self._only_read = only_read
         #: Keys of the records that :meth:`get` read, and of those that it could not use.
@@ -150,22 +164,188 @@ class Store:
             self.intact.add(key)
             return stored
         except _UNREADABLE as error:
-            if isinstance(error, OSError) and error.errno not in _BROKEN:
-                reason = error.strerror or str(error)
-                raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {reason}") from error
+            self._require_damage(error, key)
             if not self._storage.holds(key):  # another process took it away meanwhile
                 return None
             self.damaged.add(key)
-            if self._only_read:
-                return None
-            self.quarantine(key)
-            if on_damage is not None:
-                cause = str(error) or type(error).__name__
-                on_damage(f"stored trial {key[:12]} is damaged ({cause}): moved aside, to be trained again")
+            if not self._only_read:
+                self.quarantine(key)
+                self._report_damage(key, error, on_damage)
             return None
 
-    def put(self, key: str, trial: Trial, recorded: FrozenMap) -> StoredTrial:
-        """Store a trial and return it as stored, or the existing one. Raises ``ValueError`` for invalid evidence."""
+    def _require_damage(self, error: Exception, key: str) -> None:
+        """Raise ``UsageError`` if the error is not the record's, such as a missing permission."""
+        if isinstance(error, OSError) and error.errno not in _BROKEN:
+            reason = error.strerror or str(error)
+            raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {reason}") from error
+
+    def _report_damage(self, key: str, error: Exception, on_damage: Callable[[str], None] | None) -> None:
+        if on_damage is not None:
+            cause = str(error) or type(error).__name__
+            on_damage(f"stored trial {key[:12]} is damaged ({cause}): moved aside, to be trained again")
+
+    def get_all(
+        self,
+        keys: Mapping[int, str],
+        on_damage: Callable[[str], None] | None = None,
+        *,
+        planned: Mapping[int, str] | None = None,
+        as_indexed: bool = True,
+    ) -> dict[int, StoredTrial]:
+        """The stored trials of one audit, by index, from bundles and single records.
+
+        Args:
+            keys: The keys of the trials, by index.
+            on_damage: Receives a sentence for each damaged trial.
+            planned: The keys of all trials of the audit, whose first ones name bundles; by default ``keys``.
+            as_indexed: Whether a record of another index is damaged.
+        """
+        names = bundle_names(keys if planned is None else planned)
+        trials: dict[int, StoredTrial] = {}
+        broken: dict[str, None] = {}
+        for _ in range(_ATTEMPTS):
+            absent = []
+            for number, bundle_keys in bundles_of(keys).items():
+                missing = {index: key for index, key in bundle_keys.items() if index not in trials}
+                if missing and number in names:
+                    bundled = self._get_bundled(names[number], missing, on_damage, broken, as_indexed)
+                    trials |= bundled or {}
+                    absent += [names[number]] if bundled is None and not missing.keys() <= trials.keys() else []
+            trials |= self._get_single(
+                {index: key for index, key in keys.items() if index not in trials}, on_damage, as_indexed
+            )
+            if len(trials) == len(keys) or not any(self._storage.bundle(name) for name in absent):
+                break  # otherwise another process has bundled them meanwhile
+        self.damaged |= broken.keys() - self.intact
+        return trials | self._sent({index: key for index, key in keys.items() if index not in trials})
+
+    def _sent(self, keys: Mapping[int, str]) -> dict[int, StoredTrial]:
+        """The trials that an earlier run kept locally, sent now."""
+        trials: dict[int, StoredTrial] = {}
+        if self._unsent is None or self._only_read or not self._unsent.exists():
+            return trials
+        for index, key in keys.items():
+            if (unsent := self._unsent.get(key, index=index)) is not None:
+                trials[index] = self.put(key, unsent.trial, unsent.record.recorded)
+                self._unsent._storage.remove({key: {}})
+        return trials
+
+    def _get_single(
+        self, keys: Mapping[int, str], on_damage: Callable[[str], None] | None, as_indexed: bool
+    ) -> dict[int, StoredTrial]:
+        """The trials of single records; a remote store receives several requests at once."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            over = map if isinstance(self._storage, FolderStorage) else pool.map
+            read = over(lambda item: self.get(item[1], on_damage, item[0] if as_indexed else None), keys.items())
+            return {index: trial for index, trial in zip(keys, read, strict=True) if trial is not None}
+
+    def _get_bundled(
+        self,
+        name: str,
+        keys: Mapping[int, str],
+        on_damage: Callable[[str], None] | None,
+        broken: dict[str, None],
+        as_indexed: bool = True,
+    ) -> dict[int, StoredTrial] | None:
+        """The trials in a bundle, or None if it does not exist. Intact records of a damaged one become single again."""
+        trials: dict[int, StoredTrial] = {}
+        causes: dict[str, Exception] = {}
+        bundle: Bundle | None = None
+        try:
+            if (file := self._storage.bundle(name)) is None:
+                return None
+            bundle = read_bundle(file)
+        except _UNREADABLE as error:
+            self._require_damage(error, name)
+            if self._storage.bundle(name) is None:  # another process took it away meanwhile
+                return None
+            causes |= dict.fromkeys(keys.values(), error)
+        else:
+            for index, key in keys.items():
+                if key in bundle.records:
+                    try:
+                        trials[index] = self._read(key, index if as_indexed else None, bundle)
+                    except _UNREADABLE as error:
+                        self._require_damage(error, key)
+                        causes[key] = error
+        self.intact.update(keys[index] for index in trials)
+        broken.update(dict.fromkeys(causes))
+        if causes and not self._only_read:
+            with suppress(OSError, UsageError):  # another process was faster, or the store cannot be written to
+                if bundle is not None:
+                    self._take_apart(bundle)
+                self._storage.quarantine_bundle(name)
+            for key, cause in causes.items():
+                self._report_damage(key, cause, on_damage)
+        return trials
+
+    def _take_apart(self, bundle: Bundle) -> None:
+        """Make the intact records of a damaged bundle single records again."""
+        for key in bundle.records:
+            scratch = self._storage.scratch()
+            try:
+                names = [RECORD, *_array_digests(self._read(key, None, bundle).record)]
+                bundle.extract(key, names, scratch)
+                self._storage.commit(key, scratch)
+            except (DamageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def bundle(self, trials: Sequence[StoredTrial]) -> None:
+        """Move the stored trials of one bundle out of their single records into one file.
+
+        If that fails, the single records stay, which are valid too.
+        """
+        if len(trials) < _FEWEST:
+            return
+        keys = {trial.record.index: trial.record.key for trial in trials}
+        (name,) = bundle_names(keys).values()
+        with suppress(*_UNREADABLE, UsageError):
+            if self._storage.bundle(name) is None:  # otherwise another process was faster
+                self._write_bundle(name, trials)
+            bundled = self._get_bundled(name, keys, None, {}) or {}  # read back before the single records go
+            self._storage.remove({keys[index]: _array_digests(trial.record) for index, trial in bundled.items()})
+
+    def _write_bundle(self, name: str, trials: Sequence[StoredTrial]) -> None:
+        """Write a bundle, unless it would be too large."""
+        scratch = self._storage.scratch()
+        try:
+            files: dict[str, dict[str, Path]] = {}
+            for trial in trials:
+                key, names = trial.record.key, {RECORD: "", **_array_digests(trial.record)}
+                files[key] = {file: self._storage.file(key, file, digest) for file, digest in names.items()}
+            scratch_file = scratch / name
+            if write_bundle(scratch_file, files):
+                self._storage.commit_bundle(name, scratch_file)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None = None) -> StoredTrial:
+        """Store a trial as a single record and return it as stored, or the existing one.
+
+        If a remote store does not receive it, a local one keeps it for the next run.
+
+        Args:
+            key: The key of the trial.
+            trial: The trial.
+            recorded: Its origin.
+            bundle: The name of the bundle that another process may have moved the same trial to.
+
+        Raises:
+            ValueError: The evidence is invalid.
+            UsageError: The trial cannot be stored here.
+        """
+        try:
+            return self._put(key, trial, recorded, bundle)
+        except UsageError as error:
+            if self._unsent is None:
+                raise
+            self._unsent.put(key, trial, recorded)
+            effect = f"trial {key[:12]} is kept in {self._unsent.location}, and the same command sends it next time"
+            raise UsageError(f"{error}; {effect}") from error
+
+    def _put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None) -> StoredTrial:
         try:
             evidence = canonical_json(trial.evidence)
         except (TypeError, ValueError) as error:
@@ -179,8 +359,10 @@ class Store:
             scratch = self._storage.scratch()
             try:
                 _write_record(scratch, key, trial, json.loads(evidence), recorded, self._key)
-                self._storage.commit(key, scratch)  # where it does not, another process has made the same trial
-                if (stored := self.get(key, index=trial.index)) is not None:
+                self._storage.commit(key, scratch)  # unless another process has made the same trial
+                bundled = bundle and self._get_bundled(bundle, {trial.index: key}, None, {})
+                stored = bundled[trial.index] if bundled else self.get(key, index=trial.index)
+                if stored is not None:
                     return stored
             except OSError as error:
                 reason = error.strerror or str(error)
@@ -201,17 +383,21 @@ class Store:
         """A folder, which may not exist, for an unfinished trial; None if the store has no local folder."""
         folder = self._storage.unfinished(key)
         if folder is not None:
-            with suppress(OSError):  # what cannot be written to is told by ``refusal``
+            with suppress(OSError):  # ``refusal`` reports a store that cannot be written to
                 self._storage.mark()
         return folder
 
-    def _body(self, key: str) -> dict[str, Any]:
+    def _body(self, key: str, bundle: Bundle | None) -> dict[str, Any]:
         """The content of ``record.json``, if it was written under this key."""
-        file = self._storage.file(key, RECORD)
-        try:
-            body: dict[str, Any] = json.loads(read_regular(file, MAX_RECORD_BYTES, follow=False))
-        except NotRegularError as error:
-            raise DamageError(f"{file.name}: {error.strerror}") from None
+        if bundle is not None:
+            content = bundle.read(key, RECORD, MAX_RECORD_BYTES)
+        else:
+            file = self._storage.file(key, RECORD)
+            try:
+                content = read_regular(file, MAX_RECORD_BYTES, follow=False)
+            except NotRegularError as error:
+                raise DamageError(f"{file.name}: {error.strerror}") from None
+        body: dict[str, Any] = json.loads(content)
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise DamageError("its digest does not match")
@@ -222,14 +408,18 @@ class Store:
             raise DamageError("it is not in the format that a store writes")
         return body
 
-    def _read(self, key: str, index: int | None) -> StoredTrial:
-        body = self._body(key)
+    def _read(self, key: str, index: int | None, bundle: Bundle | None = None) -> StoredTrial:
+        body = self._body(key, bundle)
         if index is not None and body["index"] != index:
             raise DamageError(f"it is of trial {body['index']}, not of {index}")
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
-            file = self._storage.file(key, array_file(name), about["digest"])
-            arrays[name] = read_array(file, about["dtype"], about["shape"], about["digest"])
+            file, part = array_file(name), None
+            if bundle is None:
+                array_path = self._storage.file(key, file, about["digest"])
+            else:
+                array_path, part = bundle.file, bundle.records[key][file]
+            arrays[name] = read_array(array_path, about["dtype"], about["shape"], about["digest"], part)
         record = TrialRecord(
             index=body["index"],
             key=key,
@@ -238,6 +428,24 @@ class Store:
             recorded=freeze(body["recorded"]),
         )
         return StoredTrial(trial=Trial(index=record.index, evidence=record.evidence, arrays=arrays), record=record)
+
+
+def bundles_of(keys: Mapping[int, str]) -> dict[int, dict[int, str]]:
+    """The keys by index, divided by the number of their bundle."""
+    bundles: dict[int, dict[int, str]] = {}
+    for index in sorted(keys):
+        bundles.setdefault(index // TRIALS, {})[index] = keys[index]
+    return bundles
+
+
+def bundle_names(planned: Mapping[int, str]) -> dict[int, str]:
+    """The key that names each bundle of an audit, the key of its first planned trial, by the bundle's number."""
+    return {number: next(iter(keys.values())) for number, keys in bundles_of(planned).items()}
+
+
+def _array_digests(record: TrialRecord) -> dict[str, str]:
+    """The digest of each array's file of a record."""
+    return {array_file(name): about["digest"] for name, about in record.arrays.items()}
 
 
 def _write_record(

@@ -9,7 +9,7 @@ from support.attacks import spec_at, trials_of
 from dpspec.contract import Assumption, DataError, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
 from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import check, prepare
-from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
@@ -198,7 +198,7 @@ def test_an_unclaimed_size_is_refused(tmp_path: Path) -> None:
 def key_of(spec: Spec) -> str:
     prepared = prepare(spec, CATALOG)
     inputs = prepared.audit.trial_inputs(spec)
-    return trial_key(inputs, prepared.facts, prepared.revisions, (0,), 0)
+    return TrialKeys(inputs, prepared.facts, prepared.revisions).of((0,), 0)
 
 
 def test_the_key_is_that_of_the_table_and_not_of_what_is_claimed_of_it(tmp_path: Path) -> None:

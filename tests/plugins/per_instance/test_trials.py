@@ -15,7 +15,7 @@ from dpspec.contract.events import Event, TrialFinished
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.preparing.trial_keys import TrialKeys
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
@@ -250,7 +250,7 @@ def test_sharing_out_changes_keys_and_no_seed(folder: Path) -> None:
     assert "split" not in inputs[0]
     assert "shard_records" not in inputs[0]["audit"]
     assert {key: value for key, value in inputs[1].items() if key != "split"} == dict(inputs[0].items())
-    keys = [trial_key(i, p.facts, p.revisions, (0,), 0) for i, p in zip(inputs, (plain, shared), strict=True)]
+    keys = [TrialKeys(i, p.facts, p.revisions).of((0,), 0) for i, p in zip(inputs, (plain, shared), strict=True)]
     assert keys[0] != keys[1]
     contexts = [RunContext(p, catalog, i, device="cpu") for i, p in zip(inputs, (plain, shared), strict=True)]
     assert contexts[0].seed(2, "training") == contexts[1].seed(2, "training")
