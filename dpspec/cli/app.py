@@ -231,6 +231,4 @@ cast("typer.core.TyperGroup", _ROOT).commands = cast("dict[str, Any]", _Commands
 def main(arguments: Sequence[str] | None = None) -> int:
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    return run_to_exit_code(
-        lambda: _ROOT(args=command_line, prog_name="dpspec", standalone_mode=False), command_line
-    )
+    return run_to_exit_code(lambda: _ROOT(args=command_line, prog_name="dpspec", standalone_mode=False), command_line)
