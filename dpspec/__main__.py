@@ -1,5 +1,6 @@
 """Entry point of ``dpspec`` and ``python -m dpspec``. It handles Ctrl-C already while the commands are imported."""
 
+import gc
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:
@@ -29,6 +30,7 @@ def main() -> int:
         return 128 + number  # dpspec.errors may not have been imported
     finally:
         interrupt.leave()
+        gc.freeze()  # the operating system frees all memory at once: collections at the exit cost 0.1 to 0.2 CPU seconds
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpspec.cli.app import app
+from dpspec.cli.app import HOMES, declare
 from generator.markdown import cell, tidy
 
 
@@ -20,7 +20,7 @@ def page() -> str:
         "`dpspec COMMAND --help` prints the same text. Results go to standard output, everything else to standard "
         "error. `NO_COLOR` disables colors, and `COLUMNS` sets the width. See also [exit codes](exit-codes.md).\n",
     ]
-    found = [(name, *_command(callback)) for name, callback in _commands(app, "dpspec")]
+    found = [(name, *_command(callback)) for name, callback in _commands()]
     counts = Counter(row for _, _, _, rows in found for row in rows)
     shared = [row for row, count in counts.items() if count > 2]
     lines += ["## Shared parameters\n", *(f"- {shown}: {text}" for shown, text in shared)]
@@ -32,13 +32,14 @@ def page() -> str:
     return tidy("\n".join(lines))
 
 
-def _commands(group: typer.Typer, prefix: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for command in group.registered_commands:
-        assert command.callback is not None
-        yield f"{prefix} {command.name or command.callback.__name__}", command.callback
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        yield from _commands(inner.typer_instance, f"{prefix} {inner.name}")
+def _commands() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each command as it is typed, with its function."""
+    for name in HOMES:
+        declared = declare(name)
+        prefix = f"dpspec {declared.info.name}" if declared.info.name else "dpspec"
+        for command in declared.registered_commands:
+            assert command.callback is not None
+            yield f"{prefix} {command.name}", command.callback
 
 
 def _command(callback: Callable[..., Any]) -> tuple[str, str, list[tuple[str, str]]]:

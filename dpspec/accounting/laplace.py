@@ -136,8 +136,17 @@ class Laplace(Pair):
         return min(values) - error, min(0.0, max(values) + error)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """All outcomes: losses are bounded."""
-        return _LaplacePart(self, one_direction(direction))
+        """All outcomes except small losses: P[l > t] = e^(-(t + m) / 2) / 2 absent-first, and present-first without
+        sampling P[l < t] = e^((t - m) / 2) / 2. Large losses are bounded, and sampled steps have many small ones.
+        """
+        m, present = self.edge, one_direction(direction) == "present-first"
+        reach = 2.0 * (-math.log(2.0) - log_far)
+        low, high = -m, m
+        if not present:
+            high = min(m, reach - m)
+        elif self.rate == 1.0:
+            low = max(-m, m - reach)
+        return _LaplacePart(self, direction, low, high)
 
     def log_masses(self, l: Floats) -> tuple[Floats, Floats]:  # noqa: E741
         """ln of the probabilities without the record of outcomes between neighboring ``l``, ascending from -m to m, and
@@ -204,11 +213,17 @@ class Laplace(Pair):
 
 @dataclass(frozen=True, eq=False)
 class _LaplacePart(TruncatedPair):
+    """The outcomes with l from ``low`` to ``high``; one of these is -m or m."""
+
     pair: Laplace
     direction: Direction
+    low: float
+    high: float
 
     def table(self) -> tuple[Floats, Floats]:
-        logs, middle = self.pair.log_masses(np.linspace(-self.pair.edge, self.pair.edge, _TABLE))
+        logs, middle = self.pair.log_masses(np.linspace(self.low, self.high, _TABLE))
+        inside = (middle >= self.low) & (middle <= self.high)  # both atoms are listed
+        logs, middle = logs[inside], middle[inside]
         losses = self.pair.losses(middle)
         return (losses, logs + losses) if self.direction == "present-first" else (-losses, logs)
 
@@ -236,14 +251,15 @@ class _LaplacePart(TruncatedPair):
         return above, below
 
     @property
-    def period(self) -> float:
-        """The distance between the two atoms."""
-        return self._ends[1] - self._ends[0]
+    def period(self) -> float | None:
+        """The distance between the two atoms; None if one is omitted."""
+        return self._ends[1] - self._ends[0] if self.low + self.high == 0.0 else None
 
     def aligned(self, widest_spacing: float) -> float:
         """Both atoms on nodes, or the merged loss and the other atom."""
-        count = math.ceil(self.period / widest_spacing)
-        spacing = self.period / count
+        period = self._ends[1] - self._ends[0]
+        count = math.ceil(period / widest_spacing)
+        spacing = period / count
         for _ in range(_ALIGNMENTS):
             pile = self.pair.pile(spacing)
             if pile is None:
@@ -258,6 +274,6 @@ class _LaplacePart(TruncatedPair):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The smallest and the largest loss."""
-        ends = np.sort(self._sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
+        """The smallest and the largest loss of the part."""
+        ends = np.sort(self._sign * self.pair.losses(np.array([self.low, self.high])))
         return float(ends[0]), float(ends[1])

@@ -4,19 +4,20 @@ An unexpected exception prints a report with versions, command and traceback, an
 """
 
 import errno
+import functools
 import os
 import platform
 import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, cast
 
 import typer
 
-from dpspec.cli import epsilon, explain, interrupt, new, plugins, results, run, specs
-from dpspec.cli.arguments import show_diagnostics
+from dpspec.cli import interrupt
 from dpspec.cli.output import REFUSED, emit, flush, note, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 from dpspec.text import plain
@@ -66,6 +67,8 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
             raise
     except DpspecError as error:
         if isinstance(error, SpecError | PluginError) and error.diagnostics:
+            from dpspec.cli.arguments import show_diagnostics
+
             show_diagnostics(error.diagnostics, {})
         else:
             note(f"error: {_said(error)}")
@@ -155,21 +158,53 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("validate", short_help="Show every problem of specs.")(specs.validate)
-app.command("show", short_help="Print specs with every default filled in.")(specs.show)
-app.command("plan", short_help="Estimate the cost and the power of a run.")(specs.plan)
-app.command("run", short_help="Audit specs: a verdict for every claim.")(run.run)
-app.command("report", short_help="Show a result again, in any format.")(results.report)
-app.command("verify", short_help="Recompute a result from its own evidence.")(results.verify)
-app.command("diff", short_help="Show what changed between two results.")(results.diff)
-app.command("calibrate", short_help="Find the minimum noise, maximum steps, ... for claims.")(specs.calibrate)
-app.command("check", short_help="Compare a recorded training with a claim.")(run.check)
-app.command("epsilon", short_help="Compute the certified epsilon of a schedule, without a spec.")(epsilon.epsilon)
-app.command("rules", short_help="List what `dpspec check` notices in a recorded training.")(run.rules)
-app.command("explain", short_help="Explain a diagnostic code, a key, a kind or a verdict.")(explain.explain)
-app.command("plugins", short_help="List the providers of installed plugins.")(plugins.plugins)
-app.command("schema", short_help="Print the JSON Schema of specs or results.")(specs.schema)
-app.add_typer(new.app, name="new")
+#: The module and the name of each command's function, or of its group of commands, and its line in the help text.
+HOMES = {
+    "validate": ("specs", "validate", "Show every problem of specs."),
+    "show": ("specs", "show", "Print specs with every default filled in."),
+    "plan": ("specs", "plan", "Estimate the cost and the power of a run."),
+    "run": ("run", "run", "Audit specs: a verdict for every claim."),
+    "report": ("results", "report", "Show a result again, in any format."),
+    "verify": ("results", "verify", "Recompute a result from its own evidence."),
+    "diff": ("results", "diff", "Show what changed between two results."),
+    "calibrate": ("specs", "calibrate", "Find the minimum noise, maximum steps, ... for claims."),
+    "check": ("run", "check", "Compare a recorded training with a claim."),
+    "epsilon": ("epsilon", "epsilon", "Compute the certified epsilon of a schedule, without a spec."),
+    "rules": ("run", "rules", "List what `dpspec check` notices in a recorded training."),
+    "explain": ("explain", "explain", "Explain a diagnostic code, a key, a kind or a verdict."),
+    "plugins": ("plugins", "plugins", "List the providers of installed plugins."),
+    "schema": ("specs", "schema", "Print the JSON Schema of specs or results."),
+    "new": ("new", "new", "Write a spec, a plugin, or a part of a project to start from."),
+}
+
+
+def declare(name: str) -> typer.Typer:
+    """The declaration of a command or of a group of commands. Its module is imported."""
+    module, attribute, summary = HOMES[name]
+    declared = getattr(import_module(f"dpspec.cli.{module}"), attribute)
+    if isinstance(declared, typer.Typer):
+        return declared
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    single.command(name, short_help=summary)(declared)
+    return single
+
+
+@functools.cache
+def _build(name: str) -> Any:
+    return typer.main.get_command(declare(name))
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each built at its first use: building all of them takes as long as importing typer."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _build(name)  # KeyError for an unknown name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(HOMES)
+
+    def __len__(self) -> int:
+        return len(HOMES)
 
 
 def _version(requested: bool) -> None:
@@ -189,12 +224,11 @@ def _root(
     """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec."""
 
 
-_COMMANDS = typer.main.get_command(app)
+_ROOT = typer.main.get_command(app)
+cast("typer.core.TyperGroup", _ROOT).commands = cast("dict[str, Any]", _Commands())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    return run_to_exit_code(
-        lambda: _COMMANDS(args=command_line, prog_name="dpspec", standalone_mode=False), command_line
-    )
+    return run_to_exit_code(lambda: _ROOT(args=command_line, prog_name="dpspec", standalone_mode=False), command_line)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from dpspec.cli.output import ShownError, note, wants_color
-from dpspec.contract import Diagnostic
-from dpspec.contract.catalog import Catalog
-from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError, UsageError
+from dpspec.errors import Diagnostic, ExitCode, NothingToRunError, PluginError, SpecError, UsageError
 from dpspec.regular_files import make_private_folder
 from dpspec.text import plain
 
 if TYPE_CHECKING:
+    from dpspec.contract.catalog import Catalog
     from dpspec.language.load import Loaded
     from dpspec.registry.project import ProjectFile
 

@@ -10,7 +10,6 @@ import typer
 
 from dpspec.cli.arguments import GroupSizes, group_sizes
 from dpspec.cli.output import emit, note
-from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 from dpspec.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -109,14 +108,20 @@ def epsilon(
         name, _, rule = str(error).partition(" ")
         raise UsageError(f"--{name.replace('_', '-')} {rule}") from None
     settings = schedule(groups[0].noise if laplace is None else None)
-    caution = "" if records is None else large_delta(delta, records)
     if as_json:
         emit(_as_json(settings, groups, delta, target))
     else:
         emit(_table(settings, groups, delta, target))
-    if caution:
-        note("\n".join(wrap(f"caution {LARGE_DELTA}: {caution} {LARGE_DELTA_WHY} {LARGE_DELTA_FIX}", _WIDTH)))
+    if records is not None:
+        _caution(delta, records)
     return ExitCode.OK
+
+
+def _caution(delta: float, records: int) -> None:
+    from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
+
+    if caution := large_delta(delta, records):
+        note("\n".join(wrap(f"caution {LARGE_DELTA}: {caution} {LARGE_DELTA_WHY} {LARGE_DELTA_FIX}", _WIDTH)))
 
 
 def _batches(schedule: Schedule) -> str:

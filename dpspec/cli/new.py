@@ -28,10 +28,17 @@ SCHEMA = Path(".dpspec/spec.schema.json")
 _IGNORED = "store/\n"
 
 
-app = typer.Typer(help="Write a spec, a plugin, or a part of a project to start from.", no_args_is_help=True)
+new = typer.Typer(
+    name="new",
+    help="Write a spec, a plugin, or a part of a project to start from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
-@app.command("spec", short_help="Write a spec that runs, to change.")
+@new.command("spec", short_help="Write a spec that runs, to change.")
 def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
     mechanism: Annotated[
@@ -73,7 +80,7 @@ def new_spec(
     return ExitCode.OK
 
 
-@app.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
+@new.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
     folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new package.")] = Path(),
@@ -105,4 +112,4 @@ def _command(part: str) -> Callable[..., int]:
 
 
 for _part in PARTS:
-    app.command(_part, short_help=f"Write a {_part} of this project, to change.")(_command(_part))
+    new.command(_part, short_help=f"Write a {_part} of this project, to change.")(_command(_part))

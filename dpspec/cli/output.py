@@ -20,12 +20,11 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import typer
 
 from dpspec.cli import interrupt
-from dpspec.contract import Diagnostic
-from dpspec.contract.catalog import PROJECT_HINT, Catalog, Offered
-from dpspec.errors import DpspecError, ExitCode, UsageError
+from dpspec.errors import Diagnostic, DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
+    from dpspec.contract.catalog import Catalog, Offered
     from dpspec.contract.results import Result
 
 #: The width without a terminal and without COLUMNS, and the maximum width.
@@ -151,6 +150,7 @@ def require_known(kind: str, name: str, names: Collection[str], label: str = "va
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
+    from dpspec.contract.catalog import PROJECT_HINT
     from dpspec.registry.loader import resolve
 
     require_known("report format", name, sorted(catalog.reporters), hint=PROJECT_HINT)

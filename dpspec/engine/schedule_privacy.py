@@ -31,7 +31,6 @@ from dpspec.accounting import (
     round_up,
     whole,
 )
-from dpspec.contract.findings import data_frame
 from dpspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -326,6 +325,8 @@ class EpsilonBounds:
 
     def to_frame(self) -> Any:
         """A pandas data frame with one row per combination: the arguments, ``lower`` and ``upper``."""
+        from dpspec.contract.findings import data_frame
+
         columns = {**self.arguments, "lower": self.lower, "upper": self.upper}
         return data_frame({name: np.ravel(values).tolist() for name, values in columns.items()})
 

@@ -10,7 +10,7 @@ import pytest
 import dpspec
 import dpspec.contract
 import dpspec.testing
-from dpspec.cli.app import app
+from dpspec.cli.app import HOMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
@@ -83,8 +83,9 @@ def test_every_command_and_option_is_described(pages: dict[str, str], capsys: py
     from dpspec.cli.app import main
 
     page = pages["commands.md"]
-    names = [command.name for command in app.registered_commands]
-    for name in names:
+    for name in HOMES:
+        if name == "new":  # its commands have sections of their own
+            continue
         assert f"\n## `dpspec {name}`\n" in page
         main([name, "--help"])
         section = page.split(f"\n## `dpspec {name}`\n")[1].split("\n## ")[0]
