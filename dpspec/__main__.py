@@ -30,7 +30,7 @@ def main() -> int:
         return 128 + number  # dpspec.errors may not have been imported
     finally:
         interrupt.leave()
-        gc.freeze()  # the operating system frees all memory at once: collections at the exit cost 0.1 to 0.2 CPU seconds
+        gc.freeze()  # the operating system frees all memory at once: to collect costs 0.1 to 0.2 CPU seconds
 
 
 if __name__ == "__main__":
