@@ -382,7 +382,8 @@ class Result:
     """One invocation: all its audits, judged together.
 
     ``confidence`` is family-wise over the audits; ``environment`` contains versions and the machine; ``unjudged`` the
-    specs of the invocation that have errors.
+    specs of the invocation that have errors. ``requires_claim`` is true for ``dpspec check``, which passes only with a
+    claim; specs without claims report their bounds and pass.
     """
 
     audits: tuple[AuditResult, ...]
@@ -392,6 +393,7 @@ class Result:
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
     unjudged: tuple[Unjudged, ...] = ()
+    requires_claim: bool = False
 
     @property
     def complete(self) -> bool:
@@ -402,8 +404,8 @@ class Result:
     def exit_code(self) -> ExitCode:
         """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise.
 
-        3 if a spec has errors, or 4 if only plugins are missing. 5 if nothing is claimed and no trial was executed, as
-        for a recorded training or a declared history without a claim, because no verdict says that they pass.
+        3 if a spec has errors, or 4 if only plugins are missing. 5 if nothing is claimed about recorded trainings or
+        a declared history, because no verdict says that they pass.
         """
         if self.unjudged:
             return ExitCode.PLUGIN if all(spec.plugin for spec in self.unjudged) else ExitCode.INVALID_SPEC
@@ -411,7 +413,8 @@ class Result:
             return ExitCode.INCOMPLETE
         if not all(audit.as_expected for audit in self.audits):
             return ExitCode.UNEXPECTED
-        if any(audit.verdicts or audit.executed for audit in self.audits):
+        observed = self.requires_claim or all(audit.recording is not None for audit in self.audits)
+        if not observed or any(audit.verdicts for audit in self.audits):
             return ExitCode.OK
         return ExitCode.UNEXPECTED if any(map(_unbounded, self.audits)) else ExitCode.NOTHING_TO_RUN
 

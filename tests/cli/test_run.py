@@ -345,3 +345,12 @@ def test_a_file_whose_data_fails_does_not_hide_the_others(dpspec, tmp_path: Path
     assert [verdict["verdict"] for verdict in result["audits"][0]["verdicts"]] == ["proved"]
     ((file, line),) = [(Path(spec["file"]).name, spec["line"]) for spec in result["unjudged"]]
     assert (file, line, result["exit_code"]) == ("bad.yaml", 4, 3)
+
+
+def test_a_spec_without_claims_reports_its_bounds_and_passes(dpspec, counting):
+    """A command that judges a training or a history needs a claim (5); a spec may ask for bounds alone."""
+    text = Path(counting).read_text(encoding="utf-8")
+    Path("unclaimed.yaml").write_text(text.partition("claims:")[0], encoding="utf-8")
+    ended = dpspec("run", "unclaimed.yaml", "--bounds-only", "--report", "json=result.json")
+    assert ended.code == 0
+    assert json.loads(Path("result.json").read_text(encoding="utf-8"))["exit_code"] == 0

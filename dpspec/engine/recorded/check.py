@@ -163,7 +163,7 @@ def run_document(
         result = runner.run([from_document(document, catalog)], catalog, store=Store(folder), train=False)
     option_words = [word for option, values in options.items() for value in values for word in (option, str(value))]
     environment = FrozenMap({**result.environment, "command": [*command, *option_words]})
-    return dataclasses.replace(result, environment=environment)
+    return dataclasses.replace(result, environment=environment, requires_claim=True)
 
 
 def check_run(
