@@ -98,7 +98,7 @@ class CarriedValues(TorchDispatchMode):
     def _add(self, tensor: Tensor) -> None:
         number = _memory(tensor)
         if number not in self._parameters and number not in self._memory:
-            self._memory[number] = StorageWeakRef(tensor.untyped_storage())
+            self._memory[number] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
     def _holds(self, tensor: Tensor) -> bool:
         return tensor.layout == torch.strided and _memory(tensor) in self._memory

@@ -61,9 +61,9 @@ def _is_read(trace: StepTrace, sums: Sequence[Tensor], tensor: Tensor, drawn: Dr
     memory = trace.memory_before(tensor)
     whole = memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     rows = whole.t() if transposed else whole
-    other = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    other[drawn.indices.to(rows.device)] = False
-    rows[other] = _SCALE * rows[other] + 0.5
+    undrawn = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    undrawn[drawn.indices.to(rows.device)] = False
+    rows[undrawn] = _SCALE * rows[undrawn] + 0.5
     try:
         moved = trace.replay([], sums, {tensor.untyped_storage().data_ptr(): memory})
     except AbstainError:
