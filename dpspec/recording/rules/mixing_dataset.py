@@ -2,7 +2,7 @@
 
 After the training, some records are read again from a copy of the dataset in which all other records have other values,
 with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
-before, since a dataset may keep a state of what it read: a running mean, the last record, a queue.
+before, since a dataset may keep a state of earlier reads: a running mean, the last record, a queue.
 """
 
 import collections
