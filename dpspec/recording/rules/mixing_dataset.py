@@ -2,7 +2,7 @@
 
 After the training, some records are read again from a copy of the dataset in which all other records have other values,
 with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
-before, since a dataset may keep a state of what it read: a running mean, the last record, a queue.
+before, since a dataset may keep a state of earlier reads: a running mean, the last record, a queue.
 """
 
 import collections
@@ -128,10 +128,10 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
         of_records &= changed
         mixed = 0
         for index, shift, record in reads:
-            others = _Change(of_records, _with_others, index, shift)
+            changed_others = _Change(of_records, _with_others, index, shift)
             before = [(index + step) % count for step in (1, 2) if step % count]
-            alone = record, _read(dataset, index, others)
-            after = (_read(dataset, index, change, before) for change in (lambda values: values, others))
+            alone = record, _read(dataset, index, changed_others)
+            after = (_read(dataset, index, change, before) for change in (lambda values: values, changed_others))
             mixed += _distance(*alone) > 0.0 or _distance(*after) > 0.0
     return (len(reads), mixed) if of_records else (0, 0)
 
@@ -162,8 +162,8 @@ def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = 
     import torch
 
     copied = _copy(dataset, len(dataset), change)
-    for other in before:
-        copied[other]
+    for earlier in before:
+        copied[earlier]
     torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices too, whose noise is to stay secret
     np.random.seed(0)
     random.seed(0)
@@ -203,7 +203,7 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
         return copy.copy(value)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_changed(entry, count, change, depth) for entry in value)
-    is_plain = type(value).__new__ is object.__new__ and not isinstance(value, types.ModuleType)
+    is_plain = getattr(type(value), "__new__", None) is object.__new__ and not isinstance(value, types.ModuleType)
     return _copy(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
 
 

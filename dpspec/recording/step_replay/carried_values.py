@@ -2,7 +2,7 @@
 
 A replay changes the records of one step. A record of an earlier batch also changes this step, beyond its own
 contribution, if the step reads a value of that batch. All results of operations on the batch carry its values: the
-forward pass, the loss, per-sample gradients, and what the script computes until the next batch. Noisy gradients and
+forward pass, the loss, per-sample gradients, and results of the script until the next batch. Noisy gradients and
 parameters do not.
 """
 
@@ -28,7 +28,7 @@ class CarriedValues(TorchDispatchMode):
     """Follows the values of a traced step until the next one. It changes no value and draws no number."""
 
     def __init__(self, parameters: Sequence[Tensor], pauses: Pauses) -> None:
-        """parameters: hold no values of a batch but noisy sums of them."""
+        """parameters: hold noisy sums alone."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._parameters = {_memory(parameter) for parameter in parameters}
         self._pauses = pauses
@@ -98,7 +98,7 @@ class CarriedValues(TorchDispatchMode):
     def _add(self, tensor: Tensor) -> None:
         number = _memory(tensor)
         if number not in self._parameters and number not in self._memory:
-            self._memory[number] = StorageWeakRef(tensor.untyped_storage())
+            self._memory[number] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
     def _holds(self, tensor: Tensor) -> bool:
         return tensor.layout == torch.strided and _memory(tensor) in self._memory

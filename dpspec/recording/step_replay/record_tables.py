@@ -1,9 +1,9 @@
-"""Tables with a row for each record of the dataset that a step reads at other rows than those of its batch.
+"""Tables with a row for each record of the dataset, if a step reads rows outside of its batch.
 
 A memory bank of embeddings, soft labels or scores of all records makes each record a part of other gradients. A table
 that holds the records themselves is found by its values (:class:`~dpspec.recording.step_replay.held_records
 .HeldRecords`). A function of the records is not: its rows are similar if the records are. Rows of a public table are
-independent of the records, whatever their distributions.
+independent of the records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def reads_record_table(
         trace: The stopped trace of the step.
         sums: Its clipped sum.
         drawn: The records of the batch, and a sample of others.
-        omitted: The numbers (``id``) of tensors that are no tables: parameters and the batch.
+        omitted: The numbers (``id``) of tensors of parameters and the batch, which are skipped.
     """
     if drawn is None or drawn.records < _FEWEST:
         return False
@@ -61,9 +61,9 @@ def _is_read(trace: StepTrace, sums: Sequence[Tensor], tensor: Tensor, drawn: Dr
     memory = trace.memory_before(tensor)
     whole = memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     rows = whole.t() if transposed else whole
-    other = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    other[drawn.indices.to(rows.device)] = False
-    rows[other] = _SCALE * rows[other] + 0.5
+    undrawn = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    undrawn[drawn.indices.to(rows.device)] = False
+    rows[undrawn] = _SCALE * rows[undrawn] + 0.5
     try:
         moved = trace.replay([], sums, {tensor.untyped_storage().data_ptr(): memory})
     except AbstainError:

@@ -287,7 +287,7 @@ class ReplayedSteps:
         self._forget()
 
     def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
-        """Look for values of the batch before in this step, and follow those of this batch."""
+        """Look for values of the batch before in this step, and follow the values of this batch."""
         batch = [*self._loaded, *self._inputs]
         self.carrying += self._carried.move(trace, sums, {*map(id, batch)})
         self._carried.begin(trace, batch)

@@ -25,7 +25,7 @@ _FEWEST = 64
 _OFF = 1.0 / 16.0
 
 #: The smallest spacing, in resolutions of the values: all floating-point numbers are on a grid of this size.
-_FINEST = 64.0
+_FINEST = 16.0
 
 
 class NoiseGrid:
