@@ -136,16 +136,10 @@ class Laplace(Pair):
         return min(values) - error, min(0.0, max(values) + error)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """All outcomes except small losses: P[l > t] = e^(-(t + m) / 2) / 2 absent-first, and present-first without
-        sampling P[l < t] = e^((t - m) / 2) / 2. Large losses are bounded, and sampled steps have many small ones.
-        """
-        m, present = self.edge, one_direction(direction) == "present-first"
-        reach = 2.0 * (-math.log(2.0) - log_far)
-        low, high = -m, m
-        if not present:
-            high = min(m, reach - m)
-        elif self.rate == 1.0:
-            low = max(-m, m - reach)
+        """All outcomes, absent-first except small losses: P[l > t] = e^(-(t + m) / 2) / 2. Large losses are bounded."""
+        low, high = -self.edge, self.edge
+        if one_direction(direction) == "absent-first" and self.rate < 1.0:
+            high = min(high, low - 2.0 * (log_far + math.log(2.0)))
         return _LaplacePart(self, direction, low, high)
 
     def log_masses(self, l: Floats) -> tuple[Floats, Floats]:  # noqa: E741
@@ -213,7 +207,7 @@ class Laplace(Pair):
 
 @dataclass(frozen=True, eq=False)
 class _LaplacePart(TruncatedPair):
-    """The outcomes with l from ``low`` to ``high``; one of these is -m or m."""
+    """The outcomes with l from ``low``, which is -m, to ``high``."""
 
     pair: Laplace
     direction: Direction
@@ -253,7 +247,7 @@ class _LaplacePart(TruncatedPair):
     @property
     def period(self) -> float | None:
         """The distance between the two atoms; None if one is omitted."""
-        return self._ends[1] - self._ends[0] if self.low + self.high == 0.0 else None
+        return self._ends[1] - self._ends[0] if self.high == self.pair.edge else None
 
     def aligned(self, widest_spacing: float) -> float:
         """Both atoms on nodes, or the merged loss and the other atom."""

@@ -31,6 +31,41 @@ def test_two_steps_contain_the_exact_value(edge: float, rate: float, direction: 
         assert found.relative_width < 2e-2 or exact < 1e-12
 
 
+@pytest.mark.family
+@pytest.mark.parametrize(("edge", "rate"), [(699.3, 0.1), (25.0, 0.1), (60.0, 0.5)])
+def test_omitted_small_losses_keep_the_curve_between_its_bounds(edge: float, rate: float) -> None:
+    """The grid of a step was as long as all losses, of which all but the largest have almost no mass."""
+    pair = Laplace(1.0 / edge, 1.0, rate)
+    omitted = 1e-6
+    above, below = pair.truncate("absent-first", -50.0, math.log(omitted)).atoms(1e-4, [1.0], 3.0, 1 << 19)
+    assert len(above.index) < 2000
+    for epsilon in (-40.0, -3.0, -0.5, 0.0, 0.05, 0.1):
+        low, high = map(math.exp, pair.log_delta_bounds(epsilon, "absent-first"))
+        assert below.delta(epsilon + below.shift) <= high * (1.0 + 1e-12)
+        assert low * (1.0 - 1e-12) <= above.delta(epsilon - above.shift)
+        assert above.delta(epsilon) - below.delta(epsilon) < 2.0 * omitted + 1e-5
+    exact = two_laplace_steps(pair.edge, pair.rate, -5.0, "absent-first")
+    found = PrivacyLoss.of(pair, "absent-first").compose(2).delta(-5.0)
+    assert found.lower * (1.0 - 1e-12) <= exact <= found.upper * (1.0 + 1e-12)
+
+
+def test_the_power_of_many_sampled_steps_with_little_noise() -> None:
+    """A run without the record has almost surely the loss -ln(1 - q) in each step, so a test gains a constant factor.
+
+    With the record all outputs are like that with probability (1 - q)^T. Each power took 4 to 20 CPU seconds.
+    """
+    loss = PrivacyLoss.of(Laplace(0.00143, rate=0.1), "absent-first").compose(40)
+    factor = 0.9**-40
+    for kappa in (1e-6, 1e-3, 0.01):
+        power = loss.rero(kappa, direction="absent-first", width=1e-5)
+        assert power.lower <= kappa * factor <= power.upper
+        assert power.relative_width < 1e-8
+    assert loss.rero(0.1, direction="absent-first", width=1e-5).lower > 1.0 - 1e-9
+    advantage = loss.advantage(width=1e-5)
+    assert advantage.lower <= 1.0 - 1.0 / factor <= advantage.upper
+    assert advantage.relative_width < 1e-9
+
+
 def test_the_example_of_a_false_proof() -> None:
     """Two steps of sensitivity / scale 1,000 used to have the epsilon [0, 0] and the advantage 1.5e-222."""
     loss = PrivacyLoss.of(Laplace(1e-3)).compose(2)
