@@ -12,12 +12,21 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib")
 
 
-#: Runs commands one after another, and says after each which top-level modules are there, and which right below them.
+#: Libraries of training, of other formats and of other executors.
+TRAINING = ("torch", "sklearn", "safetensors", "opacus", "joblib", "ray", "pyarrow", "pandas", "PIL")
+
+#: Runs commands one after another without some libraries, and prints the loaded modules after each, to two levels.
 _RUN = """\
 import json, sys
 from dpspec.cli.app import main
 
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in json.loads(sys.argv[2]):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
 loaded = []
+sys.meta_path.insert(0, Missing())
 for arguments in json.loads(sys.argv[1]):
     code = main(arguments)
     loaded.append([code, sorted({".".join(name.split(".")[:depth]) for name in sys.modules for depth in (1, 2)})])
@@ -37,8 +46,9 @@ QUICK = (
 )
 
 
-def loaded_after(process, *commands: tuple[str, ...]) -> list[set[str]]:
-    ended = process(json.dumps(commands), python=_RUN)
+def loaded_after(process, *commands: tuple[str, ...], missing: tuple[str, ...] = ()) -> list[set[str]]:
+    """The modules after each command, where the libraries ``missing`` cannot be imported."""
+    ended = process(json.dumps(commands), json.dumps(missing), python=_RUN)
     assert ended.code == 0, ended
     loaded = json.loads(ended.err.splitlines()[-1])
     assert [code for code, _ in loaded] == [0] * len(commands), ended
@@ -53,23 +63,54 @@ def test_quick_commands_import_neither_torch_nor_scipy(process):
         assert not modules & set(HEAVY), command
 
 
+def test_epsilon_imports_the_accounting_only(process):
+    """No specs, plugins or results: each library of these takes as long as the answer."""
+    options = ("epsilon", "--noise", "1", "--rate", "0.01", "--steps", "10", "--json")
+    (modules,) = loaded_after(process, options, missing=TRAINING)
+    assert "scipy.special" in modules
+    unneeded = {
+        "scipy.optimize",
+        "scipy.stats",
+        "scipy.sparse",
+        "rich",
+        "jsonschema",
+        "yaml",
+        "pluggy",
+        "jinja2",
+        "mpmath",
+    }
+    assert not modules & unneeded
+    assert not modules & {"dpspec.registry", "dpspec.language", "dpspec.reporters", "dpspec.results", "dpspec_group"}
+
+
+def test_a_command_imports_no_other_command(process):
+    (modules,) = loaded_after(process, ("--version",))
+    assert {name for name in modules if name.startswith("dpspec.")} == {
+        "dpspec.cli", "dpspec.errors", "dpspec.text", "dpspec.version"
+    }  # fmt: skip
+
+
 @pytest.mark.ci
 def test_theory_needs_neither_torch_nor_what_draws_or_fits(process):
-    """Bounds, a plan, a page and a verification of them: nothing is trained, and figures are dpspec's own.
+    """Bounds, plans, pages, verification and differences where no library of training can be imported.
 
     Where a function is least, or crosses a line, dpspec finds by itself: to import ``scipy.optimize`` takes a fifth of
     a second, and ``scipy.stats`` twice that.
     """
-    spec = str(ROOT / "specs" / "bounds-only.yaml")
+    quickstart, spec = (str(ROOT / "specs" / f"{name}.yaml") for name in ("quickstart", "bounds-only"))
     commands = (
-        ("plan", str(ROOT / "specs" / "quickstart.yaml")),
+        *QUICK,
+        ("plan", quickstart),
+        ("calibrate", spec, "--vary", "mechanism.noise_multiplier", "--claim", "family"),
+        ("epsilon", "--laplace", "2", "--rate", "0.01", "--steps", "10"),
         ("run", spec, "--report", "html=page.html", "--report", "json=result.json"),
         ("verify", "page.html"),
+        ("verify", "result.json"),
         ("report", "result.json", "--format", "markdown"),
+        ("diff", "result.json", "page.html"),
     )
-    for command, modules in zip(commands, loaded_after(process, *commands), strict=True):
-        assert "scipy" in modules
-        assert not modules & {"torch", "sklearn", "matplotlib", "pandas", "PIL"}, command
+    for command, modules in zip(commands, loaded_after(process, *commands, missing=TRAINING), strict=True):
+        assert not modules & {*TRAINING, "matplotlib", "fsspec"}, command
         assert not modules & {"scipy.optimize", "scipy.stats"}, command
 
 
