@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 pytest.importorskip("opacus")
+pytestmark = pytest.mark.ci
 
 WIDTH = 2
 GENERATOR = torch.Generator().manual_seed(3)
@@ -120,7 +121,6 @@ def test_honest_states_leave_nothing_open(name: str, tmp_path: Path) -> None:
     assert carrying(HONEST[name](), tmp_path)[:2] == (0, "declared")
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["per_layer", "adaptive", "ghost"])
 def test_each_clipping_carries_nothing(clipping: str, tmp_path: Path) -> None:
     assert carrying(Training.train, tmp_path, clipping=clipping)[:2] == (0, "declared")

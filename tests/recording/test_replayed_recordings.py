@@ -352,12 +352,14 @@ def reading_in_forward(function: Any) -> type[Training]:
     return ReadingTraining
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", READING_IN_FORWARD)
 def test_numbers_that_the_forward_pass_reads_are_followed(name: str, tmp_path: Path) -> None:
     found = replays(tmp_path / "run", reading_in_forward(READING_IN_FORWARD[name]), epochs=1)
     assert found[OTHERS_MOVED].p_value == 0.0
 
 
+@pytest.mark.ci
 def test_numbers_that_the_forward_pass_logs_are_not_rejected_or_tested(tmp_path: Path) -> None:
     def logged(x: torch.Tensor) -> torch.Tensor:
         LOGGED.append(x.abs().max().item() + int(x.norm()))

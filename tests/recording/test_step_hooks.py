@@ -63,6 +63,7 @@ def test_a_step_that_fails_does_not_hide_the_next_one() -> None:
     assert calls == ["before", "before", "after"]
 
 
+@pytest.mark.ci
 def test_an_optimizer_derived_from_another_one_is_proved(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
 

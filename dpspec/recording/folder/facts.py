@@ -45,8 +45,8 @@ class Facts:
     adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
     replays: tuple[Number, Number, Number, Number, Number, Number] | None
     replay_failure: str
-    carrying: Count = 0
-    tables: Count = 0
+    carrying: Count
+    tables: Count
     sizes: tuple[Count, Real, Real, Number] | None
     passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[Count, Count, Count, Number] | None
