@@ -153,7 +153,7 @@ def measure_bounds(prepared: Sequence[Prepared], catalog: Catalog) -> tuple[floa
             try:
                 for _ in audit.audit.bound(audit.spec, context):
                     pass
-            except (DpspecError, ArithmeticError):  # the run reports it
+            except (DpspecError, DataError, ArithmeticError):  # the run reports it
                 continue
             seconds.append(time.process_time() - began)
     counted = seconds[1:] or seconds
