@@ -83,6 +83,10 @@ def spec_schema(catalog: Catalog) -> str:
     return json_text(json.dumps(bundle(catalog), indent=2)) + "\n"
 
 
+#: Seconds of bounds from which the plan of one spec names them.
+_LONG_BOUNDS = 5.0
+
+
 def plan(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
@@ -91,6 +95,7 @@ def plan(
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
     from dpspec import decimals
     from dpspec.engine.preparing.prepare import prepare
+    from dpspec.engine.running.runner import measure_bounds
     from dpspec.engine.running.train import format_time_range
     from dpspec.executors.processes import PROCESS_BYTES
     from dpspec.reporters import words
@@ -104,6 +109,7 @@ def plan(
             if has_errors(audit.diagnostics):
                 raise SpecError(audit.diagnostics)
         plans = [audit.plan() for audit in prepared]
+        bound_seconds, measured = measure_bounds(prepared, catalog)
         for spec, its_plan in zip(loaded.specs, plans, strict=True):
             page.heading(spec.name)
             work = "no training, bounds from theory only"
@@ -122,9 +128,13 @@ def plan(
                 )
             for text in (*map(words.foreseen, its_plan.checks), *its_plan.notes):
                 page.item(text)
+    bounds = f"bounds take about {decimals.duration(bound_seconds)} of one core"
     if len(plans) > 1:
         trials = words.count(sum(p.trials for p in plans), "trial")
-        page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
+        page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans) + bound_seconds)}")
+        page.item(f"{bounds} ({measured} of {len(plans)} measured)")
+    elif bound_seconds > _LONG_BOUNDS:
+        page.item(bounds)
     emit(page.text())
     return ExitCode.OK
 

@@ -213,6 +213,9 @@ MAX_RECORDS = 2**26
 #: Maximum memory per value while rows are loaded: a float64 number and its float32 copies.
 LOADING_BYTES = 16
 
+#: Seconds to load a value: 7e-8 from Parquet, 1.8e-6 from CSV. This is their geometric mean.
+LOADING_SECONDS = 3.5e-7
+
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
     """Return the path of a regular file, with the suffix ``otherwise`` if it is missing without. Raises ``DataError``.

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,19 @@ import numpy as np
 import pytest
 from support import counting
 
-from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, LoadedData, Resumable, Spec
+from dpspec.contract import DataError, Diagnostic, Facts, Finding, FrozenMap, LoadedData, Resumable, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.contract.results import Result
 from dpspec.engine.preparing import context as context_module
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.running.runner import run
+from dpspec.engine.running import runner
+from dpspec.engine.running.runner import measure_bounds, run
+from dpspec.engine.running.train import BESIDE, LEAST, MOST
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
+from dpspec.language.load import from_document
+from dpspec.registry.loader import load_catalog
 from dpspec.results.diff import diff
 from dpspec.training.gradients import memory
 
@@ -48,7 +54,7 @@ def test_an_audit_from_spec_to_verdicts(load: Any, store: Store) -> None:
     assert counting.RAN == [0, 1, 2, 3, 4]
     assert result.exit_code == ExitCode.OK
     assert [e for e in events if isinstance(e, TrialsPlanned)] == [
-        TrialsPlanned(audit="coin", total=5, stored=0, seconds=0.0)
+        TrialsPlanned(audit="coin", total=5, stored=0, seconds=pytest.approx(3.5e-6))  # to load ten numbers
     ]
     assert [e.index for e in events if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
     counting.RAN.clear()
@@ -122,7 +128,7 @@ def test_rows_that_do_not_fit_into_memory_are_not_loaded(context: RunContext, mo
     assert needed == 16 * 10
     assert context.prepared.plan().memory_bytes == plan.memory_bytes + needed
     monkeypatch.setattr(context_module, "_UNCHECKED_BYTES", needed)
-    for free, message in ((needed - 1, "loading the rows takes up to 160 B, and 159 B are free"), (needed, "no trial")):
+    for free, message in ((needed - 1, "audit take up to 160 B of memory, and 159 B are free"), (needed, "no trial")):
         monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
         with pytest.raises((MemoryError, AssertionError), match=message):
             _ = context.data
@@ -141,3 +147,56 @@ def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_b
     assert first.data is rows
     with pytest.raises(DataError, match="the data changed during the run: a file differs from its state"):
         second.data  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("records", "columns", "steps", "seconds", "mebibytes"),
+    [
+        (2_000_000, 1, 3, 10.3, 375.0),
+        (2_000_000, 1, 8, 19.4, 381.0),
+        (200_000, 10, 3, 1.1, 44.0),
+        (20_000, 100, 3, 0.1, 6.0),
+        pytest.param(20_000_000, 1, 1, 49.7, 1853.0, marks=pytest.mark.ci),
+    ],
+)
+def test_plans_count_records_and_numbers(
+    tmp_path: Path, records: int, columns: int, steps: int, seconds: float, mebibytes: float
+) -> None:
+    """The processor time and memory that runs on Parquet tables took, beyond those of a small one."""
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table = pa.table({**{f"a{i}": pa.repeat(0.0, records) for i in range(columns)}, "y": pa.repeat("a", records)})
+    pq.write_table(table, tmp_path / "d.parquet")
+    document = {
+        "dpspec": 1,
+        "name": "p",
+        "mechanism": {
+            "kind": "group",
+            "noise_multiplier": 1.5,
+            "clip_norm": 1.0,
+            "sampling": {"scheme": "poisson", "rate": 0.5},
+            "steps": steps,
+        },
+        "data": {"kind": "parquet", "path": "d.parquet", "label": "y", "classes": ["a", "b"]},
+        "model": {"kind": "mlp", "hidden": [2]},
+        "training": {"learning_rate": 1.0},
+        "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 30, "delta": 1e-2}],
+        "audit": {"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 8}, "seed": 7},
+    }
+    catalog = load_catalog()
+    plan = prepare(from_document(document, catalog, str(tmp_path)), catalog).plan()
+    assert LEAST * plan.seconds - BESIDE <= seconds <= MOST * plan.seconds + BESIDE
+    assert mebibytes <= plan.memory_bytes / 2**20 <= 3 * mebibytes + 100
+
+
+def test_the_time_of_bounds_is_estimated_from_some_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = counting.EXAMPLE + f"matrix: {{mechanism.epsilon: {[1 + i / 100 for i in range(50)]}}}\n"
+    prepared = [prepare(spec, counting.catalog()) for spec in counting.load(tmp_path, text=text)]
+    clock = itertools.count()
+    monkeypatch.setattr(runner.time, "process_time", lambda: 0.25 * next(clock))
+    assert measure_bounds(prepared, counting.catalog()) == (50 * 0.25, 8)
+
+    def needs_rows(self: object, spec: Spec, context: RunContext) -> Iterator[Finding]:
+        yield from context.data  # type: ignore[misc]
+
+    monkeypatch.setattr(counting.CountingAudit, "bound", needs_rows)
+    assert measure_bounds(prepared, counting.catalog()) == (0.0, 0)

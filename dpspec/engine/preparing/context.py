@@ -73,17 +73,15 @@ class RunContext:
 
     def _require_memory(self) -> None:
         """Raise ``MemoryError`` before the system ends the process while it loads the rows."""
-        needed = self.prepared.loading_bytes
-        if needed < _UNCHECKED_BYTES:
+        if self.prepared.loading_bytes < _UNCHECKED_BYTES:
             return
+        needed = max(self.prepared.loading_bytes, self.prepared.plan().memory_bytes)
         from dpspec.training.gradients.memory import free_bytes
 
         free = free_bytes("cpu")
         if needed > free:
-            raise MemoryError(
-                f"loading the rows takes up to {decimals.size(needed)}, and {decimals.size(free)} are free: use fewer "
-                "records or columns"
-            )
+            needs = f"the rows and their audit take up to {decimals.size(needed)} of memory"
+            raise MemoryError(f"{needs}, and {decimals.size(free)} are free: use fewer records or columns")
 
     @cached_property
     def model(self) -> ModelFactory:

@@ -16,7 +16,7 @@ from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.spec import Spec
-from dpspec.data.source import LOADING_BYTES
+from dpspec.data.source import LOADING_BYTES, LOADING_SECONDS
 from dpspec.engine.preparing.diagnostics import data_unreadable, model_mismatch
 from dpspec.engine.preparing.loss import loss_of
 from dpspec.engine.preparing.model import model_of
@@ -66,11 +66,14 @@ class Prepared:
         return resolve(reference) if reference else None
 
     def plan(self) -> Plan:
-        """The audit's plan, whose memory includes the loading of the rows."""
+        """The audit's plan, whose memory and time include the loading of the rows."""
         if self.spec.audit is None:
             return NO_TRIALS
         plan = self.audit.plan(self.spec, self.facts)
-        return dataclasses.replace(plan, memory_bytes=plan.memory_bytes + self.loading_bytes) if plan.chunks else plan
+        if not plan.chunks:
+            return plan
+        seconds = plan.seconds + LOADING_SECONDS * self.loading_bytes / LOADING_BYTES
+        return dataclasses.replace(plan, seconds=seconds, memory_bytes=plan.memory_bytes + self.loading_bytes)
 
     @cached_property
     def loading_bytes(self) -> int:

@@ -4,10 +4,12 @@
 except trials, which go to an executor.
 """
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from dpspec.contract import DataError, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
@@ -16,7 +18,7 @@ from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunS
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
-from dpspec.engine.preparing.context import WorkerCache
+from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.diagnostics import data_unreadable, out_of_range
 from dpspec.engine.preparing.prepare import Prepared, prepare_all
 from dpspec.engine.running.conclude import conclude
@@ -30,6 +32,9 @@ from dpspec.language.compose import OVERRIDES_FILE
 from dpspec.language.rewrite import best_of
 from dpspec.language.yaml_source import source_file
 from dpspec.registry.loader import describe
+
+#: Seconds after which the time of bounds is estimated from those that are computed.
+_MEASURED_SECONDS = 2.0
 
 
 def run(
@@ -119,6 +124,40 @@ def bound_all(
             except SpecError as error:
                 failures.add(audit.spec, error)
     return failures.without_failed(bounded)
+
+
+class _WithoutRows(RunContext):
+    """A context for bounds that do not depend on the rows."""
+
+    @property
+    def data(self) -> NoReturn:
+        raise DataError("the rows are not read")
+
+
+def measure_bounds(prepared: Sequence[Prepared], catalog: Catalog) -> tuple[float, int]:
+    """The seconds of one core for the bounds of all audits, and the number of audits that the estimate is from.
+
+    Audits are drawn until ``_MEASURED_SECONDS`` have passed. The first one, which imports libraries, counts only if it
+    is the only one. Bounds that read rows are not measured.
+    """
+    from dpspec.training import limited
+
+    seconds: list[float] = []
+    with limited(1):
+        for audit in random.Random(0).sample(prepared, len(prepared)):
+            if sum(seconds) > _MEASURED_SECONDS:
+                break
+            inputs = audit.audit.trial_inputs(audit.spec) if audit.spec.audit is not None else FrozenMap()
+            context = _WithoutRows(audit, catalog, inputs, device="cpu")
+            began = time.process_time()
+            try:
+                for _ in audit.audit.bound(audit.spec, context):
+                    pass
+            except (DpspecError, DataError, ArithmeticError):  # the run reports it
+                continue
+            seconds.append(time.process_time() - began)
+    counted = seconds[1:] or seconds
+    return (sum(counted) / len(counted) * len(prepared) if counted else 0.0), len(counted)
 
 
 def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener) -> AuditState:

@@ -1,0 +1,135 @@
+"""Edited recordings with rebuilt digest chains: each is judged or refused, and none proves half of its epsilon.
+
+CAMPAIGN=500 in the environment makes 500 edits.
+"""
+
+import copy
+import hashlib
+import json
+import math
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from support.opacus_training import Training
+
+from dpspec.engine.recorded.check import RunClaim, check_run
+from dpspec.errors import DpspecError, ExitCode
+from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, SCORED, STATES, STEPS, JournalWriter, read_frames
+from dpspec.recording.folder.weights import WEIGHTS
+from dpspec.registry.loader import load_catalog
+
+DELTA = 1e-5
+
+#: What replaces a value of JSON.
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 1e-320, 1e308, -1e308, math.inf, math.nan, "", "x", [], {}, [[]]]),
+    st.integers(-(10**6), 10**6),
+    st.floats(),
+    st.text(max_size=5),
+)
+
+#: What replaces bytes of a step.
+BYTES = st.one_of(
+    st.binary(min_size=1, max_size=8),
+    st.sampled_from([math.inf, math.nan, 1e308, -1.0, 0.0, 1e-300]).map(lambda value: struct.pack("<d", value)),
+    st.sampled_from([b"\0" * 8, b"\xff" * 8, struct.pack("<q", 2**63 - 1)]),
+)
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values below a value of JSON, containers included."""
+    if place:
+        yield place
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from leaves(part, (*place, key))
+
+
+def edited_json(content: bytes, data: st.DataObject) -> bytes:
+    document = copy.deepcopy(json.loads(content))
+    *outer, last = data.draw(st.sampled_from(list(leaves(document))), "place")
+    holder = document
+    for key in outer:
+        holder = holder[key]
+    if data.draw(st.integers(0, 9), "removed") == 0:
+        del holder[last]
+    else:
+        holder[last] = data.draw(VALUES, "value")
+    return json.dumps(document).encode("utf-8")
+
+
+def edited_bytes(content: bytes, data: st.DataObject) -> bytes:
+    start = data.draw(st.integers(0, max(0, len(content) - 1)), "start")
+    new = data.draw(BYTES, "bytes")
+    return content[:start] + new + content[start + len(new) :]
+
+
+def edit(source: Path, folder: Path, data: st.DataObject) -> None:
+    """Copy a recording, change one value, and rebuild the digests of all files that depend on it."""
+    header = (source / MARK).read_bytes()
+    frames = {
+        name: list(read_frames(source / name, hashlib.sha256(header).digest())) for name in (INTERNAL, STATES, STEPS)
+    }
+    names = [MARK, *(name for name, part in frames.items() if part), STEPS, STEPS]
+    names += [WEIGHTS] if (source / WEIGHTS).exists() else []
+    file = data.draw(st.sampled_from(names), "file")
+    folder.mkdir()
+    if file == MARK:
+        header = edited_json(header, data)
+    (folder / MARK).write_bytes(header)
+    digests: dict[bytes, bytes] = {}
+    if (source / WEIGHTS).exists():
+        weights = (source / WEIGHTS).read_bytes()
+        changed = edited_json(weights, data) if file == WEIGHTS else weights
+        (folder / WEIGHTS).write_bytes(changed)
+        digests[hashlib.sha256(weights).hexdigest().encode()] = hashlib.sha256(changed).hexdigest().encode()
+    for name, part in frames.items():
+        journal = JournalWriter(folder / name, hashlib.sha256(header).digest())
+        chosen = data.draw(st.integers(0, len(part) - 1), "frame") if file == name else None
+        for number, frame in enumerate(part):
+            payload = frame.payload
+            for old, new in digests.items() if name == STEPS else ():
+                payload = payload.replace(old, new)
+            if number == chosen:
+                is_json = name == STEPS and frame.kind in (END, SCORED)
+                payload = edited_json(payload, data) if is_json else edited_bytes(payload, data)
+            (digest,) = journal.append(frame.kind, payload)
+            digests |= {frame.digest: digest, frame.digest.hex().encode(): digest.hex().encode()}
+        journal.close()
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A recording, and a claim of half of its epsilon, which is below the certified interval."""
+    folder = tmp_path_factory.mktemp("recording") / "run"
+    Training(epochs=1).run(folder)
+    (audit,) = check_run(folder, RunClaim(delta=DELTA, epsilon=None), load_catalog()).audits
+    uppers = [f.value for f in audit.findings if (f.quantity, f.bound) == ("epsilon", "upper")]
+    return folder, min(uppers) / 2.0
+
+
+@pytest.mark.ci
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_an_edit_is_judged_or_refused_and_proves_nothing_smaller(
+    recording: tuple[Path, float], tmp_path: Path, data: st.DataObject
+) -> None:
+    source, epsilon = recording
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    edit(source, tmp_path / "run", data)
+    refused, code, message = None, None, ""
+    try:
+        code = check_run(tmp_path / "run", RunClaim(delta=DELTA, epsilon=epsilon), load_catalog()).exit_code
+    except DpspecError as error:
+        refused, message = error.exit_code, str(error)
+    event(f"refused with {refused:d}" if refused is not None else f"judged with {code:d}")
+    assert "digest chain" not in message
+    assert refused in (None, ExitCode.USAGE, ExitCode.INVALID_SPEC, ExitCode.NOTHING_TO_RUN)
+    assert code is not ExitCode.OK
