@@ -78,8 +78,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
-    for item in items:  # of a family the first case runs on every change
+    for item in items:  # of a family the first case without another marker runs on every change
         name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
+            continue
         if item.get_closest_marker("family") and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)

@@ -38,6 +38,7 @@ def recorded(folder: Path, training: Training, script: Script = Training.train) 
     return check_run(folder, ASKED)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "made",
     [{}, {"clipping": "ghost"}, {"physical": 8}, {"clipping": "per_layer"}, {"clipping": "ghost", "physical": 8}],

@@ -270,6 +270,7 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     assert "the same score" not in notes(checked(scored[0]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "way",
     [
