@@ -79,10 +79,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
     for item in items:  # of a family the first case without another marker runs on every change
-        name = item.nodeid.partition("[")[0]
         if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
             continue
-        if item.get_closest_marker("family") and name in first_cases:
+        # a test of dpspec.testing that starts a process takes seconds, and is one family for all mechanisms
+        starts = item.name == "test_another_process_repeats_the_run"
+        name = item.name if starts else item.nodeid.partition("[")[0]
+        if (starts or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)
     slow = config.getoption("--run-slow")
