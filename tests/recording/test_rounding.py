@@ -57,8 +57,12 @@ def exchanged(value: Tensor) -> Tensor:
     "change", [last, scaled, moved, exchanged, Tensor.double, Tensor.half, lambda value: value[1:]]
 )
 def test_other_changes_are_no_rounding(change: Callable[[Tensor], Tensor]) -> None:
+    """Random factors hide a change of one coordinate by a thousandth in one of ten cases, so twelve sums are compared:
+
+    a correct implementation fails with probability 1e-12.
+    """
     original = weights()
-    assert not BlockSums(original).differ_by_rounding(change(original.clone()))
+    assert not all(BlockSums(original).differ_by_rounding(change(original.clone())) for _ in range(12))
 
 
 def test_coarse_types_have_no_rounding_that_holds_no_training() -> None:
