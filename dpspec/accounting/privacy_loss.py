@@ -256,9 +256,9 @@ class PrivacyLoss:
         widths: Sequence[float],
         other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
-        """Answers by a closed form if there is one, else from grids, kept for the process; see ``solve``."""
-        other = None if other_direction is None else tuple(other_direction)
-        return list(_kept_answers(self, tuple(questions), tuple(widths), other))
+        """Answers by a closed form if there is one, else from grids; see ``solve``. The process caches them."""
+        opposite = None if other_direction is None else tuple(other_direction)
+        return list(_cached_answers(self, tuple(questions), tuple(widths), opposite))
 
     @strict
     def _compute(
@@ -310,7 +310,7 @@ class PrivacyLoss:
 
 
 @functools.lru_cache(maxsize=512)  # cells of a matrix, a run, its remedies and its verification repeat the question
-def _kept_answers(
+def _cached_answers(
     loss: PrivacyLoss,
     questions: tuple[Question, ...],
     widths: tuple[float, ...],

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpspec.accounting.privacy_loss import _kept_answers
+from dpspec.accounting.privacy_loss import _cached_answers
 
 
 @pytest.fixture(autouse=True)
 def nothing_answered_yet() -> Iterator[None]:
-    _kept_answers.cache_clear()
+    _cached_answers.cache_clear()
     yield
-    _kept_answers.cache_clear()
+    _cached_answers.cache_clear()

@@ -39,10 +39,10 @@ class MetricScheduler(TrainingRule):
 
         referrers = gc.get_referrers(*self._optimizers)
         # objects refer to their attributes, or to a dictionary of them if it was read
-        attributes = [one for one in referrers if type(one) is dict and "num_bad_epochs" in one]
+        attributes = [candidate for candidate in referrers if type(candidate) is dict and "num_bad_epochs" in candidate]
         referrers += gc.get_referrers(*attributes) if attributes else []
         # the type, because isinstance may call code of the objects
-        number = len({id(one) for one in referrers if issubclass(type(one), ReduceLROnPlateau)})
+        number = len({id(candidate) for candidate in referrers if issubclass(type(candidate), ReduceLROnPlateau)})
         self._most_schedulers = max(self._most_schedulers, number)
 
     def facts(self) -> Mapping[str, Any]:

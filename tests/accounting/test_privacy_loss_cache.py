@@ -1,17 +1,17 @@
-"""Answers that are kept for the process: the computed ones, for the same question alone."""
+"""The cache of answers: it holds the computed ones, each for the same question alone."""
 
 from collections.abc import Callable
 
 import pytest
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, refinement
-from dpspec.accounting.privacy_loss import _kept_answers
+from dpspec.accounting.privacy_loss import _cached_answers
 
 
 @pytest.fixture
 def refined(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The grids that were computed since the start of the test."""
-    _kept_answers.cache_clear()
+    _cached_answers.cache_clear()
     grids: list[object] = []
     begin = refinement.GridRefinement.begin
     monkeypatch.setattr(refinement.GridRefinement, "begin", lambda self: grids.append(self) or begin(self))
@@ -52,7 +52,7 @@ def test_another_question_has_the_answer_of_an_empty_cache(
     refined: list[object], other: Callable[[], Interval]
 ) -> None:
     alone = other()
-    _kept_answers.cache_clear()
+    _cached_answers.cache_clear()
     kept = loss().epsilon(1e-5)
     found = other()
     assert (found.lower, found.upper, found.method) == (alone.lower, alone.upper, alone.method)
