@@ -264,7 +264,7 @@ LONG = "mechanism.steps=200"
     [
         (ALLOCATED, "random-allocation", poisson),
         (SEVERAL, "random-allocation", once),
-        (TRUNCATED, "truncated-poisson", poisson),
+        pytest.param(TRUNCATED, "truncated-poisson", poisson, marks=pytest.mark.ci),
         pytest.param((*FIXED, LONG), "fixed", favoring(two_rates), marks=pytest.mark.ci),
         pytest.param((*TRUNCATED, LONG), "truncated-poisson", favoring(two_rates), marks=pytest.mark.ci),
         pytest.param((LONG,), "poisson", favoring(always_one), marks=pytest.mark.ci),
