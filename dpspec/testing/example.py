@@ -37,7 +37,7 @@ from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_pr
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
-#: Values that prove failed claims are no part of a test.
+#: Searches for remedies take seconds, and the suites test none.
 _OPTIONS = RunOptions(device="cpu", remedy_seconds=0.0)
 
 

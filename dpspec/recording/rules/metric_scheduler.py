@@ -38,7 +38,7 @@ class MetricScheduler(TrainingRule):
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
         referrers = gc.get_referrers(*self._optimizers)
-        # objects refer to their attributes, or to a dictionary of them if it was read
+        # objects refer to their attributes, or to the dictionary of attributes if it was read
         attributes = [candidate for candidate in referrers if type(candidate) is dict and "num_bad_epochs" in candidate]
         referrers += gc.get_referrers(*attributes) if attributes else []
         # the type, because isinstance may call code of the objects
