@@ -87,6 +87,7 @@ def test_the_risk_of_a_recorded_run_is_that_of_its_whole_curve(kind: str, place:
         assert true <= power <= 1.02 * true
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("other", "words"),
     [

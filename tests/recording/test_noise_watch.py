@@ -352,6 +352,7 @@ def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) 
     assert rejected(drawn, POOLED)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shapes", [[(1,)], [(42,)], [(2000, 1)], [(20, 300), (5,)]], ids=str)
 def test_fresh_numbers_neither_seem_cut_nor_from_a_table(shapes: list[tuple[int, ...]], seed: int) -> None:
