@@ -35,6 +35,7 @@ def run(
     workers: int | None = None,
     address: str | None = None,
     plugins: Sequence[File] = (),
+    remedy_seconds: float | None = None,
 ) -> Result:
     """Audit specs like ``dpspec run``; the confidence is family-wise over the claims of all specs.
 
@@ -48,6 +49,7 @@ def run(
         workers: Number of parallel trials.
         address: Address of the cluster.
         plugins: Python files with decorated functions, in addition to the list in ``pyproject.toml``.
+        remedy_seconds: Maximum processor time of the search for values that prove failed claims; 0 for none.
 
     Returns:
         The result, as ``dpspec run`` shows it.
@@ -63,10 +65,14 @@ def run(
     from dpspec.engine.storage.trial_store import Store
 
     _check_arguments(overrides, store, device, workers)
+    if remedy_seconds is not None and not remedy_seconds >= 0.0:
+        raise UsageError(f"remedy_seconds must be at least 0, or None, not {remedy_seconds!r}")
     specs = _items(specs)
     catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
-        options = RunOptions(executor=executor, workers=workers, address=address, device=device)
+        options = RunOptions(
+            executor=executor, workers=workers, address=address, device=device, remedy_seconds=remedy_seconds
+        )
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
 
 

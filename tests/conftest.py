@@ -3,12 +3,12 @@
 import contextlib
 import gc
 import os
+import random
 import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from unittest import mock
 
 import hypothesis
 import pytest
@@ -72,14 +72,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ci", action="store_true", help="run the tests that take several seconds, as CI does")
     parser.addoption("--run-slow", action="store_true", help="run these and the tests that take minutes")
     parser.addoption("--processor-time", metavar="FILE", help="write the processor seconds of each test to a file")
+    parser.addoption("--shuffle", metavar="SEED", help="run the files, and the tests of each file, in a random order")
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
-    for item in items:  # of a family the first case runs on every change
-        name = item.nodeid.partition("[")[0]
-        if item.get_closest_marker("family") and name in first_cases:
+    for item in items:  # of a family the first case without another marker runs on every change
+        if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
+            continue
+        # a test of dpspec.testing that starts a process takes seconds, and is one family for all mechanisms
+        starts = item.name == "test_another_process_repeats_the_run"
+        name = item.name if starts else item.nodeid.partition("[")[0]
+        if (starts or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)
     slow = config.getoption("--run-slow")
@@ -91,23 +96,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items if not asked else ():
             if item.get_closest_marker(marker):
                 item.add_marker(skip)
+    if (seed := config.getoption("--shuffle")) is not None:
+        order = random.Random(seed)
+        order.shuffle(items)
+        places = {node: order.random() for item in items for node in (item.path, item.parent)}
+        # files and classes stay together, because of their fixtures
+        items.sort(key=lambda item: (places[item.path], places[item.parent]))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Around fixtures too: the system's random numbers are repeated, which --run-slow does not; and time is saved."""
-    from support.chance import repeatable
-    from support.solved_once import solved_once
+    """The system's random numbers, like other seeds, are the same in each run, except with --run-slow; fixtures too.
 
-    with contextlib.ExitStack() as changes:
-        if not item.config.getoption("--run-slow"):
-            changes.enter_context(repeatable(item.path.name))
-        if item.path.parent.name != "accounting":
-            changes.enter_context(solved_once())
-        remedies = sys.modules.get("dpspec.engine.running.remedies")
-        if remedies is not None and item.path.name != "test_remedies.py":
-            changes.enter_context(mock.patch.object(remedies, "_MOST_BOUND_SECONDS", -1.0))  # nothing is searched
-        changes.enter_context(mock.patch.object(os, "fsync"))  # the machine outlasts every test
+    No other part of the product differs from what users run.
+    """
+    from support.chance import repeatable
+
+    with contextlib.nullcontext() if item.config.getoption("--run-slow") else repeatable(item.path.name):
         return (yield)
 
 
@@ -130,13 +135,6 @@ def nothing_counted_yet() -> None:
     if counting is not None:
         counting.RAN.clear()
         counting.HOOKS.clear()
-
-
-@pytest.fixture(autouse=True)
-def seeds_are_secret(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests have small fixed seeds, which recordings must not notice, except in the tests of the rules."""
-    if request.path.name != "test_rules.py":
-        monkeypatch.setattr("dpspec.recording.rules.guessable_seed._GUESSABLE", 0)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -250,14 +250,23 @@ class PrivacyLoss:
         answers = iter(loss._solve(questions, question_widths) if questions else ())
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
-    @strict
     def _solve(
         self,
-        questions: list[Question],
+        questions: Sequence[Question],
         widths: Sequence[float],
         other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
-        """Answers by a closed form if there is one, else from grids; see ``solve``."""
+        """Answers by a closed form if there is one, else from grids; see ``solve``. The process caches them."""
+        opposite = None if other_direction is None else tuple(other_direction)
+        return list(_cached_answers(self, tuple(questions), tuple(widths), opposite))
+
+    @strict
+    def _compute(
+        self,
+        questions: Sequence[Question],
+        widths: Sequence[float],
+        other_direction: Sequence[Interval | None] | None = None,
+    ) -> list[Interval]:
         moving: list[tuple[Pair, int]] = []
         squares, sides, is_gaussian, is_steep = [], directions(self.direction), True, False
         for pair, steps in self.phases:
@@ -298,6 +307,16 @@ class PrivacyLoss:
             ):
                 answers[i] = composed_answer.within(single.answer(questions[i], composed_answer))
         return [answer for answer in answers if answer is not None]
+
+
+@functools.lru_cache(maxsize=512)  # cells of a matrix, a run, its remedies and its verification repeat the question
+def _cached_answers(
+    loss: PrivacyLoss,
+    questions: tuple[Question, ...],
+    widths: tuple[float, ...],
+    other_direction: tuple[Interval | None, ...] | None,
+) -> tuple[Interval, ...]:
+    return tuple(loss._compute(questions, widths, other_direction))
 
 
 def group_curve(

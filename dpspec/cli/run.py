@@ -82,6 +82,12 @@ def run(
         str | None,
         typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT."),
     ] = None,
+    remedy_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="S", help="Search values that prove failed claims for S CPU seconds; 8 if omitted."
+        ),
+    ] = None,
     bounds_only: Annotated[
         bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
     ] = False,
@@ -139,6 +145,7 @@ def run(
             device=device,
             deadline=deadline,
             max_trials=max_trials,
+            remedy_seconds=remedy_seconds,
             stop_requests=interrupt.stop_requests,
         )
         with (

@@ -24,6 +24,7 @@ from dpspec.contract.frozen import canonical_json
 from dpspec.contract.results import Result
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.diagnostics import render
@@ -35,6 +36,9 @@ from dpspec.results.diff import differing
 from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_profile, shortfall
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
+
+#: Searches for remedies take seconds, and the suites test none.
+_OPTIONS = RunOptions(device="cpu", remedy_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class ExampleSuite(ProviderSuite):
         store = store or Store(Path(tempfile.mkdtemp(dir=_folder(cls))))
         events: list[Event] = []
         with in_words("the run"):
-            result = run(specs, cls.catalog(), store=store, device="cpu", listeners=[events.append], train=train)
+            result = run(specs, cls.catalog(), store=store, options=_OPTIONS, listeners=[events.append], train=train)
         return Executed(tuple(specs), result, store, sum(isinstance(event, TrialFinished) for event in events))
 
     @classmethod

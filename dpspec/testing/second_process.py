@@ -44,6 +44,7 @@ class LaterDate(datetime.date):
 datetime.date = LaterDate
 from pathlib import Path
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import Candidate, build
@@ -54,7 +55,8 @@ example = Path(sys.argv[3])
 loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
     sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
-result = run(loaded.specs, catalog, store=Store(example.with_name(f"store-after-{DAYS}-days")), device="cpu")
+store = Store(example.with_name(f"store-after-{DAYS}-days"))
+result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu", remedy_seconds=0.0))
 example.with_name(f"after-{DAYS}-days.json").write_text(json.dumps(parts(result)))
 """
 

@@ -57,6 +57,7 @@ STEP = atoms([0.3, 0.0, 0.25, 0.2, 0.1, 0.1, 0.04, 0.01])
 OTHER = atoms([0.6, 0.25, 0.1, 0.05], lowest=-0.15)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("steps", [1, 2, 7, 12])
 @pytest.mark.parametrize("tilt", [0.2, 3.0, 12.0])
 def test_delta_lies_between_its_bounds(steps: int, tilt: float) -> None:
@@ -256,6 +257,7 @@ def test_infinite_losses_are_counted_once() -> None:
     assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("pair", "steps", "delta"),
     [

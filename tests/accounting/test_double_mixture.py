@@ -64,6 +64,7 @@ def density(z: np.ndarray, members: int, rate: float, sigma: float, sign: float)
     return np.asarray((binom.pmf(j, members, rate)[:, None] * norm.pdf(z, sign * j[:, None], sigma)).sum(axis=0))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("k", "rate", "sigma", "epsilon"), [(1, 0.1, 1.0, 0.5), (1, 0.4, 0.6, 2.0), (2, 0.2, 1.5, 0.3), (3, 0.05, 0.9, 1.0)]
 )

@@ -46,6 +46,7 @@ def divergence(order: float, components: list[tuple[float, float]], direction: s
         return float(mpmath.log1p(excess(order, components, direction)) / (mpmath.mpf(order) - 1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(
     ("order", "rate", "sigma"),
@@ -257,6 +258,7 @@ def by_quadrature(order: float, rate: float, effect: float, direction: str) -> f
         return float(mpmath.log1p(total) / (a - 1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", [PRESENT, ABSENT])
 @pytest.mark.parametrize(
     ("order", "rate", "effect"),

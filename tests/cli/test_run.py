@@ -302,7 +302,7 @@ def known(dpspec) -> tuple[str, ...]:
 
 
 def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
-    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5", "-q")
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5", "-q", "--remedy-seconds", "0")
     assert ended.code == 1
     lines = ended.err.splitlines()
     assert lines[0].startswith("- mine / ")

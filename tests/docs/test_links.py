@@ -14,6 +14,7 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "specs").rglob("*.md")),
     *sorted((ROOT / "plugins").rglob("*.md")),
+    *sorted((ROOT / "tests").rglob("README.md")),
 ]
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

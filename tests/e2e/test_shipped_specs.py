@@ -1,8 +1,10 @@
 """Shipped specs from the command line: the quickstart, images, and other training loops."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SPECS = ROOT / "specs"
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.ci
+def test_the_readmes_first_command_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    """In an interpreter of its own, which nothing of the tests has changed."""
+    command = [sys.executable, "-m", "dpspec", "run", str(SPECS / "quickstart.yaml"), "--report", "html=report.html"]
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("$ dpspec run specs/quickstart.yaml")[2].partition("```")[0].splitlines()[1:]
+    assert shown[0] == "Both privacy claims are proved."
+    assert done.stdout.splitlines()[: len(shown)] == shown
+    assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 def test_the_quickstart_gives_verdicts_with_upper_and_lower_bounds(dpspec: Run, tmp_path: Path) -> None:

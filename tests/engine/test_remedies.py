@@ -1,6 +1,7 @@
 """Remedies of failed claims: values that a search tried, against the closed form of the Gaussian mechanism."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -8,18 +9,13 @@ import pytest
 from scipy import optimize, special
 
 import dpspec
-from dpspec.contract.results import Remedy
+from dpspec.contract.results import AuditResult, Remedy
 from dpspec.engine.running import remedies as module
 from dpspec.engine.verify import verify
+from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
 
 DELTA = 1e-5
-
-
-@pytest.fixture(autouse=True)
-def however_slow_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_SECONDS", math.inf)
-    monkeypatch.setattr(module, "_MOST_BOUND_SECONDS", math.inf)
 
 
 def spec(epsilon: float = 2.0, group_size: int = 1, **mechanism: Any) -> dict[str, Any]:
@@ -37,6 +33,12 @@ def spec(epsilon: float = 2.0, group_size: int = 1, **mechanism: Any) -> dict[st
     }  # fmt: skip
 
 
+def audited(document: dict[str, Any], folder: Any, seconds: float | None = math.inf) -> AuditResult:
+    """Return the audit of a run that searches however slow the machine is."""
+    (audit,) = dpspec.run(document, store=folder, remedy_seconds=seconds).audits
+    return audit
+
+
 def largest_mu(epsilon: float) -> float:
     """Oracle: delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, Theorem 8)."""
 
@@ -50,7 +52,7 @@ def largest_mu(epsilon: float) -> float:
 
 
 def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
-    (audit,) = dpspec.run(spec(), store=tmp_path).audits
+    audit = audited(spec(), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}
     mu = largest_mu(2.0)
     noise = found["mechanism.noise_multiplier"]
@@ -64,20 +66,20 @@ def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
 def test_the_noise_of_an_adaptive_count_is_just_enough(tmp_path: Any) -> None:
     """A step is one Gaussian of 1 / sigma^2 = 1 / z^2 + 1 / (2 s)^2."""
     adaptive = {"scheme": "adaptive", "count_std": 0.5}
-    (audit,) = dpspec.run(spec(5.0, clipping=adaptive), store=tmp_path).audits
+    audit = audited(spec(5.0, clipping=adaptive), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}
     enough = 0.5 / math.sqrt((largest_mu(5.0) / 3.0) ** 2 - 1.0 / 16.0)
     assert enough <= found["mechanism.clipping.count_std"].value <= 1.02 * enough
 
 
 def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
-    (audit,) = dpspec.run(spec(4.0, group_size=6), store=tmp_path).audits
+    audit = audited(spec(4.0, group_size=6), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}
     assert found["claims.c.group_size"].value == math.floor(largest_mu(4.0) * 4.0 / 3.0)
 
 
 def test_an_edited_remedy_is_found(tmp_path: Any) -> None:
-    catalog, result = load_catalog(), dpspec.run(spec(), store=tmp_path)
+    catalog, result = load_catalog(), dpspec.run(spec(), store=tmp_path, remedy_seconds=math.inf)
     assert not [one for one in verify(result, catalog) if one.differs]
     (audit,) = result.audits
     for wrong in (
@@ -89,10 +91,25 @@ def test_an_edited_remedy_is_found(tmp_path: Any) -> None:
         assert mismatch.what.startswith("remedies[0]")
 
 
-def test_nothing_is_searched_without_a_failure_or_without_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert dpspec.run(spec(8.0), store=tmp_path).audits[0].remedies == ()
+def test_nothing_is_searched_without_a_failure_or_without_time(tmp_path: Any) -> None:
+    assert audited(spec(8.0), tmp_path).remedies == ()
     unexpected = spec()
     unexpected["claims"][0]["expect"] = "open"
-    assert dpspec.run(unexpected, store=tmp_path).audits[0].remedies == ()
-    monkeypatch.setattr(module, "_MOST_SECONDS", -1.0)
-    assert dpspec.run(spec(), store=tmp_path).audits[0].remedies == ()
+    assert audited(unexpected, tmp_path).remedies == ()
+    assert audited(spec(), tmp_path, 0.0).remedies == ()
+
+
+def test_a_search_takes_eight_seconds_by_default_and_ends_when_they_are_over(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = audited(spec(), tmp_path, None).remedies
+    assert found == audited(spec(), tmp_path, 8.0).remedies != ()
+    times = itertools.count(0.0, 5.0)
+    monkeypatch.setattr(module.time, "process_time", lambda: next(times))
+    assert audited(spec(), tmp_path, None).remedies == ()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_a_time_that_is_none_is_refused(seconds: float, tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="remedy_seconds must be at least 0"):
+        audited(spec(), tmp_path, seconds)

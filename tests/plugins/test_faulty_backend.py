@@ -120,6 +120,7 @@ def test_every_fault_is_detected_by_its_checks(faulty, fault, sampling):
     assert REJECTED[fault] <= rejected(found)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sampling", [USUAL, *SCHEMES.values(), ALL_ENTER], ids=str)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.ci)])
 def test_without_a_fault_nothing_is(faulty, seed, sampling):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from support import scope_oracle as oracle
-from support import solved_once
 
 from dpspec.accounting import Mixture, PrivacyLoss, findings, refinement
+from dpspec.accounting.privacy_loss import _cached_answers
 from dpspec.contract import Audit, Claim, Finding, FrozenMap
 from dpspec.contract.results import Verdict
 from dpspec.engine.judging.claim_tests import Concluded
@@ -95,7 +95,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
     changes, method = WAYS[way]
-    solved_once.SOLVED.clear()
+    _cached_answers.cache_clear()
     modelmix_bounds._plain.cache_clear()
     group_theory._epsilons.cache_clear()
     refined = []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.specs import spec_of
+from support.specs import ON_CPU, spec_of
 
 from dpspec import kit
 from dpspec.contract.frozen import canonical_json
@@ -58,7 +58,7 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
 
 def results_of(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
     specs = [spec_of(folder, text, *overrides) for text in (GROUP, RERO)]
-    result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
+    result = run(specs, load_catalog(), store=Store(folder / store), options=options or ON_CPU)
     return [
         canonical_json({"trials": [[t.key, t.evidence, t.arrays] for t in audit.trials]}) + repr(audit.findings)
         for audit in result.audits

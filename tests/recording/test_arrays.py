@@ -101,6 +101,7 @@ def loop(folder: Path, optimizer: Any = None, stepping: Any = None, fault: str =
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [np.asarray, Array, torch.from_numpy])
 def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", kind=kind)
@@ -120,6 +121,7 @@ def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     assert (check.note, check.detectable) == ("at 40 of 40 steps", 2.0**-16)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("fault", "decay", "words"),
     [

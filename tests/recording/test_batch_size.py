@@ -90,6 +90,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", MEANS)
 def test_means_have_gradients_that_fall_with_the_batch_size(name: str) -> None:
     found = effect(**MEANS[name])

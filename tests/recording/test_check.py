@@ -94,6 +94,7 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
 QUICK = ("sound", "shuffled, claimed as Poisson", "wrong optimizer", "incomplete")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in RECORDINGS]
 )

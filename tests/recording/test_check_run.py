@@ -94,6 +94,7 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It composes by privacy loss random" in page
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(1.5, 0.2, 30)], [(2.0, 0.004, 3000)]])
 def test_figures_of_opacus_accountants_come_out_again(history):
     for name, kind in (("rdp", RDPAccountant), ("gdp", GaussianAccountant), ("prv", PRVAccountant)):

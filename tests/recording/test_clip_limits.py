@@ -103,6 +103,7 @@ def lowered_after_a_physical_batch(training: Training) -> None:
 LAYERS, GHOST = {"clipping": "per_layer"}, {"clipping": "ghost"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "script", "ratio"),
     [
@@ -135,6 +136,7 @@ def together(factor: float) -> Callable[[Training], None]:
     return change
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("made", "script"),
     [

@@ -38,6 +38,7 @@ def recorded(folder: Path, training: Training, script: Script = Training.train) 
     return check_run(folder, ASKED)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "made",
     [{}, {"clipping": "ghost"}, {"physical": 8}, {"clipping": "per_layer"}, {"clipping": "ghost", "physical": 8}],
@@ -51,6 +52,7 @@ def test_a_run_with_filled_batches_deviates_by_the_name_of_the_option(made: dict
     assert not found.audit.recording.rules  # the random rows are not rows of drawn records
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}])
 def test_the_option_leaves_no_bound_although_no_batch_was_empty(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Filled(batch=10, epochs=1, **made))
@@ -91,6 +93,7 @@ def _tuple_of(collate: Any, rows: Any) -> Any:
     return tuple(collate(rows))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("kind", "script"), [(Filled, wrapped), (WrappedBefore, Training.train)])
 def test_the_option_is_found_in_wrappers(kind: Any, script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", kind(batch=10, epochs=1), script)
@@ -141,6 +144,7 @@ def delta_of_filled_sample(epsilon: float, rate: float, records: int, sigma: flo
     return max(hockey_stick(with_record, without), hockey_stick(without, with_record))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("rate", "records", "sigma", "delta"), [(0.5, 30, 1.0, 1e-4), (0.9, 8, 0.8, 1e-3), (0.99, 3, 2.0, 0.3)]
 )

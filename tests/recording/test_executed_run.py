@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from support.checked_runs import checked
-from support.opacus_training import Training, recorded, two_passes
+from support.opacus_training import SECRET, Training, recorded, two_passes
 from support.plain_loop import plain_loop
 
 from dpspec.accounting import Mixture, PrivacyLoss
@@ -87,6 +87,7 @@ def test_the_risk_of_a_recorded_run_is_that_of_its_whole_curve(kind: str, place:
         assert true <= power <= 1.02 * true
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -231,7 +232,7 @@ def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    plain_loop(tmp_path / "run", 10, noises=noises)
+    plain_loop(tmp_path / "run", 10, noises=noises, seed=SECRET)
     assert main(["check", "run", "--report", "json=-"]) == 5
     findings = json.loads(capsys.readouterr().out)["audits"][0]["findings"]
     (cost,) = [one["value"] for one in findings if one["bound"] == "upper"]

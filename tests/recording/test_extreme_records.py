@@ -68,6 +68,7 @@ HONEST = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", BY_OTHERS)

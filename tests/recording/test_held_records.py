@@ -95,6 +95,7 @@ HONEST = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", READING_ALL)
 def test_steps_that_read_all_records_are_found(name: str) -> None:
@@ -117,6 +118,7 @@ def test_a_dataset_that_changes_its_records_is_searched_by_index() -> None:
     assert not replayed(HONEST["its own row by index"], augmented).mixes_records
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", HONEST)

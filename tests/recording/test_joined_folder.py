@@ -13,6 +13,7 @@ import pytest
 import torch
 from opacus.data_loader import DPDataLoader
 from support.checked_runs import CheckedRun, Question, check_run
+from support.families import selected
 from support.ranks import Ranked, after_scaling, dealt, infinite, killed, reduced
 from torch import distributed
 
@@ -71,12 +72,11 @@ SOUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trainings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of sound trainings on two ranks, by name."""
-    place = tmp_path_factory.mktemp("sound")
-    assert Ranked(place / "other", batch=100, epochs=1).run(
-        *(Ranked(place / name, **{"batch": 100, **made}) for name, made in SOUND.items())
-    ) == [0, 0]
+    place, names = tmp_path_factory.mktemp("sound"), selected(request, "name") | {"hooks"}
+    sound = [Ranked(place / name, **{"batch": 100, **made}) for name, made in SOUND.items() if name in names]
+    assert Ranked(place / "other", batch=100, epochs=1).run(*sound) == [0, 0]
     return place
 
 
@@ -181,11 +181,12 @@ FAULTS: dict[str, tuple[Script, str]] = {
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("faulty")
+def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place, names = tmp_path_factory.mktemp("faulty"), selected(request, "name")
     every = [Ranked(place / name, prepare=script, epochs=2) for name, (script, _) in FAULTS.items()]
-    # the usual line of a script: torch.manual_seed(0) on every rank
-    assert Ranked(place / "seeds", seed=0).run(*every) == [0, 0]
+    every.append(Ranked(place / "seeds", seed=0))  # the usual line of a script: torch.manual_seed(0) on every rank
+    first, *further = (training for training in every if training.folder.name in names)
+    assert first.run(*further) == [0, 0]
     return place
 
 

@@ -69,6 +69,7 @@ def advice_of(run: CheckedRun) -> str:
     return " ".join(run.audit.recording.advice)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "script",
     [
@@ -104,11 +105,13 @@ def test_other_changes_keep_their_name(tmp_path: Path) -> None:
     assert LOADED not in recorded(tmp_path / "other", after_step(5, clamp)).rejected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("script", [first, after_step(3, for_an_evaluation), after_step(20, for_an_evaluation)])
 def test_initial_weights_and_weights_that_are_taken_back_are_proved(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).fine
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_steps_of_another_engine_in_the_block_leave_the_claim_open(clipping: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:

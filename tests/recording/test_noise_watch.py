@@ -24,6 +24,9 @@ from dpspec.recording.watching.noise_watch import NoiseWatch
 #: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
 Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
 
+#: Of each kind of noise one seed runs on every change.
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.ci) for seed in (2, 3))]
+
 
 def split(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     """One tensor of each shape from all coordinates in a row."""
@@ -349,6 +352,7 @@ def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) 
     assert rejected(drawn, POOLED)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shapes", [[(1,)], [(42,)], [(2000, 1)], [(20, 300), (5,)]], ids=str)
 def test_fresh_numbers_neither_seem_cut_nor_from_a_table(shapes: list[tuple[int, ...]], seed: int) -> None:
@@ -404,7 +408,7 @@ def returning(change: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor, dict
     return noise
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "noise",
     [
@@ -425,7 +429,7 @@ def test_numbers_that_return_in_later_steps_are_found(
     assert rejected(watched([(2100,)], 70, lambda step: noise(step, torch.randn(2100), kept)), POOLED)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["numpy", "inverse distribution", "float64", "four sums"])
 def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
     torch.manual_seed(seed)

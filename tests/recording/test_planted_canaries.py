@@ -270,11 +270,12 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     assert "the same score" not in notes(checked(scored[0]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "way",
     [
         {},
-        {"physical": 4},
+        {"physical": 10},
         {"workers": 1},
         pytest.param({"clipping": "per_layer"}, marks=pytest.mark.slow),
         {"clipping": "ghost"},

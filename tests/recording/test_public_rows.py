@@ -31,6 +31,7 @@ def twice(training: Training) -> None:
         training.step(torch.cat([x, -x]), torch.cat([y, y]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "ghost", "per_layer"])
 @pytest.mark.parametrize("fakes", [1, 15])
 def test_a_fixed_number_of_public_rows_is_asked_about(clipping: str, fakes: int, tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_a_fixed_number_of_public_rows_is_asked_about(clipping: str, fakes: int,
     assert check_run(tmp_path / "run", question).verdict == "proved"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "script", [twice, with_fakes(lambda records: records // 2), with_fakes(lambda records: 1 + records % 2)]
 )

@@ -1,5 +1,6 @@
 """The records of a training: observed with Opacus, reported by a custom loop."""
 
+import functools
 import math
 import warnings
 
@@ -40,24 +41,28 @@ def steps_of(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Each training, recorded in the folder of its name, with its last parameters."""
+    """A function that makes each training once, and returns its folder, itself and its last parameters."""
     place = tmp_path_factory.mktemp("ways")
-    ways = {name: Training(**made) for name, made in WAYS.items()}
-    return place, {name: (way, way.run(place / name)) for name, way in ways.items()}
+
+    @functools.cache
+    def train(name):
+        way = Training(**WAYS[name])
+        return place / name, way, way.run(place / name)
+
+    return train
 
 
 @pytest.mark.family
 @pytest.mark.parametrize("name", WAYS)
 def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(name, trained):
-    place, ways = trained
-    way, found = ways[name]
+    folder, way, found = trained(name)
     assert all(torch.equal(a, b) for a, b in zip(Training(**WAYS[name]).run(), found, strict=True))
     replaced = {"clip_and_accumulate", "accumulate", "add_noise", "scale_grad"}
     assert not replaced & set(vars(way.private))
     assert "get_clipping_coef" not in vars(way.model)
     assert not way.private.original_optimizer._optimizer_step_pre_hooks
     assert "iterate" not in type(way.loader.batch_sampler).__iter__.__qualname__
-    header, public, internal, _ = steps_of(place / name)
+    header, public, internal, _ = steps_of(folder)
     assert (len(public) >= 10, header.source) == (True, "opacus")
     assert {kept.outside for kept in internal} == {0.0}
 
@@ -102,7 +107,7 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
 
 
 def test_who_was_drawn_is_who_the_sampler_drew(trained):
-    _, public, internal, end = steps_of(trained[0] / "virtual")
+    _, public, internal, end = steps_of(trained("virtual")[0])
     assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
     assert {step.batches for step in public} == {1}
     assert end.drawn_batches == len(public) == 20
@@ -112,7 +117,7 @@ def test_who_was_drawn_is_who_the_sampler_drew(trained):
 
 
 def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
-    header, public, *_ = steps_of(trained[0] / "adaptive")
+    header, public, *_ = steps_of(trained("adaptive")[0])
     adjusted = (1.1**-2 - 6.0**-2) ** -0.5
     assert header.clipping == "adaptive"
     assert all(step.deviation == pytest.approx(adjusted * step.clip_norm) for step in public)
@@ -122,7 +127,7 @@ def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
 
 
 def test_ghost_clipping_has_counts_and_norms(trained):
-    header, public, internal, _ = steps_of(trained[0] / "ghost-virtual")
+    header, public, internal, _ = steps_of(trained("ghost-virtual")[0])
     assert header.clipping == "ghost"
     assert all(step.rows == step.drawn for step in public)
     assert all(kept.lower <= kept.largest == pytest.approx(1.0, abs=1e-4) for kept in internal)
@@ -130,7 +135,7 @@ def test_ghost_clipping_has_counts_and_norms(trained):
 
 
 def test_empty_batches_are_steps(trained):
-    _, public, internal, _ = steps_of(trained[0] / "empty-batches")
+    _, public, internal, _ = steps_of(trained("empty-batches")[0])
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]
     assert (len(public), len(empty) > 50) == (RECORDS, True)
     assert all(step.drawn == 0 and step.noise_squares > 0.0 for step, _ in empty)

@@ -201,6 +201,7 @@ def test_an_edit_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: P
         assert not complete, f"{name}: an edit from byte {middle} to {end} is not found"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fault", ["removed", "renamed"])
 def test_a_lost_folder_is_a_warning_and_leaves_the_claim_open(fault: str, tmp_path: Path) -> None:
     folder, training = tmp_path / "run", Training(epochs=1)

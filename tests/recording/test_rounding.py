@@ -57,8 +57,12 @@ def exchanged(value: Tensor) -> Tensor:
     "change", [last, scaled, moved, exchanged, Tensor.double, Tensor.half, lambda value: value[1:]]
 )
 def test_other_changes_are_no_rounding(change: Callable[[Tensor], Tensor]) -> None:
+    """Random factors hide a change of one coordinate by a thousandth in one of ten cases, so twelve sums are compared:
+
+    a correct implementation fails with probability 1e-12.
+    """
     original = weights()
-    assert not BlockSums(original).differ_by_rounding(change(original.clone()))
+    assert not all(BlockSums(original).differ_by_rounding(change(original.clone())) for _ in range(12))
 
 
 def test_coarse_types_have_no_rounding_that_holds_no_training() -> None:
@@ -128,6 +132,7 @@ def trained_frozen_layer(training: AdapterTraining) -> None:
     training.adapted.base.weight.add_(1e-5 * torch.randn_like(training.adapted.base.weight))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("change", [evaluated, merged_once, scaled_buffer, trained_frozen_layer])
 def test_adapters_that_are_merged_and_taken_out_are_proved(change: Any, tmp_path: Path) -> None:
     training = AdapterTraining(tmp_path / "run")

@@ -308,12 +308,34 @@ def test_a_model_that_was_trained_before():
     assert caution(started(TrainedBefore(), model=model, optimizer=optimizer, resumes=True)) == ""
 
 
-def test_a_scheduler_that_follows_a_metric_of_this_optimizer():
-    optimizers = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(2)]
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[0])
+class OwnPlateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
+    """A subclass of a script."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.lr_scheduler.ReduceLROnPlateau, OwnPlateau])
+@pytest.mark.parametrize("saved", [False, True], ids=["new", "saved"])
+def test_a_scheduler_that_follows_a_metric_of_this_optimizer(kind, saved):
+    """Also if the script has read the scheduler's dictionary of attributes, as for a checkpoint."""
+    optimizers = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(3)]
+    schedulers = [kind(optimizers[0]), torch.optim.lr_scheduler.StepLR(optimizers[2], 1)]
+    if saved:
+        assert "num_bad_epochs" in schedulers[0].state_dict()
+        assert schedulers[1].state_dict()
     assert "follows a metric" in caution(started(MetricScheduler(), optimizer=optimizers[0]))
     assert caution(started(MetricScheduler(), optimizer=optimizers[1])) == ""
+    assert caution(started(MetricScheduler(), private_optimizer=optimizers[2])) == ""
+
+
+def test_a_scheduler_made_during_the_training_is_counted_once():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    rule = started(MetricScheduler(), optimizer=optimizer, private_optimizer=optimizer)
+    assert caution(rule) == ""
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    assert scheduler.state_dict()
+    rule.stop()
     del scheduler
+    rule.stop()
+    assert rule.facts() == {"schedulers": 1}
 
 
 def test_batches_that_are_scaled_by_their_largest_norm():

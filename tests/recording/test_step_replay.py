@@ -1,6 +1,7 @@
 """Honest and faulty steps in many styles: the sum moves by at most two clip norms, and other rows stay, or not."""
 
 import random
+from collections import OrderedDict, namedtuple
 from copy import deepcopy
 from typing import Any
 
@@ -20,10 +21,11 @@ from support.replayed_steps import (
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dpspec.recording.step_replay import measure as measuring
 from dpspec.recording.step_replay.measure import StepReplay, measure
-from dpspec.recording.step_replay.trace import AbstainError, StepTrace
+from dpspec.recording.step_replay.trace import AbstainError, StepTrace, mapped, tensors_in
 
 pytest.importorskip("opacus")
 
@@ -428,3 +430,22 @@ def test_a_sum_from_outside_the_trace_is_not_replayed() -> None:
     doubled = 2.0 * x
     trace.stop()
     assert "not a result" in measure(trace, [x], [doubled.sum(0)], 1.0).abstained
+
+
+_Pair = namedtuple("_Pair", "first second")
+
+
+def test_tensors_of_arguments_are_those_of_torchs_trees():
+    one, two = torch.ones(2), nn.Parameter(torch.zeros(3))
+    for value in (
+        one,
+        (one, 1.5, None, [two, True, "a"], {"dtype": torch.float32, "more": (two, [])}),
+        [_Pair(one, [two]), OrderedDict(a=one, b=(two,)), torch.max(torch.ones(2, 2), dim=0)],
+        {"shape": torch.Size([2, 3]), "device": torch.device("cpu"), "empty": (), "of": slice(1, 2)},
+    ):
+        assert [id(x) for x in tensors_in(value)] == [id(x) for x in tree_leaves(value) if isinstance(x, Tensor)]
+        seen, expected = [], []
+        found = mapped(lambda item, to=seen: to.append(item) or (item, "new"), value)
+        other = tree_map(lambda item, to=expected: to.append(item) or (item, "new"), value)
+        assert [id(item) for item in seen] == [id(item) for item in expected]
+        assert str(found) == str(other)

@@ -9,6 +9,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.results import AuditResult
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -78,6 +79,10 @@ def bare(**fields: Any) -> Spec:
     return Spec(**{**empty, **fields})
 
 
+#: As ``--device cpu --remedy-seconds 0``: a search of up to eight seconds follows most failed claims.
+ON_CPU = RunOptions(device="cpu", remedy_seconds=0.0)
+
+
 def written(folder: Path, text: str) -> Path:
     path = folder / "spec.yaml"
     path.write_text(text, encoding="utf-8")
@@ -96,7 +101,7 @@ def spec_of(folder: Path, text: str, *overrides: str) -> Spec:
 
 def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
     """Run the first audit of a file on the CPU, with trials in the folder ``store``."""
-    return run(loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
+    return run(loaded(path, *overrides), load_catalog(), store=Store(store), options=ON_CPU).audits[0]
 
 
 def audited(folder: Path, text: str, *overrides: str) -> AuditResult:

@@ -11,8 +11,11 @@ from dpspec.engine.calibration import Evaluations, calibrate_spec
 from dpspec.errors import DpspecError
 from dpspec.language.numeric_values import numeric_key
 
-#: The maximum processor time of the search of one run, and duration of the bounds of a searched audit, in seconds.
-_MOST_SECONDS, _MOST_BOUND_SECONDS = 8.0, 4.0
+#: The default maximum of the processor time of the search of one run, in seconds.
+_SECONDS = 8.0
+
+#: An audit is searched if its bounds take less than this part of the maximum.
+_BOUNDS = 0.5
 
 #: The relative precision of values, before real ones are rounded to three digits.
 _PRECISION = 5e-3
@@ -26,9 +29,11 @@ _OF_ONE_RELEASE = ("mechanism.releases.0.sigma", "mechanism.releases.0.times")
 class Search:
     """One search per run, so that a run with many failed claims is not slow."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, seconds: float | None = None) -> None:
+        """seconds: the maximum processor time; 0 searches nothing."""
         self._catalog = catalog
-        self._left = _MOST_SECONDS
+        self._left = _SECONDS if seconds is None else seconds
+        self._most_bound_seconds = _BOUNDS * self._left
 
     def remedies(self, spec: Spec, verdicts: Sequence[Verdict], seconds: float) -> tuple[Remedy, ...]:
         """Search the noise, the steps and the group size that prove all claims with the expectation proved.
@@ -42,7 +47,7 @@ class Search:
             One remedy per number; empty if no claim failed, if the search takes too long, or if bounds depend on data.
         """
         failed = [v for v in verdicts if "proved" in v.expect and not v.expected and v.kind != "metric"]
-        if not failed or any(v.provable is None for v in failed) or seconds > _MOST_BOUND_SECONDS:
+        if not failed or any(v.provable is None for v in failed) or seconds > self._most_bound_seconds:
             return ()
         began = time.process_time()
 

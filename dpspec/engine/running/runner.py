@@ -79,7 +79,7 @@ def run(
     bounded = failures.without_failed(bounded)
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
-    search = Search(catalog)
+    search = Search(catalog, options.remedy_seconds)
     audits = (
         audit
         if state.prepared.recording is not None or state.prepared.components

@@ -30,19 +30,19 @@ class MetricScheduler(TrainingRule):
 
     def stop(self) -> None:
         self._count_plateau_schedulers()
+        self._optimizers = []  # a second call counts nothing
 
     def _count_plateau_schedulers(self) -> None:
+        if not self._optimizers:
+            return
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-        schedulers = [candidate for candidate in gc.get_objects() if type(candidate).__name__ == "ReduceLROnPlateau"]
-        followed = [
-            getattr(scheduler, "optimizer", None)
-            for scheduler in schedulers
-            if isinstance(scheduler, ReduceLROnPlateau)
-        ]
-        number = sum(
-            any(optimizer is training_optimizer for training_optimizer in self._optimizers) for optimizer in followed
-        )
+        referrers = gc.get_referrers(*self._optimizers)
+        # objects refer to their attributes, or to the dictionary of attributes if it was read
+        attributes = [candidate for candidate in referrers if type(candidate) is dict and "num_bad_epochs" in candidate]
+        referrers += gc.get_referrers(*attributes) if attributes else []
+        # the type, because isinstance may call code of the objects
+        number = len({id(candidate) for candidate in referrers if issubclass(type(candidate), ReduceLROnPlateau)})
         self._most_schedulers = max(self._most_schedulers, number)
 
     def facts(self) -> Mapping[str, Any]:

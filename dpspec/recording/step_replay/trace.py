@@ -42,6 +42,10 @@ _FEWEST_INTEGER = 3
 _ADVICE = "read numbers for logs after the step"
 
 
+#: Types of arguments without parts.
+_LEAVES = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+
+
 class AbstainError(Exception):
     """The step cannot be replayed; the message is the reason, and may follow "the step was not replayed:"."""
 
@@ -290,7 +294,7 @@ class Replay:
 
     def repeat(self, operation: Operation) -> list[Tensor]:
         """Repeat the next operation, and return its results."""
-        args, kwargs = tree_map(self._look_up, (operation.args, dict(operation.kwargs)))
+        args, kwargs = mapped(self._look_up, operation.args), mapped(self._look_up, dict(operation.kwargs))
         if self._integers:
             arguments = operation.function._schema.arguments
             args = tuple(map(self._integer, arguments, args))
@@ -354,7 +358,33 @@ class Replay:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors of nested lists, tuples and dictionaries."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Return what torch's ``tree_leaves`` returns, in a fraction of its time for arguments of operations."""
+    kind = type(value)
+    if kind in _LEAVES or isinstance(value, Tensor):
+        return [value]
+    if kind is tuple or kind is list:
+        return [leaf for item in value for leaf in _leaves(item)]
+    if kind is dict:
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    return tree_leaves(value)
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return what torch's ``tree_map`` returns, in a fraction of its time, as :func:`_leaves`."""
+    kind = type(value)
+    if kind in _LEAVES or isinstance(value, Tensor):
+        return function(value)
+    if kind is tuple:
+        return tuple(mapped(function, item) for item in value)
+    if kind is list:
+        return [mapped(function, item) for item in value]
+    if kind is dict:
+        return {key: mapped(function, item) for key, item in value.items()}
+    return tree_map(function, value)
 
 
 def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
@@ -390,7 +420,7 @@ def _generator_states(
     func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[tuple[torch.Generator, Tensor], ...]:
     """Return the generators that ``func`` may use, with their states."""
-    passed_generators = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Generator)]
+    passed_generators = [leaf for leaf in _leaves((args, named)) if isinstance(leaf, torch.Generator)]
     if not passed_generators and torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
         return ()
     generators = passed_generators or [torch.default_generator]

@@ -30,6 +30,7 @@ def is_slow(row: dict[str, str]) -> bool:
     return row["scheme"] == "fixed" or (row["sigma"] != "1.0" and (row["sigma"], row["k"]) not in SAMPLE)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "row",
     [pytest.param(row, marks=[pytest.mark.slow] * is_slow(row)) for row in ROWS],

@@ -17,6 +17,7 @@ from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from support import scope_oracle as oracle
 from support.attacks import spec_at
 from support.group_cases import gradients_within, mechanisms
+from support.specs import ON_CPU
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
 from dpspec.contract import Claim, Finding, Series
@@ -32,7 +33,7 @@ PAPERS, BOUNDS_ONLY = SPECS / "papers", SPECS / "bounds-only.yaml"
 
 
 def series_of(name: str, path: Path, store: Path, *overrides: str) -> Series:
-    (audit,) = run([spec_at(path, *overrides)], load_catalog(), store=Store(store), device="cpu").audits
+    (audit,) = run([spec_at(path, *overrides)], load_catalog(), store=Store(store), options=ON_CPU).audits
     (series,) = [series for series in audit.series if series.name == name]
     return series
 
@@ -266,7 +267,7 @@ def test_steps_without_noise_refute_every_epsilon_below_the_probability_that_the
     claim = f"{{id: c, kind: approx-dp, epsilon: 1e3, delta: {delta}, direction: {direction}}}"
     mechanism = f"{{kind: group, clip_norm: 1.0, sampling: {{scheme: poisson, rate: 0.2}}, phases: {phases}}}"
     spec = spec_at(BOUNDS_ONLY, f"mechanism={mechanism}", f"claims=[{claim}]")
-    (audit,) = run([spec], load_catalog(), store=Store(tmp_path), device="cpu").audits
+    (audit,) = run([spec], load_catalog(), store=Store(tmp_path), options=ON_CPU).audits
     (judged,) = audit.verdicts
     assert judged.verdict == verdict
     assert ("epsilon is infinite, above the claimed 1000" in judged.reason) == (verdict == "refuted")

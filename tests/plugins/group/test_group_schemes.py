@@ -203,7 +203,7 @@ def test_opacus_does_not_draw_them(sampling: dict[str, Any]) -> None:
     [
         (ALLOCATED, ["batches of each epoch", "variance of the batch size"]),
         pytest.param(SEVERAL, ["declared number of batches of an epoch"], marks=pytest.mark.ci),
-        (TRUNCATED, ["rate at each step", "mean of truncated"]),
+        pytest.param(TRUNCATED, ["rate at each step", "mean of truncated"], marks=pytest.mark.ci),
     ],
     ids=["allocated", "several", "truncated"],
 )
@@ -264,10 +264,10 @@ LONG = "mechanism.steps=200"
     [
         (ALLOCATED, "random-allocation", poisson),
         (SEVERAL, "random-allocation", once),
-        (TRUNCATED, "truncated-poisson", poisson),
-        ((*FIXED, LONG), "fixed", favoring(two_rates)),
+        pytest.param(TRUNCATED, "truncated-poisson", poisson, marks=pytest.mark.ci),
+        pytest.param((*FIXED, LONG), "fixed", favoring(two_rates), marks=pytest.mark.ci),
         pytest.param((*TRUNCATED, LONG), "truncated-poisson", favoring(two_rates), marks=pytest.mark.ci),
-        ((LONG,), "poisson", favoring(always_one)),
+        pytest.param((LONG,), "poisson", favoring(always_one), marks=pytest.mark.ci),
     ],
     ids=["poisson", "one-batch", "uncapped", "fixed-two-rates", "truncated-two-rates", "always-one-record"],
 )

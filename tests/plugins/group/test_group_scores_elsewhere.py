@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.attacks import spec_at, trials_of
+from support.specs import ON_CPU
 
 from dpspec.contract import Assumption, DataError, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
 from dpspec.contract.results import Result
@@ -63,7 +64,7 @@ def trial_of(spec: Spec) -> Trial:
 
 
 def audited(spec: Spec, folder: Path) -> Result:
-    return run([spec], CATALOG, store=Store(folder / "store"), device="cpu")
+    return run([spec], CATALOG, store=Store(folder / "store"), options=ON_CPU)
 
 
 def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
     return np.diag(np.linalg.norm(matrix, axis=0))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.ci) for seed in range(8, 24))])
 def test_cyclic_poisson_contains_the_divergence_of_explicit_pairs(seed: int) -> None:
     """Three steps with one slot or two: exact if columns do not overlap, else between explicit pairs and Theorem M3."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import specs
+from support.specs import ON_CPU
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Series
@@ -50,7 +51,7 @@ audit:
 
 def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
     store = store or Store(folder / "store")
-    return run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, device="cpu"), store
+    return run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, options=ON_CPU), store
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import specs
+from support.specs import ON_CPU
 
 import dpspec_per_instance
 from dpspec import json_records
@@ -73,7 +74,7 @@ def audited(
         load_catalog(),
         store=Store(folder / store),
         listeners=[lambda event: made.append(event) if isinstance(event, TrialFinished) else None],
-        options=options or RunOptions(device="cpu"),
+        options=options or ON_CPU,
     )
     return result, len(made)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import specs
+from support.specs import ON_CPU
 
 from dpspec.accounting import GaussianTradeOff
 from dpspec.contract import FrozenMap, Section, Trial
@@ -280,7 +281,7 @@ def test_missing_values_need_imputation(tmp_path: Path, pipeline: str, overrides
 def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     catalog = load_catalog()
     loaded = load_specs([SPECS / "papers" / "preprocessing-figure-2.yaml"], catalog)
-    result = run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu")
+    result = run(loaded.specs, catalog, store=Store(tmp_path / "store"), options=ON_CPU)
     tables = [next(s.columns for s in audit.series if s.name == "epsilon-by-accounting") for audit in result.audits]
     cells = [dict(zip(table["accounting"], table["epsilon"], strict=True)) for table in tables]
     first, second, third = cells[:8], cells[8:18], cells[18:]

@@ -100,6 +100,7 @@ LAPLACE_CHECKS = {"steps", "noise-scale", "sampling", "clipping"}
 LAPLACE_CASE = ("planted", 8, 0.2, [*LAPLACE, "mechanism.scale=0.2"], 32)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("source", "candidates", "noise", "how", "count"),
     [

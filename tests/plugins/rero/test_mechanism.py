@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support import specs
 from support.rero_values import BY_NAME, IMAGENET
+from support.specs import ON_CPU
 
 from dpspec.contract import Finding, Series
 from dpspec.contract.results import AuditResult
@@ -147,7 +148,7 @@ def test_membership_claims_are_judged_from_the_same_curve(small: Path, tmp_path:
 
 def test_laplace_without_sampling_is_pure(tmp_path: Path) -> None:
     loaded = specs.loaded(PAPERS / "kaissis-figure-1a.yaml", "matrix={mechanism.scale: [0.5, 5.0]}")
-    one, tenth = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    one, tenth = run(loaded, load_catalog(), store=Store(tmp_path / "store"), options=ON_CPU).audits
     assert [v.verdict for v in one.verdicts] == ["proved", "open"]
     found = gammas(tenth, 0.1)["pld/connect-the-dots"]
     assert found.lower is not None
@@ -198,7 +199,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "CURVE", ())
     loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml")
-    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), options=ON_CPU).audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["exact profile of one step"].value for audit in audits]
     assert found == pytest.approx([0.14927129, 0.26300270, 0.34322291], rel=1e-6)
@@ -207,7 +208,7 @@ def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_figure_4_coincides(tmp_path: Path) -> None:
     loaded = specs.loaded(PAPERS / "kaissis-figure-4.yaml")
-    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), options=ON_CPU).audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["pld/connect-the-dots"].value for audit in audits]
     assert max(found) / min(found) - 1.0 < 1.5e-3
