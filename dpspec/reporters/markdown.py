@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.limits import limits, recipe
+from dpspec.reporters.limits import limits
+from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
 from dpspec.results.conformance_status import rejected
 from dpspec.results.status import open_cautions, wrong_conformance
@@ -43,7 +44,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     lines.append("")
     for audit in result.audits:
         lines.extend(_folded("Numbers and tests", _details(audit)))
-    lines.extend(_folded("How to reproduce", _reproduce(result)))
+    lines.extend(_folded("Provenance", _provenance(result)))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -142,12 +143,13 @@ def _details(audit: AuditResult) -> Iterator[str]:
             yield from (markdown(note), "")
 
 
-def _reproduce(result: Result) -> Iterator[str]:
-    arguments, facts = recipe(result)
-    command, fence = shlex.join(plain(part) for part in arguments), "```"
-    while fence in command:
+def _provenance(result: Result) -> Iterator[str]:
+    line, fence = shlex.join(plain(part) for part in command(result)), "```"
+    while fence in line:
         fence += "`"
-    yield from (f"{fence}sh", command, fence, "")
-    for name, text in facts:
-        yield f"- {markdown(name)}: {markdown(text)}"
+    yield from (f"{fence}sh", line, fence, "")
+    origin = provenance(result)
+    yield from (f"- {markdown(term)}: {markdown(text)}" for term, text in origin.common)
+    for name, rows in origin.differing:
+        yield f"- {markdown(name)}: {markdown('; '.join(f'{term} {text}' for term, text in rows))}"
     yield ""

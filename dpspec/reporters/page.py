@@ -24,7 +24,8 @@ from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.figures import figures
-from dpspec.reporters.limits import limits, recipe
+from dpspec.reporters.limits import limits
+from dpspec.reporters.provenance import command, in_short, provenance
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import HighestRate, highest_rate, rate_of, risk
 from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
@@ -86,7 +87,6 @@ def render(result: Result, *, internal: bool = False) -> str:
             audits[index].same = words.assumptions_of(result.audits[index]) == words.assumptions_of(
                 result.audits[first]
             )
-    command, facts = recipe(result)
     text: str = (
         _environment()
         .get_template("page.html")
@@ -111,8 +111,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             ),
             most_claims=_MOST_CLAIMS,
             limits=limits(result),
-            command=shlex.join(map(plain, command)),
-            facts=facts,
+            command=shlex.join(map(plain, command(result))),
+            provenance=provenance(result),
             details=details,
             words=words,
             decimals=decimals,
@@ -153,6 +153,7 @@ def _screen(result: Result) -> SimpleNamespace:
         name=", ".join(names) if len(names) <= 2 else f"{len(audits)} audits",
         date=result.created[:10],
         description=str(audits[0].document.get("description") or "") if len(names) == 1 else "",
+        provenance=in_short(result),
         answer=answer(result),
         scope=result.notes,
         highest=highest,

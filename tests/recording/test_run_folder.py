@@ -82,7 +82,8 @@ def test_an_internal_part_of_another_run_is_refused(tmp_path):
     for seed in (1, 2):
         plain_loop(tmp_path / f"{seed}", 3, seed=seed)
     shutil.copy(tmp_path / "2" / INTERNAL, tmp_path / "1")
-    assert (tmp_path / "1" / MARK).read_bytes() == (tmp_path / "2" / MARK).read_bytes()
+    marks = [json.loads((tmp_path / name / MARK).read_text()) | {"began": ""} for name in ("1", "2")]
+    assert marks[0] == marks[1]
     with pytest.raises(RecordingError, match=r"internal.log: does not end with the digest"):
         check_run(tmp_path / "1", Question())
 
