@@ -239,7 +239,8 @@ def _risk(audit: AuditResult) -> Line:
         return Line("risk", "Risk in plain words", "not covered", caveats)
     is_tested = not highest.condition and audit.complete and audit.conformance.status == "no-deviation-found"
     strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
-    text = " ".join(filter(None, (highest.rate.of_hundred(), strength, caveats)))
+    assumed = "It holds under the assumptions below." if audit.recording is not None else ""
+    text = " ".join(filter(None, (highest.rate.of_hundred(), strength, assumed, caveats)))
     return Line("risk", "Risk in plain words", "checked" if is_tested else "declared", text)
 
 
@@ -296,7 +297,7 @@ def _released_output(audit: AuditResult) -> Line:
 def _mechanism(audit: AuditResult) -> Line:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if key != "pipeline" and value is not None}
-    declared = _spaced(words.conditions(values))
+    declared = words.conditions(values)
     if audit.recording is not None:
         executed = "; ".join(words.phases(audit.recording))
         declared = f"{words.sentence(audit.recording.ran)}. Executed: {executed}" if executed else audit.recording.ran
@@ -326,11 +327,11 @@ _NOT_STEPS = ("kind", "path", "public", "collection", "records", "features", "cl
 def _pre_processing(audit: AuditResult) -> Line:
     data, mechanism = audit.document.get("data"), audit.document.get("mechanism")
     pipeline = mechanism.get("pipeline") if isinstance(mechanism, Mapping) else None
-    texts = [f"part of the mechanism and of its bounds: {_spaced(words.value(pipeline))}"] if pipeline else []
+    texts = [f"part of the mechanism and of its bounds: {words.value(pipeline)}"] if pipeline else []
     options = data if audit.recording is None and isinstance(data, Mapping) else {}
     steps = {key: value for key, value in options.items() if key not in _NOT_STEPS and value not in (None, False)}
     if steps:
-        texts.append(f"of the loader: {_spaced(words.conditions(steps))}")
+        texts.append(f"of the loader: {words.conditions(steps)}")
     if stated := collection(audit.document).get("preparation"):
         texts.append(f"before that, declared: {stated}")
     if not texts:
@@ -473,10 +474,6 @@ def _people(audit: AuditResult) -> Line:
     texts += [f"not declared: {joined(missing)}"] if missing else []
     coverage: Coverage = "declared" if len(missing) < len(stated) else "not covered"
     return Line("people", "Responsibility", coverage, "; ".join(texts))
-
-
-def _spaced(text: str) -> str:
-    return text.replace("_", " ")
 
 
 def assumptions(audit: AuditResult) -> Iterator[tuple[str, str, str]]:

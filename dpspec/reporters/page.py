@@ -27,7 +27,7 @@ from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import command, in_short, provenance
 from dpspec.reporters.read_results import embedded, without_result
-from dpspec.reporters.risk import HighestRate, highest_rate, rate_of, risk
+from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of, risk
 from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
@@ -157,6 +157,7 @@ def _screen(result: Result) -> SimpleNamespace:
         answer=answer(result),
         scope=result.notes,
         highest=highest,
+        scale=SCALE_NOTE,
         people="" if highest.rate is None else people(highest.rate.identified, 1),
         claim=claim,
         chart=chart,
@@ -254,10 +255,10 @@ def _environment() -> Environment:
 
 
 def _whole(text: str) -> Markup:
-    """No line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
+    """With signs of comparison, and no line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
-    pieces = _WHOLE.split(plain(text))
+    pieces = _WHOLE.split(plain(text).replace("<=", "\u2264").replace(">=", "\u2265"))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(pieces))
     return Markup("").join(map(Markup, marked))
 

@@ -67,7 +67,7 @@ def in_short(result: Result) -> str:
     common = dict(provenance(result).common)
     facts = [", ".join(common[term] for term in ("Data", "Records") if term in common)]
     facts += [f"trained: {common['Trained']}"] if "Trained" in common else []
-    facts += [f"judged: {result.created}", *([f"run by: {common['Run by']}"] if "Run by" in common else [])]
+    facts += [f"judged: {result.created[:10]}", *([f"run by: {common['Run by']}"] if "Run by" in common else [])]
     return "; ".join(filter(None, facts))
 
 

@@ -43,7 +43,7 @@ def test_details_of_an_audit() -> None:
     assert list(found) == [
         *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack")
     ]
-    assert found["Mechanism"] == "group: noise_multiplier 1.5, sampling (scheme poisson, rate 0.1)"
+    assert found["Mechanism"] == "group: noise multiplier 1.5, sampling (scheme poisson, rate 0.1)"
     assert found["Data"] == "digits; 10 records, 2 features, 2 classes"
     assert found["Adversary"] == "adding or removing records, seeing every iterate, groups of 1 and 4"
     assert found["Attack"] == "one-run: runs 1"

@@ -11,7 +11,7 @@
   reveal();
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details.print:not([open])")];
+    opened = [...document.querySelectorAll("details:not([open])")].filter((part) => !part.closest("figure"));
     opened.forEach((part) => { part.open = true; });
   });
   window.addEventListener("afterprint", () => opened.forEach((part) => { part.open = false; }));
