@@ -54,7 +54,7 @@ _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = "If the mechanism is as declared, no test has a higher rate on average than its bound; {tested}."
 _DASHED = " Claims are dashed."
 _DOTTED = (
-    " Attacks are dotted: observed rates, which chance can raise above a bound. The guesses of one run count as if half "
+    " Attacks are dotted: observed rates, which chance can raise above a bound. Guesses of one run count as if half "
     "were for inclusion, and rates without a false alarm are at the left edge."
 )
 
@@ -119,6 +119,11 @@ def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
 
 def _bounding(chart: Chart) -> Chart:
     return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
+
+
+def curve_points(audit: AuditResult) -> tuple[float, ...]:
+    """The points of the curve of :func:`power_of_cells`; empty without one."""
+    return tuple(float(power) for curve in proven_curves(audit)[:1] for power in curve.polygon.tpr(np.array(_RATES)))
 
 
 def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:

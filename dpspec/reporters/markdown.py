@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.reporters import words
+from dpspec.reporters import matrices, words
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
@@ -28,22 +28,30 @@ def render(result: Result, *, internal: bool = False) -> str:
         for verdict in audit.verdicts:
             if verdict.verdict == "contradicted":
                 lines.extend([f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}", ""])
-    for audit in result.audits:
+    gridded = matrices.large(result)
+    for matrix in result.matrices:
+        if len(matrix.audits) > matrices.MOST_CELLS:
+            lines.extend([f"## {markdown(matrix.name)}: {len(matrix.audits)} cells", ""])
+            lines.extend(_rows(*matrices.table(matrix)))
+    single = [audit for number, audit in enumerate(result.audits) if number not in gridded]
+    for audit in single:
         lines.extend(_not_as_expected(audit, several=several))
-    judged = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
+    judged = [(audit, verdict) for audit in single for verdict in audit.verdicts]
     expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
     if expected:
         title = f"{words.count(len(expected), 'claim')} as expected"
         lines.extend(_folded(title, _table(expected, several=several)))
-    lines.extend(_conformance(result.audits, several=several))
+    lines.extend(_conformance(single, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
     lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
-    for audit in result.audits:
+    for audit in single:
         lines.extend(_folded("Numbers and tests", _details(audit)))
+    if gridded:
+        lines.extend(["`--report html=FILE` and `json=FILE` have the numbers and tests of each cell.", ""])
     lines.extend(_folded("Provenance", _provenance(result)))
     return "\n".join(lines).rstrip() + "\n"
 
@@ -116,7 +124,7 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join(map(markdown, head))} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(map(markdown, row))} |" for row in rows)
     yield ""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dpspec import decimals
 from dpspec.contract import Check
-from dpspec.contract.results import AuditResult, Result, Verdict, base_name
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 #: The warning of a page with all values.
 INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do not publish it."
 
-#: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
-MOST_DRAWN, MOST_CELLS = 24, 8
+#: The maximum number of audits with figures and findings; the embedded result has all.
+MOST_DRAWN = 24
 
 #: Of more claims than this the expected ones are folded.
 _MOST_CLAIMS = 8
@@ -63,8 +63,9 @@ def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
     embedded_result = reread(result if internal else redact(result))
     result = without_void_bounds(embedded_result)
+    alone = matrices.is_alone(result)
     cells = {
-        index: matrices.cell_title(matrix, audit)
+        index: matrices.cell_title(matrix, audit) if alone else f"{matrix.name}, {matrices.cell_title(matrix, audit)}"
         for matrix in result.matrices
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
@@ -72,10 +73,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     first_cell = {
         index: matrix.numbers[0]
         for matrix in result.matrices
-        if len(matrix.audits) > MOST_CELLS
+        if len(matrix.audits) > matrices.MOST_CELLS
         for index in matrix.numbers[1:]
     }
-    families, drawn = words.families(result), _drawn(result)
+    families, drawn, gridded = words.families(result), _drawn(result), matrices.large(result)
     answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
         _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
@@ -103,13 +104,14 @@ def render(result: Result, *, internal: bool = False) -> str:
             claims=sorted(
                 (
                     (view, claim)
-                    for view in audits
+                    for number, view in enumerate(audits)
                     for claim in view.claims
-                    if not (view.like and claim.verdict.expected)  # the table of the matrix has them
+                    if number not in gridded  # the grid of the matrix has them
                 ),
                 key=lambda pair: pair[1].verdict.expected,
             ),
             most_claims=_MOST_CLAIMS,
+            gridded=gridded,
             limits=limits(result),
             command=shlex.join(map(plain, command(result))),
             provenance=provenance(result),
@@ -224,7 +226,7 @@ def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[st
 
 def _drawn(result: Result) -> set[int]:
     """Audits with figures and findings on the page; of a large matrix only its unexpected cells."""
-    large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
+    large = matrices.large(result)
     first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
     return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
 
@@ -290,7 +292,7 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
         like="",
         same=False,
         cell=cell,
-        title=f"{base_name(audit)}, {cell}" if cell else audit.name,
+        title=cell or audit.name,
         findings=words.findings(audit),
     )
 

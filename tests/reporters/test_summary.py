@@ -240,8 +240,10 @@ def test_claims_of_one_matrix_are_counted_by_claim() -> None:
         return fine(f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise": noise}), verdicts=(verdict,))
 
     wrong = factory.result(one(1.0, False), one(2.0, False), one(3.0, True))
-    assert tally(wrong) == "FAILED 2 of 3 claims: sweep.main in 2 of 3 cells"
-    assert tally(factory.result(one(1.0, False), one(2.0, True))) == "FAILED 1 of 2 claims: sweep (noise=1).main"
+    assert tally(wrong) == "FAILED 2 of 3 claims: main in 2 of 3 cells"
+    single = (one(1.0, False), one(2.0, True))
+    assert tally(factory.result(*single)) == "FAILED 1 of 2 claims: main (noise=1)"
+    assert tally(factory.result(*single, fine("other"))) == "FAILED 1 of 3 claims: sweep (noise=1).main"
 
 
 def incomplete(**changes: Any) -> Result:
