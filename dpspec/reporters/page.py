@@ -25,6 +25,7 @@ from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits
+from dpspec.reporters.names import TERMS
 from dpspec.reporters.provenance import command, in_short, provenance
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of, risk
@@ -117,6 +118,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             provenance=provenance(result),
             details=details,
             words=words,
+            terms=TERMS,
             decimals=decimals,
             internal=internal,
             internal_mark=INTERNAL_MARK,
