@@ -78,8 +78,7 @@ TERMS = {
     ),
     "canary": Term(
         "A record or a gradient that a coin flip inserts into the training, for an attack to detect.",
-        "2,000 canaries, half of them inserted: guesses that are right more often than chance bound epsilon "
-        "from below.",
+        "2,000 canaries, half inserted: guesses that are right more often than chance bound epsilon from below.",
     ),
     "bounds": Term(
         "The attack shows a loss that occurred, at the stated confidence. The upper bound limits the loss on "

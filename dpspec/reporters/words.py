@@ -501,7 +501,7 @@ def check(tested: Check) -> str:
 def foreseen(planned: Check) -> str:
     power = "detection limit depends on the run" if planned.detectable is None else detectable(planned.detectable)
     note = f", {planned.note}" if planned.note else ""
-    return f"check {planned.assumption}{note} ({planned.test}, {planned.observed}): {power}"
+    return f"{planned.assumption}{note} ({planned.test}): {power}"
 
 
 def detectable(deviation: float) -> str:
