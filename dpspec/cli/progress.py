@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line after 2 and then every 15 seconds in a log, nothing for quick work."""
+"""Progress on stderr: a bar on a terminal, lines in a log (after 2 seconds and every 15), silence for quick work."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def _plan_groups(planned: Plan) -> Iterator[tuple[str, list[str]]]:
         shown.append(f"epsilon up to {decimals.lower(power.epsilon)}{position} ({power.method}{remark})")
     yield "The attack can show at best", shown
     for observed, title in (
-        ("measured", "Tests of the released models, and what they detect"),
-        ("reported", "Tests of what the backend reports"),
+        ("measured", "Tests of the released models, with their detection limits"),
+        ("reported", "Tests of the reports of the backend"),
     ):
         yield title, [words.foreseen(check) for check in planned.checks if check.observed == observed]
     yield "Notes", list(planned.notes)

@@ -136,7 +136,7 @@ def _merged(matrix: Matrix, key: Callable[[AuditResult], Hashable]) -> list[tupl
     names = []
     for cells in groups.values():
         values = [matrix.values(audit) for audit in cells]
-        shared = {name: item for name, item in values[0].items() if all(other[name] == item for other in values)}
+        shared = {name: item for name, item in values[0].items() if all(of_cell[name] == item for of_cell in values)}
         title = ", ".join(f"{words.spaced(name)}={cell_value(item)}" for name, item in shared.items())
         names.append((title or f"all {len(cells)} cells", cells[0]))
     return names

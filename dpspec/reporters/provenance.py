@@ -170,8 +170,8 @@ def _operator(audit: AuditResult) -> str:
 def trained(audit: AuditResult) -> str:
     if audit.recording is not None:
         origin = audit.recording.origin
-        return f"{origin.began}, recorded" if origin is not None and origin.began else "recorded, without a date"
-    dates = sorted({made[:10] for trial in audit.trials if isinstance(made := trial.recorded.get("made"), str)})
+        return f"{origin.began[:10]}, recorded" if origin is not None and origin.began else "recorded, without a date"
+    dates = sorted({date[:10] for trial in audit.trials if isinstance(date := trial.recorded.get("made"), str)})
     if not audit.trials:
         return "nothing was trained"
     return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "without a date"

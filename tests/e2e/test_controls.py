@@ -104,7 +104,7 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     printed = " ".join(done.stdout.split())
     assert "The attack can show at best: - epsilon up to" in printed
-    assert "Tests of the released models, and what they detect: - steps" in printed
+    assert "Tests of the released models, with their detection limits: - steps" in printed
     names = ("noise-scale", "per-layer-noise", "independent-noise", "update", "sensitivity", "sampling", "clipping")
     assert all(f"- {name}" in printed for name in names)
     assert (

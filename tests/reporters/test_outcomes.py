@@ -262,7 +262,7 @@ EXPECTED = {
         1,
         "bad",
         failed=("one", "one"),
-        headline="2 of 3 claims failed: sweep.one in 2 of 3 cells",
+        headline="2 of 3 claims failed: one in 2 of 3 cells",
     ),
     "best of cells": Expected(
         factory.result(
