@@ -206,7 +206,9 @@ def _claim_and_risk(
     if rate is None:
         return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
     title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is decisive[0])
-    return decisive, replace(highest, rate=rate, title=title if highest.title else "", larger=(highest.rate,))
+    elsewhere = replace(highest.rate, scope=highest.title) if highest.title != title else highest.rate
+    shown_title = title if highest.title else ""
+    return decisive, replace(highest, rate=rate, title=shown_title, larger=(elsewhere,), is_highest=False)
 
 
 def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:

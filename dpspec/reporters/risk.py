@@ -193,6 +193,7 @@ class HighestRate:
         larger: The rates of the next and of the largest group size of the same audit.
         caveats: Reasons for a missing rate, or not to rely on one.
         condition: Words after "risk" if rates hold only under a condition; empty otherwise.
+        is_highest: False if ``rate`` belongs to a shown claim, and ``larger`` has the highest one.
     """
 
     title: str
@@ -200,6 +201,7 @@ class HighestRate:
     larger: tuple[Rate, ...]
     caveats: tuple[str, ...]
     condition: str = ""
+    is_highest: bool = True
 
 
 def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> HighestRate:

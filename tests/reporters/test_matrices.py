@@ -2,8 +2,11 @@
 
 import dataclasses
 
+import numpy as np
+from support import audits
 from support import results as factory
 
+from dpspec.accounting import gaussian
 from dpspec.contract import FrozenMap
 from dpspec.contract.results import AuditResult, Remedy, Result
 from dpspec.reporters import markdown
@@ -129,3 +132,18 @@ def test_cells_with_equal_curves_are_one_line_with_one_entry() -> None:
         audits.append(dataclasses.replace(cell({"noise": noise, "rate": rate}), series=(series,)))
     legend = render(factory.result(*audits)).split('<ul class="legend"><li>')[1].split("</ul>")[0]
     assert (legend.count("noise=1<"), legend.count("noise=2<"), legend.count("rate")) == (1, 1, 0)
+
+
+def test_the_risk_of_a_failed_claim_is_not_called_the_highest() -> None:
+    def gaussian_cell(noise: int, mu: float, **changes: object) -> AuditResult:
+        points = [(epsilon, float(gaussian.delta(epsilon, mu))) for epsilon in np.linspace(0.0, 8.0, 60)]
+        found = tuple(audits.bound(float(epsilon), delta) for epsilon, delta in points)
+        return dataclasses.replace(cell({"noise": noise}, **changes), findings=found)
+
+    failing = gaussian_cell(2, 1.0, verdict="open", expected=False)
+    screen = render(factory.result(failing, gaussian_cell(1, 2.0))).split('<section id="claims"')[0]
+    assert "<p>In noise=2. Of" in screen
+    assert "Highest in" not in screen
+    assert "<p>Noise=1, members: at most " in screen
+    screen = render(factory.result(gaussian_cell(2, 1.0), gaussian_cell(1, 2.0))).split('<section id="claims"')[0]
+    assert "<p>Highest in noise=1. Of" in screen
