@@ -23,7 +23,7 @@ from dpspec.reporters.provenance import (
     training_versions,
 )
 from dpspec.reporters.risk import SCALE_NOTE, highest_rate
-from dpspec.results.status import claim_block, is_control, open_cautions
+from dpspec.results.status import claim_block, is_control, narrowed_data, open_cautions
 from dpspec.text import joined
 
 #: ``checked``: a finding or a test carries it. ``observed``: the recording saw it. ``declared``: the spec or its author
@@ -226,6 +226,10 @@ def _privacy_loss(audit: AuditResult) -> Line:
     verdicts = [words.verdict_label(audit, verdict) for verdict, _ in guarantees(audit)]
     decided = bool(verdicts) and set(verdicts) <= {"proved", "supported"}
     count = f"{verdicts.count('proved')} of {words.count(len(verdicts), 'claim')} proved, by the bounds below"
+    narrow = {narrowed_data(audit, verdict) for verdict, _ in guarantees(audit)} - {""}
+    if narrow:
+        datasets = {"collection": "datasets of the declared collection", "this": "this dataset and its neighbors"}
+        count += f"; some for {joined([datasets[data] for data in sorted(narrow)])} only"
     if decided:
         return Line("privacy-loss", "Epsilon and delta", "checked", count)
     statement = f"{count}; the others are not established by this audit" if verdicts else "no claim is made"

@@ -14,7 +14,7 @@ from support import results as factory
 from support.schemas import registry_errors
 
 from dpspec.accounting import gaussian
-from dpspec.contract import Assumption, Finding, FrozenMap
+from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.contract.results import AuditResult, Conformance, RecordedOrigin, Recording
 from dpspec.reporters import deployments_registry, disclosures, statement
 
@@ -262,3 +262,14 @@ def test_the_json_is_the_statement() -> None:
     assert one["claims"][0]["upper"] == "inf"
     assert [line["key"] for line in one["lines"]] == list(disclosures.CLAUSES)
     assert all(line["clauses"] for line in one["lines"])
+
+
+@pytest.mark.parametrize(
+    ("data", "only"), [("all", ""), ("collection", "the declared collection"), ("this", "this dataset")]
+)
+def test_a_proof_for_some_datasets_says_so(data: str, only: str) -> None:
+    first, *others = factory.audit().findings
+    narrow = audit(findings=(dataclasses.replace(first, scope=Scope(data=data)), *others))
+    text = stated(narrow)["privacy-loss"].text
+    assert only in text
+    assert ("only" in text) == bool(only)
