@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
@@ -12,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 import dpspec
 from dpspec.integrations.federated import check_rounds, record_rounds
 from dpspec.recording.origin import origin
+from dpspec.results import codec
 
 ROWS = TensorDataset(torch.arange(20.0).reshape(20, 1))
 PARAMETERS = [torch.zeros(3, dtype=torch.float32), torch.zeros(2, dtype=torch.float64)]
@@ -39,6 +41,7 @@ def test_types_and_versions_are_those_of_the_process() -> None:
     assert found["machine"].endswith("cpu")
 
 
+@pytest.mark.ci
 def test_a_result_has_the_origin_without_the_salt(tmp_path: Path) -> None:
     model = nn.Linear(3, 2, bias=False)
     declared = {"clients": 9, "rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 1.0}
@@ -50,6 +53,7 @@ def test_a_result_has_the_origin_without_the_salt(tmp_path: Path) -> None:
         rounds.aggregated([0], [[update]], [noise])
     (audit,) = check_rounds(tmp_path / "rounds").run.result.audits
     assert audit.recording.origin.federated
+    assert "indices_salt" not in codec.dump(check_rounds(tmp_path / "rounds").run.result)
     assert audit.recording.origin.records == 9
     loader = DataLoader(Subset(ROWS, [1, 2, 3]), batch_size=1)
     net = nn.Linear(1, 1)
