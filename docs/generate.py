@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import checks, commands, python, rules, spec, tools
+from generator import checks, commands, python, rules, spec, statement, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -63,6 +63,7 @@ def pages() -> dict[str, str]:
         "plugin-tools.md": tools.page(),
         "checks.md": checks.page(),
         "rules.md": rules.page(),
+        "statement.md": statement.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 

@@ -179,11 +179,11 @@ def explain(
         typer.Argument(
             metavar="CODE|KEY|KIND|NAME",
             help="A diagnostic code (unknown-key), key (mechanism.noise_multiplier), kind (group, csv, approx-dp), "
-            "verdict (open, verdicts), assumption, channel, check or rule (one-record, guessable-seed).",
+            "verdict (open, verdicts), term (epsilon, lower bound), assumption, channel, check or rule (one-record).",
         ),
     ],
 ) -> int:
-    """Explain a diagnostic code, a key or kind of a spec, or a name in a report."""
+    """Explain a diagnostic code, a key or kind of a spec, or a word in a report."""
     from dpspec.cli.printed_names import printed_names
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
@@ -225,8 +225,12 @@ def _folded(line: str) -> str:
 def _pairs(catalog: Catalog, spec_keys: Sequence[Key]) -> Iterator[tuple[str, str]]:
     """Words with their explanations, in lines that are not folded yet."""
     from dpspec.language import diagnostics
+    from dpspec.reporters.names import TERMS
     from dpspec.reporters.words import VERDICTS
 
+    for name, term in TERMS.items():
+        for word in name.split(", "):
+            yield word, f"term {name}\n    {term.text}\n    Example: {term.example}"
     for code in diagnostics.CODES:
         yield code, diagnostics.explain(code, page_width())
     for field, (name, chooser) in _FAMILIES.items():

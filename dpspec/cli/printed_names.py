@@ -1,4 +1,4 @@
-"""The meanings of names in reports: checks, assumptions, channels, rules and terms."""
+"""The meanings of names in reports: checks, assumptions, channels and rules."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from dpspec.contract import Assumption
 from dpspec.contract.catalog import Catalog
 from dpspec.registry.loader import resolve
-from dpspec.reporters.names import CHECKED, TERMS
+from dpspec.reporters.names import CHECKED
 from dpspec.reporters.words import sentence
 from dpspec.text import joined
 
@@ -36,8 +36,6 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
         rule = offered.provider
         text = f"Caution about a recorded run: {rule.summary}.\n{rule.why}\nFix: {rule.fix}"
         blocks.setdefault(name, []).append(f"rule {name}\n{text}")
-    for name, text in TERMS.items():
-        blocks.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
     for name, text in dict.fromkeys(_assumptions(catalog)):
         blocks.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
     for name in (name for kind in KINDS.values() for name in kind.names if name not in blocks):

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line every 15 seconds in a log, nothing for quick work."""
+"""Progress on stderr: a bar on a terminal, lines in a log (after 2 seconds and every 15), silence for quick work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpspec.text import plain
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-#: Seconds before a bar is shown.
+#: Seconds before a bar or the first line is shown.
 PATIENCE = 2.0
 
 #: Seconds between two lines in a log.
@@ -105,28 +105,37 @@ class Progress:
 
     def _remaining(self) -> str:
         """The finished part of the stage over all audits, and the time left at its average speed."""
-        if self._overall < LEAST_FRACTION or self._stage not in STAGES:
+        if self._stage not in STAGES:
             return ""
-        left = (time.monotonic() - self._stage_began) * (1.0 / self._overall - 1.0)
-        about = f", about {duration(left)} left" if self._overall < 1.0 else ""
-        return f"; {100.0 * self._overall:.0f} % of {STAGES[self._stage]}{about}"
+        about = ""
+        if LEAST_FRACTION <= self._overall < 1.0:
+            left = (time.monotonic() - self._stage_began) * (1.0 / self._overall - 1.0)
+            about = f", about {duration(left)} left"
+        return f"{100.0 * self._overall:.0f} % of {STAGES[self._stage]}{about}; "
 
     def _show_lines(self) -> None:
-        while not self._ended.wait(LINE_EVERY):
+        pause = PATIENCE
+        while not self._ended.wait(pause):
+            pause = LINE_EVERY
             with self._lock:
                 if self._what and not self._ended.is_set():
-                    self._say(self._status() + self._remaining())
+                    self._say(self._remaining() + self._status())
 
     def _show_bar(self) -> None:
         from rich import progress
         from rich.console import Console
+        from rich.table import Column
 
         if self._ended.wait(PATIENCE):
             return
         bars = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(bar_width=20),
-            progress.TimeElapsedColumn(),
+            progress.BarColumn(bar_width=12),
+            progress.TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            # Only the text is cut on narrow terminals.
+            progress.TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
+            expand=True,
             console=Console(file=self._stream, markup=False, emoji=False, highlight=False),
             transient=True,
             refresh_per_second=5,
@@ -146,7 +155,7 @@ class Progress:
                 self._bars.reset(task)
             total = 1.0 if self._overall > 0.0 else None
             self._bars.update(
-                task, description=self._status() + self._remaining(), completed=self._overall, total=total
+                task, description=self._remaining() + self._status(), completed=self._overall, total=total
             )
 
     def _say(self, text: str) -> None:

@@ -123,6 +123,7 @@ def verify(
     """
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
+    from dpspec.engine.verify import missing_recordings
     from dpspec.engine.verify import verify as recompute
     from dpspec.reporters.read_results import outcome_differs, page_at, read_result
     from dpspec.reporters.words import place
@@ -164,8 +165,20 @@ def verify(
     exit_code = _end(plain(str(result)), stored, mismatches, differing_count, incomparable_count)
     if exit_code is ExitCode.OK and intact_trials == 0 and store is not None:
         exit_code = ExitCode.NOT_RECOMPUTED
+    if not differing_count:
+        for folder, digest in missing_recordings(stored, mismatches):
+            _emit_way_on(str(result), folder, digest)
     emit(plain(unverified(stored, existing_store)))
     return exit_code
+
+
+def _emit_way_on(name: str, folder: str, digest: str) -> None:
+    """Print which part of a recorded result was verified without its folder, and how to verify the others."""
+    emit(plain(f"verified without the recording: the verdicts of {name} follow from its stated bounds and tests"))
+    emit(plain(f"not verified: that these follow from the recording, SHA-256 {digest or 'unknown'}"))
+    where = f"restore the folder {folder}" if os.path.isabs(folder) else f"put its folder {folder} into DIR"
+    rerun = name if os.path.isabs(folder) else f"{name} --directory DIR"
+    emit(plain(f"to verify the rest, {where} and run: dpspec verify {rerun}"))
 
 
 def _count_trials(stored: Result, store: Store, unusable: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from dpspec.cli.arguments import Overrides, Plugins, SpecFiles, load_project, loaded_specs, report_skipped_files
 from dpspec.cli.output import emit, note, page_width, wants_color, write_file
-from dpspec.contract import Diagnostic
+from dpspec.contract import Diagnostic, Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, SpecError, UsageError, has_errors
 from dpspec.text import json_text
@@ -120,14 +121,11 @@ def plan(
                     f"{decimals.size(its_plan.memory_bytes + PROCESS_BYTES)} of memory per worker"
                 )
             page.line(f"{words.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
-            for power in its_plan.power:
-                position = f" at {words.conditions(power.at)}" if power.at else ""
-                remark = f"; {power.note}" if power.note else ""
-                page.item(
-                    f"could show epsilon up to {decimals.lower(power.epsilon)}{position} ({power.method}{remark})"
-                )
-            for text in (*map(words.foreseen, its_plan.checks), *its_plan.notes):
-                page.item(text)
+            for title, texts in _plan_groups(its_plan):
+                if texts:
+                    page.line(f"{title}:", indent=2)
+                for text in texts:
+                    page.item(text)
     bounds = f"bounds take about {decimals.duration(bound_seconds)} of one core"
     if len(plans) > 1:
         trials = words.count(sum(p.trials for p in plans), "trial")
@@ -137,6 +135,25 @@ def plan(
         page.item(bounds)
     emit(page.text())
     return ExitCode.OK
+
+
+def _plan_groups(planned: Plan) -> Iterator[tuple[str, list[str]]]:
+    """The titles and the lines of the groups of a plan."""
+    from dpspec import decimals
+    from dpspec.reporters import words
+
+    shown = []
+    for power in planned.power:
+        position = f" at {words.conditions(power.at)}" if power.at else ""
+        remark = f"; {power.note}" if power.note else ""
+        shown.append(f"epsilon up to {decimals.lower(power.epsilon)}{position} ({power.method}{remark})")
+    yield "The attack can show at best", shown
+    for observed, title in (
+        ("measured", "Tests of the released models, with their detection limits"),
+        ("reported", "Tests of the reports of the backend"),
+    ):
+        yield title, [words.foreseen(check) for check in planned.checks if check.observed == observed]
+    yield "Notes", list(planned.notes)
 
 
 def calibrate(

@@ -12,7 +12,7 @@ from dpspec.contract.attacks import Attacker
 from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json, without
 from dpspec.contract.providers import LoadedData, ModelFactory, RecordLoss, Resumable, Trainer
-from dpspec.contract.spec import Claim, Spec
+from dpspec.contract.spec import COLLECTION, Claim, Spec
 from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Audit(ABC):
         if document["threat_model"] is not None:
             document["threat_model"] = without(document["threat_model"], ("min_records", "neighbours"))
         if document["data"] is not None:  # the visibility of values does not change them
-            document["data"] = without(document["data"], ("public",))
+            document["data"] = without(document["data"], ("public", COLLECTION))
         if document["model"] is not None and not isinstance(document["model"].get("initial"), str):
             document["model"] = without(document["model"], ("initial",))  # the key contains the file's digest instead
         if audit is not None:

@@ -81,6 +81,31 @@ class FiredRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedOrigin:
+    """The origin of a recording; empty texts are unknown.
+
+    Attributes:
+        began: The time of the beginning.
+        versions: Of Python and of the loaded libraries.
+        machine: The platform and the devices.
+        dtypes: Of the trained parameters, and so of sums and noise.
+        dataset: The classes of the dataset and of those inside it; empty without a loader.
+        records: The number of records.
+        indices: SHA-256 of a salt in the folder and the indices of a subset; empty for other datasets.
+        federated: Whether the records are clients of a server.
+    """
+
+    began: str
+    versions: FrozenMap
+    machine: str
+    dtypes: tuple[str, ...] = ()
+    dataset: str = ""
+    records: int | None = None
+    indices: str = ""
+    federated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """A recorded training.
 
@@ -102,6 +127,8 @@ class Recording:
         confirm: The assumptions of the proof, in sentences that a person can confirm.
         ran: The training in one sentence.
         facts: The faults of the run by importance.
+        digest: SHA-256 of the recorded files.
+        origin: None in older results.
     """
 
     steps: int
@@ -121,6 +148,8 @@ class Recording:
     confirm: tuple[str, ...] = ()
     ran: str = ""
     facts: tuple[str, ...] = ()
+    digest: str = ""
+    origin: RecordedOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

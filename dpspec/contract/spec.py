@@ -48,6 +48,9 @@ def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap
     return max(1.0, Phase.of(phases[0]).expected_batch(records))
 
 
+#: Key of a data block for the curator's answers, which no provider reads.
+COLLECTION = "collection"
+
 #: Keys of a data block for the maximum number of records per user, by priority.
 RECORDS_PER_USER = ("max_records_per_user", "records_per_user")
 
@@ -145,7 +148,7 @@ class Spec:
 
     Attributes:
         document: The resolved mapping with all schema defaults.
-        digest: SHA-256 of the canonical JSON without name, description and ``requires``.
+        digest: SHA-256 of the canonical JSON without keys that change no verdict.
         origin: Where each value was written. Equality ignores it and ``directory``, the base folder of relative paths.
     """
 

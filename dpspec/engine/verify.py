@@ -328,6 +328,20 @@ def _stored(
     return {trial.record.key: trial for trial in trials.values()}
 
 
+#: The value of a mismatch about a recording whose folder is missing.
+RECORDING = "recording"
+
+
+def missing_recordings(result: Result, mismatches: Sequence[Mismatch]) -> tuple[tuple[str, str], ...]:
+    """The folders of recordings that are not here, as the specs name them, and the digests of their files."""
+    names = {mismatch.audit for mismatch in mismatches if mismatch.what == RECORDING and not mismatch.differs}
+    return tuple(
+        (str((audit.document.get("training") or {}).get("run")), audit.recording.digest)
+        for audit in result.audits
+        if audit.name in names and audit.recording is not None
+    )
+
+
 def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
     """Evaluate the recorded run of a spec again, or use the result's values if its folder is missing or invalid."""
     reader = prepared.recording
@@ -337,7 +351,7 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
     try:
         return reader.read(prepared.spec, prepared.facts), []
     except DpspecError as error:
-        gone = _taken_as_recorded(audit, "recording", "; ".join(setup[-1:]) or "a recorded run", f": {error}")
+        gone = _taken_as_recorded(audit, RECORDING, "; ".join(setup[-1:]) or "a recorded run", f": {error}")
         if not isinstance(error, SpecError):  # a SpecError reports a missing folder
             gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
         return reader.from_result(audit), [gone]

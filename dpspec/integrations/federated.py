@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from dpspec import decimals
 from dpspec.accounting import PrivacyLoss
 from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
+from dpspec.recording.folder.place import numbered
+from dpspec.recording.parts import Parts
 from dpspec.recording.recorder import Recorder
 from dpspec.reporters.terminal import render_brief
 
@@ -123,7 +126,8 @@ def record_rounds(
     declared: Any = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": clients}
     # the batches of a loader without a known rate, with an order that does not depend on the data
     loader = DataLoader(range(clients), batch_size=1) if rate is None else None  # type: ignore[arg-type, var-annotated]
-    with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, **declared) as recorder:
+    training_parts = Parts(model, optimizer, loader, None, None, declared, federated=True)
+    with Recorder(numbered(Path(folder).absolute()), training_parts) as recorder:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         yield Rounds(recorder, trained, noise_multiplier, is_sampled=rate is not None)
 

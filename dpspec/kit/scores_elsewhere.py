@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
 from dpspec.contract.fragments import block, integer
+from dpspec.contract.frozen import without
+from dpspec.contract.spec import COLLECTION
 from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
 from dpspec.kit.findings import bad_value, missing_key, unsupported
 from dpspec.kit.trials import fair_coins, recorded, recorded_number, whole_number
@@ -208,7 +210,7 @@ def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
     digest = table_digest(spec.directory, scores)
     return dps.FrozenMap(
         {
-            "data": {key: value for key, value in spec.document["data"].items() if key != "public"},
+            "data": without(spec.document["data"], ("public", COLLECTION)),
             "threat_model": {"access": spec.threat_model.access, "group_size": list(spec.threat_model.group_size)},
             "audit": {"method": spec.audit.method, "seed": spec.audit.seed, "scores": {**scores, "digest": digest}},
         }

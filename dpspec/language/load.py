@@ -20,7 +20,7 @@ from dpspec.contract import AuditOptions, Claim, Section, Span, Spec, ThreatMode
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import FrozenMap, Json, digest, freeze, thaw, without
-from dpspec.contract.spec import unit_in_words
+from dpspec.contract.spec import COLLECTION, unit_in_words
 from dpspec.errors import Diagnostic, NothingToRunError, PluginError, SpecError, UsageError, has_errors
 from dpspec.language.blocks import core
 from dpspec.language.compose import (
@@ -42,7 +42,9 @@ from dpspec.text import quoted
 
 #: Keys that do not affect an audit, or that composition has already consumed. The name is in the digest, so that a
 #: result cannot be renamed.
-OUTSIDE_DIGEST = frozenset({"description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"})
+OUTSIDE_DIGEST = frozenset(
+    {"description", "system", "owner", "contact", "deployment", "requires", "extends", "matrix", "tuning"}
+)
 
 _INHERITED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
@@ -64,7 +66,7 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         name=name,
         description=document["description"],
         mechanism=_section(document["mechanism"], "kind"),
-        data=_section(document["data"], "kind"),
+        data=_section(without(document["data"], (COLLECTION,)), "kind"),
         model=_section(document["model"], "kind") if "model" in document else None,
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
@@ -72,7 +74,7 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         audit=audit,
         cell=cell,
         document=FrozenMap(document),
-        digest=digest(without(document, OUTSIDE_DIGEST)),
+        digest=digest({**without(document, OUTSIDE_DIGEST), "data": without(document["data"], (COLLECTION,))}),
         origin=origin,
         directory=directory,
     )

@@ -1,11 +1,9 @@
 """The parts of a training that a script passes: their validation, and the header of their run."""
 
 import operator
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from dpspec.errors import UsageError
@@ -13,13 +11,13 @@ from dpspec.recording import recognized
 from dpspec.recording.adaptive_count import CONSTANTS
 from dpspec.recording.folder.header import GRADIENTS, Header
 from dpspec.recording.folder.step_record import RAND_ON_EMPTY
+from dpspec.recording.origin import origin
 from dpspec.recording.planting.planted import GradientCanaries, Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
 from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec.recording.watching.noise_sketch import width_of
-from dpspec.version import VERSION
 
 _OF_SUM = operator.attrgetter("noise_multiplier", "expected_batch_size", "loss_reduction", "max_grad_norm")
 
@@ -34,6 +32,7 @@ class Parts:
         sampler: None without a loader.
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
+        federated: Whether the records are clients of a server.
         distributed: Whether Opacus' optimizer sums over several processes.
         shards: Of each sharded parameter the place of this process' first coordinate, and the number of all; () if
             parameters are whole.
@@ -47,6 +46,8 @@ class Parts:
         engine: Any,
         planted: Any,
         declaration: Mapping[str, Any],
+        *,
+        federated: bool = False,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
         if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
@@ -78,7 +79,7 @@ class Parts:
         self.distributed = recognized.is_distributed(optimizer)
         if self.planted is not None and self.distributed:
             raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")
-        self.declared = checked_declaration(declaration)
+        self.declared, self.federated = checked_declaration(declaration), federated
         records = self.declared["records"]
         if self.planted is not None and records not in (None, len(self.planted)):
             raise UsageError(
@@ -211,14 +212,10 @@ class Parts:
                 ranks["share"] = int(draws.num_samples)
             ranks["data"] = data_digest(group, getattr(self.loader, "dataset", None))
         expected = getattr(optimizer, "expected_batch_size", None)
-        versions = {"dpspec": VERSION, "torch": str(torch.__version__)}
-        libraries = {name: sys.modules.get(name) for name in ("opacus", "jax", "optax")}
-        versions |= {
-            name: str(getattr(library, "__version__", "")) for name, library in libraries.items() if library is not None
-        }
         records = self.declared["records"] or (None if sampler is None else sampler.records)
         return Header(
-            versions=versions,
+            **origin(self.planted or getattr(self.loader, "dataset", None), self.noisy_parameters()),
+            federated=self.federated,
             source="own-loop" if own_loop else "opacus",
             optimizer=_kind(optimizer),
             inner=_kind(inner),

@@ -207,19 +207,21 @@ def _label(text: str) -> str:
 #: logarithmic scale.
 _ROOM, _SPREAD = 1.12, 40.0
 
-#: The size of the interval's drawing, and the width of a character of its labels.
-_BAR_WIDTH, _BAR_HEIGHT, _CHARACTER = 400.0, 90.0, 6.2
+#: The size of the interval's drawing, and of the text at its ends: at least 12 pixels on a page of 400.
+_BAR_WIDTH, _BAR_HEIGHT, _END_TEXT = 400.0, 58.0, 15.0
 
 
 def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
-    """Draw the bounds, the claim and the attack's lower bound on one axis, each with its number.
+    """Draw the bounds, the claim and the attack's lower bound on one axis, and a key with their numbers.
+
+    The key is HTML, so that its text keeps its size on narrow pages.
 
     Args:
         verdict: The verdict with its numbers.
         bounds: The same in words.
 
     Returns:
-        An SVG element; empty without a bound or a positive finite number.
+        An SVG element and a list; empty without a bound or a positive finite number.
     """
     from markupsafe import escape
 
@@ -241,10 +243,6 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
     def place(number: float) -> float:
         return 6.0 + (_BAR_WIDTH - 12.0) * min(1.0, max(0.0, axis.share(max(number, least))))
 
-    def label(position: float, y: float, text: str) -> str:
-        half = 0.5 * _CHARACTER * len(text)
-        return _text(min(max(position, half), max(_BAR_WIDTH - half, half)), y, text)
-
     by_theory = None if shown == lower else lower
     title = "; ".join(filter(None, (bounds.upper, bounds.lower)))
     low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
@@ -254,38 +252,35 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
     color = "var(--bad)" if bounds.contradiction else "var(--series-0)"
     faded = ' opacity="0.45"' if by_theory is None or upper is None else ""
     elements = [
-        f'<path d="M 6 32 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
-        f'<rect x="{_n(low - 1.5)}" y="26" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',
+        f'<path d="M 6 18 H {_n(_BAR_WIDTH - 6.0)}" stroke="var(--grid)" stroke-width="8" stroke-linecap="round"/>',
+        f'<rect x="{_n(low - 1.5)}" y="12" width="{_n(high - low + 3.0)}" height="12" rx="2" fill="{color}"{faded}/>',
         *(
-            f'<rect x="{_n(place(end) - 1.5)}" y="24" width="3" height="16" fill="{color}"/>'
+            f'<rect x="{_n(place(end) - 1.5)}" y="10" width="3" height="16" fill="{color}"/>'
             for end in (by_theory, upper)
             if end is not None
         ),
-        f'<g text-anchor="middle" font-size="11.5">{label(0.5 * (low + high), 15.0, title)}',
     ]
     marks = [f"{verdict.quantity}: {bounds}"]
-    if claimed is not None:
-        position, text = place(claimed), f"claimed {decimals.exact(claimed)}"
-        elements.append(
-            f'<path d="M {_n(position)} 20 V 74" stroke="currentColor" stroke-width="2"/>{label(position, 86.0, text)}'
-        )
-        marks.append(text)
+    key = [("bar" if not bounds.contradiction else "bar wrong", title)] if title else []
     if shown is not None:
-        position = place(shown)
-        elements.append(
-            f'<circle cx="{_n(position)}" cy="32" r="5.5" fill="var(--series-1)"/>'
-            f"{label(position, 55.0, bounds.attack)}"
-        )
+        elements.append(f'<circle cx="{_n(place(shown))}" cy="18" r="5.5" fill="var(--series-1)"/>')
+        key.append(("dot", bounds.attack))
+    if claimed is not None:
+        elements.append(f'<path d="M {_n(place(claimed))} 4 V 32" stroke="currentColor" stroke-width="2"/>')
+        marks.append(f"claimed {decimals.exact(claimed)}")
+        key.append(("tick", marks[-1]))
     scale = [(6.0, decimals.nearest(least, digits=2), "start")]
     end_text = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
-    scale.append((_BAR_WIDTH - 6.0, end_text, "end"))
-    elements.append("</g>")
+    scale.append((_BAR_WIDTH - 6.0, f"{verdict.quantity} {end_text}", "end"))
     elements += [
-        f'<g text-anchor="{anchor}" font-size="9" opacity="0.7">{_text(x, 69.0, t)}</g>' for x, t, anchor in scale
+        f'<g text-anchor="{anchor}" font-size="{_n(_END_TEXT)}" opacity="0.8">{_text(x, 52.0, t)}</g>'
+        for x, t, anchor in scale
     ]
     size = f'viewBox="0 0 {_n(_BAR_WIDTH)} {_n(_BAR_HEIGHT)}"'
     spoken = escape(plain(", ".join(marks)))
-    return f'<svg class="interval" {size} role="img" aria-label="{spoken}">{"".join(elements)}</svg>'
+    listed = "".join(f'<li><i class="{mark}"></i>{escape(plain(text))}</li>' for mark, text in key)
+    drawing = f'<svg class="interval" {size} role="img" aria-label="{spoken}">{"".join(elements)}</svg>'
+    return f'{drawing}<ul class="legend key" aria-hidden="true">{listed}</ul>'
 
 
 #: The distance of two people, their number in a row, and the height of a row.

@@ -46,15 +46,16 @@ _BINS = 40
 #: Follows the label of a line without a guarantee, in a series with bounds.
 _UNBOUNDED = " (no bound)"
 
-#: The color of guessing, a gray.
-_GUESSING = 4
+#: The color of guessing, a gray, and the pattern of attacks.
+_GUESSING, _ATTACK = 4, 2
 
 _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
-_CAPTION = (
-    "No test exceeds a bound if the mechanism is as declared; {tested}. Claims are dashed. Attacks are dotted: their "
-    "observed rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
-    "false alarm are at the left edge."
+_CAPTION = "If the mechanism is as declared, no test has a higher rate on average than its bound; {tested}."
+_DASHED = " Claims are dashed."
+_DOTTED = (
+    " Attacks are dotted: observed rates, which chance can raise above a bound. Guesses of one run count as if half "
+    "were for inclusion, and rates without a false alarm are at the left edge."
 )
 
 
@@ -120,6 +121,11 @@ def _bounding(chart: Chart) -> Chart:
     return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
 
 
+def curve_points(audit: AuditResult) -> tuple[float, ...]:
+    """The points of the curve of :func:`power_of_cells`; empty without one."""
+    return tuple(float(power) for curve in proven_curves(audit)[:1] for power in curve.polygon.tpr(np.array(_RATES)))
+
+
 def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     """The maximum power of membership tests on the smallest group of each cell, in one chart."""
     charts: list[tuple[str, Chart | None]] = []
@@ -150,7 +156,7 @@ def power(audit: AuditResult) -> Figure | None:
         except (KeyError, TypeError, ValueError):  # an edited document
             continue
         if points and block.get("record") is None:
-            curves.append((f"claim {verdict.claim}", polygon(points)))
+            curves.append((verdict.claim if verdict.claim == "claim" else f"claim {verdict.claim}", polygon(points)))
     lines = [
         Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=_color(i), dash=int(i >= len(bounds)))
         for i, (name, curve) in enumerate(curves)
@@ -159,7 +165,7 @@ def power(audit: AuditResult) -> Figure | None:
         if observed := evidence_tests.rates(evidence):
             name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
-            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=_color(len(lines)), dash=2))
+            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=_color(len(lines)), dash=_ATTACK))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
     lines.append(Line("guessing", _RATES, _RATES, color=_GUESSING, dash=2))
@@ -168,7 +174,13 @@ def power(audit: AuditResult) -> Figure | None:
     )
     return Figure(
         _POWER,
-        _CAPTION.format(tested=_tested(audit, bounds)),
+        "".join(
+            [
+                _CAPTION.format(tested=_tested(audit, bounds)),
+                _DASHED * (len(curves) > len(bounds)),
+                _DOTTED * any(line.dash == _ATTACK for line in lines[:-1]),
+            ]
+        ),
         Chart(_POWER, lines, *_RATE_AXES, log_x=True, log_y=True),
         ("false-positive rate", *(name for name, _ in curves)),
         rows,
@@ -246,7 +258,7 @@ def series_chart(series: Series) -> Chart | None:
     for j, y in enumerate(ys):
         unbounded = _UNBOUNDED if series.bounds and not {x, y} & set(series.bounds) else ""
         for i, (group, rows) in enumerate(groups):
-            text = ", ".join(map(_spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
+            text = ", ".join(map(words.spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
             color = i if len(groups) > 1 else j
             dash = j if len(groups) > 1 else 0
             xs, values = _values(series, x, rows), _values(series, y, rows)
@@ -255,7 +267,7 @@ def series_chart(series: Series) -> Chart | None:
         series.title,
         lines,
         x=_axis(series, x),
-        y=_axis(series, ys[0]) if len(ys) == 1 else "",
+        y=_axis(series, ys[0]) if len(ys) == 1 else _axis_of_all(series, ys),
         log_x="x" in log,
         log_y="y" in log,
     )
@@ -277,8 +289,8 @@ def _histogram(series: Series, columns: Sequence[str]) -> Chart | None:
         xs = [float(edge) for edge in edges for _ in range(2)]
         heights = [0.0, *(float(count) for count in counts for _ in range(2)), 0.0]
         worst = float(values.max())
-        label = f"worst {_spaced(column)}: {series_cell(series, column, worst)}"
-        lines.append(Line(_spaced(column), xs, heights, color))
+        label = f"worst {words.spaced(column)}: {series_cell(series, column, worst)}"
+        lines.append(Line(words.spaced(column), xs, heights, color))
         lines.append(Line(label, [worst, worst], [0.0, float(counts.max())], color, dash=1))
     if not lines:
         return None
@@ -287,7 +299,7 @@ def _histogram(series: Series, columns: Sequence[str]) -> Chart | None:
         bounds = {value for value in _values(series, name, rows) if math.isfinite(value)}
         if len(bounds) == 1:  # the same for all rows: the worst case
             (bound,) = bounds
-            label = f"{_spaced(name)}: {series_cell(series, name, bound)}"
+            label = f"{words.spaced(name)}: {series_cell(series, name, bound)}"
             lines.append(Line(label, [bound, bound], [0.0, highest], len(lines), dash=1))
     return Chart(series.title, lines, x=_axis(series, columns[0]), y="rows", log_x=log)
 
@@ -304,7 +316,7 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
     rows: dict[str, list[int]] = {}
     for row in order:
         item = column[row]
-        rows.setdefault(item if isinstance(item, str) else f"{by} {words.value(item)}", []).append(row)
+        rows.setdefault(item if isinstance(item, str) else f"{words.spaced(by)} {words.value(item)}", []).append(row)
     return list(rows.items())
 
 
@@ -317,10 +329,16 @@ def _names(value: Json) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
+#: The maximum number of characters of the joined names of several columns on an axis.
+_LONGEST_AXIS = 48
+
+
+def _axis_of_all(series: Series, columns: Sequence[str]) -> str:
+    """The names of several columns, or their common unit if these are too long; the legend has the names."""
+    names, units = ", ".join(map(words.spaced, columns)), {series.units.get(column, "") for column in columns}
+    return names if len(names) <= _LONGEST_AXIS else ", ".join(sorted(units - {""})) or "value"
+
+
 def _axis(series: Series, column: str) -> str:
     unit = series.units.get(column, "")
-    return f"{_spaced(column)} ({unit})" if unit and unit not in column else _spaced(column)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    return f"{words.spaced(column)} ({unit})" if unit and unit not in column else words.spaced(column)

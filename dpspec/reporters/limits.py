@@ -1,4 +1,4 @@
-"""The limits of a result, and the facts to reproduce it."""
+"""The limits of a result."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,12 +17,6 @@ ALWAYS = (
 
 #: The place of an audit's name in a sentence; no shown text contains it.
 _NAME = "\0"
-
-#: The number of shown characters of a digest; the JSON has all of them.
-_DIGEST = 16
-
-#: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "project", "trusted")
 
 
 def limits(result: Result) -> tuple[str, ...]:
@@ -100,52 +94,3 @@ def stored_trials(result: Result) -> Iterator[str]:
             )
         for sentence in version_notices(audit.trials, result.environment):
             yield f"{audit.name}: {sentence}."
-
-
-def recipe(result: Result) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The command that reproduces the result, and facts about it by name."""
-    command = result.environment.get("command")
-    if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
-        command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
-    return tuple(map(str, command)), tuple(_facts(result))
-
-
-def _facts(result: Result) -> Iterator[tuple[str, str]]:
-    for audit in result.audits:
-        yield audit.name, ", ".join(_audit_facts(audit))
-    yield "family-wise confidence", decimals.exact(result.confidence)
-    yield "made", result.created
-    versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
-    if versions:
-        yield "versions", words.conditions(versions)
-    plugins, project = (result.environment.get(key) for key in ("plugins", "project"))
-    if isinstance(project, Mapping) and project:
-        yield "code of the project", words.conditions(project)
-    installed = {name: version for name, version in plugins.items() if name not in (project or {})} if plugins else {}
-    if installed:
-        yield "plugins", words.conditions(installed)
-    trusted = result.environment.get("trusted")
-    if isinstance(trusted, list | tuple) and trusted:
-        yield "signed off by the user", ", ".join(map(str, trusted))
-
-
-def _audit_facts(audit: AuditResult) -> Iterator[str]:
-    if audit.source:
-        yield audit.source
-    facts = {"spec": audit.digest, "data": audit.facts.digest, "initial weights": audit.facts.initial_weights}
-    yield from (f"{name} digest {value[:_DIGEST]}" for name, value in facts.items() if value)
-    options = audit.document.get("audit")
-    seed = options.get("seed") if isinstance(options, Mapping) else None
-    if seed is not None:
-        yield f"seed {words.value(seed)}"
-    if audit.planned_trials:
-        yield f"{len(audit.trials)} of {words.count(audit.planned_trials, 'trial')}"
-    if origin := origin_summary(audit):
-        yield origin
-    devices = set()
-    for trial in audit.trials:
-        device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
-        devices.add(f"{device} ({gpu})" if device and gpu else str(device or ""))
-    if devices - {""}:
-        yield f"trained on {' and '.join(sorted(devices - {''}))}"
-    yield f"took {decimals.duration(audit.seconds)}"

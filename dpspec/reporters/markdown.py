@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.reporters import words
-from dpspec.reporters.limits import limits, recipe
+from dpspec.reporters import matrices, words
+from dpspec.reporters.limits import limits
+from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
 from dpspec.results.conformance_status import rejected
 from dpspec.results.status import open_cautions, wrong_conformance
@@ -27,23 +28,31 @@ def render(result: Result, *, internal: bool = False) -> str:
         for verdict in audit.verdicts:
             if verdict.verdict == "contradicted":
                 lines.extend([f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}", ""])
-    for audit in result.audits:
+    gridded = matrices.large(result)
+    for matrix in result.matrices:
+        if len(matrix.audits) > matrices.MOST_CELLS:
+            lines.extend([f"## {markdown(matrix.name)}: {len(matrix.audits)} cells", ""])
+            lines.extend(_rows(*matrices.table(matrix)))
+    single = [audit for number, audit in enumerate(result.audits) if number not in gridded]
+    for audit in single:
         lines.extend(_not_as_expected(audit, several=several))
-    judged = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
+    judged = [(audit, verdict) for audit in single for verdict in audit.verdicts]
     expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
     if expected:
         title = f"{words.count(len(expected), 'claim')} as expected"
         lines.extend(_folded(title, _table(expected, several=several)))
-    lines.extend(_conformance(result.audits, several=several))
+    lines.extend(_conformance(single, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
     lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
-    for audit in result.audits:
+    for audit in single:
         lines.extend(_folded("Numbers and tests", _details(audit)))
-    lines.extend(_folded("How to reproduce", _reproduce(result)))
+    if gridded:
+        lines.extend(["`--report html=FILE` and `json=FILE` have the numbers and tests of each cell.", ""])
+    lines.extend(_folded("Provenance", _provenance(result)))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -115,7 +124,7 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join(map(markdown, head))} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(map(markdown, row))} |" for row in rows)
     yield ""
@@ -142,12 +151,13 @@ def _details(audit: AuditResult) -> Iterator[str]:
             yield from (markdown(note), "")
 
 
-def _reproduce(result: Result) -> Iterator[str]:
-    arguments, facts = recipe(result)
-    command, fence = shlex.join(plain(part) for part in arguments), "```"
-    while fence in command:
+def _provenance(result: Result) -> Iterator[str]:
+    line, fence = shlex.join(plain(part) for part in command(result)), "```"
+    while fence in line:
         fence += "`"
-    yield from (f"{fence}sh", command, fence, "")
-    for name, text in facts:
-        yield f"- {markdown(name)}: {markdown(text)}"
+    yield from (f"{fence}sh", line, fence, "")
+    origin = provenance(result)
+    yield from (f"- {markdown(term)}: {markdown(text)}" for term, text in origin.common)
+    for name, rows in origin.differing:
+        yield f"- {markdown(name)}: {markdown('; '.join(f'{term} {text}' for term, text in rows))}"
     yield ""

@@ -1,17 +1,20 @@
 """A matrix of cells: one table, and its joined series."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import SimpleNamespace
 
 from dpspec import decimals
 from dpspec.contract import Json
 from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
-from dpspec.reporters.figures import MOST_ROWS, Figure, overlaid, power_of_cells, series_chart
+from dpspec.reporters.figures import MOST_ROWS, Figure, curve_points, overlaid, power_of_cells, series_chart
 from dpspec.reporters.layout import series_cell
 from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.results.status import wrong_conformance
 from dpspec.text import shortened
+
+#: A matrix of more cells has one grid; its cells are not in the tables of claims.
+MOST_CELLS = 8
 
 #: The maximum number of characters of an axis value.
 _VALUE = 40
@@ -24,14 +27,25 @@ def cell_value(item: Json) -> str:
 
 
 def cell_title(matrix: Matrix, audit: AuditResult) -> str:
-    return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
+    return ", ".join(f"{words.spaced(name)}={cell_value(item)}" for name, item in matrix.values(audit).items())
+
+
+def is_alone(result: Result) -> bool:
+    """Whether all audits are cells of one matrix, so that a cell needs no name of its matrix."""
+    return len(result.matrices) == 1 and len(result.matrices[0].audits) == len(result.audits)
+
+
+def large(result: Result) -> frozenset[int]:
+    """The audits that are cells of matrices with more than :data:`MOST_CELLS` cells."""
+    return frozenset(i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers)
 
 
 def titles(result: Result) -> tuple[str, ...]:
     names = [audit.name for audit in result.audits]
     for matrix in result.matrices:
         for number, audit in zip(matrix.numbers, matrix.audits, strict=True):
-            names[number] = f"{matrix.name} ({cell_title(matrix, audit)})"
+            title = cell_title(matrix, audit)
+            names[number] = title if is_alone(result) else f"{matrix.name} ({title})"
     return tuple(names)
 
 
@@ -46,7 +60,7 @@ def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
 def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A column for each axis and each claim, and for the conformance of executed runs."""
     claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
-    head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
+    head = (*map(words.spaced, matrix.axes.values()), *claims, *(("conformance",) if executed else ()))
     rows = []
     for audit in matrix.audits:
         row = list(map(cell_value, matrix.values(audit).values()))
@@ -68,24 +82,69 @@ def _cell(audit: AuditResult, verdict: Verdict) -> str:
 
 def view(matrix: Matrix, ids: Sequence[str]) -> SimpleNamespace:
     """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
-    head, rows = table(matrix)
+    head, _ = table(matrix)
     return SimpleNamespace(
         name=matrix.name,
         description=str(matrix.audits[0].document.get("description") or ""),
         count=len(matrix.audits),
         head=head,
         rows=tuple(
-            (ids[index], audit.as_expected, row)
-            for index, audit, row in zip(matrix.numbers, matrix.audits, rows, strict=True)
+            (ids[index], tuple(_grid_row(matrix, audit)))
+            for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
         ),
         series=tuple(_figures(matrix)),
     )
 
 
+def _grid_row(matrix: Matrix, audit: AuditResult) -> Iterator[SimpleNamespace]:
+    """The values of the axes, the verdict and the numbers of each claim, and the conformance of an executed run."""
+    for item in matrix.values(audit).values():
+        yield SimpleNamespace(text=cell_value(item), label="", style="", expected=True)
+    for claim in claims_of(matrix):
+        verdict = verdict_of(audit, claim)
+        if verdict is None:
+            yield SimpleNamespace(text="", label="", style="", expected=True)
+            continue
+        label = words.verdict_label(audit, verdict)
+        style = "as-declared" if label in (words.AS_DECLARED, words.BUT_CAUTIONS) else verdict.verdict
+        text = _numbers(audit, verdict)
+        yield SimpleNamespace(text=text, label=label, style=style, expected=verdict.expected)
+    if any(cell_audit.executed for cell_audit in matrix.audits):
+        status, wrong = audit.conformance.status, wrong_conformance(audit)
+        yield SimpleNamespace(text="", label=words.conformance_label(status), style=status, expected=not wrong)
+
+
+def _numbers(audit: AuditResult, verdict: Verdict) -> str:
+    """The bounds of a claim in few characters: ``<= 2.349, attack >= 0.61``."""
+    bounds = words.bounds(audit, verdict)
+    texts = []
+    if verdict.upper is not None and bounds.upper:
+        number = decimals.upper(verdict.upper, against=verdict.claimed)
+        texts.append(number if bounds.upper.startswith(words.ABOUT) else f"<= {number}")
+    elif verdict.lower is not None and bounds.lower:
+        texts.append(f">= {decimals.lower(verdict.lower, against=verdict.claimed)}")
+    if bounds.attacked is not None:
+        texts.append(f"attack >= {decimals.lower(bounds.attacked, against=verdict.claimed)}")
+    return ", ".join(texts)
+
+
+def _merged(matrix: Matrix, key: Callable[[AuditResult], Hashable]) -> list[tuple[str, AuditResult]]:
+    """The first cell of each group of cells with equal keys, named by the values that its cells share."""
+    groups: dict[Hashable, list[AuditResult]] = {}
+    for audit in matrix.audits:
+        groups.setdefault(key(audit), []).append(audit)
+    names = []
+    for cells in groups.values():
+        values = [matrix.values(audit) for audit in cells]
+        shared = {name: item for name, item in values[0].items() if all(of_cell[name] == item for of_cell in values)}
+        title = ", ".join(f"{words.spaced(name)}={cell_value(item)}" for name, item in shared.items())
+        names.append((title or f"all {len(cells)} cells", cells[0]))
+    return names
+
+
 def _figures(matrix: Matrix) -> Iterator[Figure]:
     """One picture for the cells: the power of attacks, and each series of several cells with the axes as columns."""
-    names = [cell_title(matrix, audit) for audit in matrix.audits]
-    if (power := power_of_cells(list(zip(names, matrix.audits, strict=True)))) is not None:
+    if (power := power_of_cells(_merged(matrix, curve_points))) is not None:
         yield power
     all_series = [series for audit in matrix.audits for series in audit.series]
     for name in dict.fromkeys(series.name for series in all_series):
@@ -102,9 +161,13 @@ def _figures(matrix: Matrix) -> Iterator[Figure]:
             )
             for row in rows[:MOST_ROWS]
         )
+
+        def columns_of(audit: AuditResult, name: str = name) -> Hashable:
+            return tuple(repr(series.columns) for series in audit.series if series.name == name)
+
         charts = [
             (title, series_chart(series))
-            for title, audit in zip(names, matrix.audits, strict=True)
+            for title, audit in _merged(matrix, columns_of)
             for series in audit.series
             if series.name == name
         ]

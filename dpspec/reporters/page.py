@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING
 
 from dpspec import decimals
 from dpspec.contract import Check
-from dpspec.contract.results import AuditResult, Result, Verdict, base_name
+from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.figures import figures
-from dpspec.reporters.limits import limits, recipe
+from dpspec.reporters.limits import limits
+from dpspec.reporters.names import TERMS
+from dpspec.reporters.provenance import command, in_short, provenance
 from dpspec.reporters.read_results import embedded, without_result
-from dpspec.reporters.risk import HighestRate, highest_rate, rate_of, risk
+from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of, risk
 from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 #: The warning of a page with all values.
 INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do not publish it."
 
-#: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
-MOST_DRAWN, MOST_CELLS = 24, 8
+#: The maximum number of audits with figures and findings; the embedded result has all.
+MOST_DRAWN = 24
 
 #: Of more claims than this the expected ones are folded.
 _MOST_CLAIMS = 8
@@ -62,8 +64,9 @@ def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
     embedded_result = reread(result if internal else redact(result))
     result = without_void_bounds(embedded_result)
+    alone = matrices.is_alone(result)
     cells = {
-        index: matrices.cell_title(matrix, audit)
+        index: matrices.cell_title(matrix, audit) if alone else f"{matrix.name}, {matrices.cell_title(matrix, audit)}"
         for matrix in result.matrices
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
@@ -71,10 +74,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     first_cell = {
         index: matrix.numbers[0]
         for matrix in result.matrices
-        if len(matrix.audits) > MOST_CELLS
+        if len(matrix.audits) > matrices.MOST_CELLS
         for index in matrix.numbers[1:]
     }
-    families, drawn = words.families(result), _drawn(result)
+    families, drawn, gridded = words.families(result), _drawn(result), matrices.large(result)
     answers = [answer(replace(result, audits=(audit,))) for audit in result.audits]
     audits = tuple(
         _audit(audit, answers[i], names[i], families[i], cells.get(i, ""), i in drawn)
@@ -86,7 +89,6 @@ def render(result: Result, *, internal: bool = False) -> str:
             audits[index].same = words.assumptions_of(result.audits[index]) == words.assumptions_of(
                 result.audits[first]
             )
-    command, facts = recipe(result)
     text: str = (
         _environment()
         .get_template("page.html")
@@ -103,18 +105,20 @@ def render(result: Result, *, internal: bool = False) -> str:
             claims=sorted(
                 (
                     (view, claim)
-                    for view in audits
+                    for number, view in enumerate(audits)
                     for claim in view.claims
-                    if not (view.like and claim.verdict.expected)  # the table of the matrix has them
+                    if number not in gridded  # the grid of the matrix has them
                 ),
                 key=lambda pair: pair[1].verdict.expected,
             ),
             most_claims=_MOST_CLAIMS,
+            gridded=gridded,
             limits=limits(result),
-            command=shlex.join(map(plain, command)),
-            facts=facts,
+            command=shlex.join(map(plain, command(result))),
+            provenance=provenance(result),
             details=details,
             words=words,
+            terms=TERMS,
             decimals=decimals,
             internal=internal,
             internal_mark=INTERNAL_MARK,
@@ -153,9 +157,11 @@ def _screen(result: Result) -> SimpleNamespace:
         name=", ".join(names) if len(names) <= 2 else f"{len(audits)} audits",
         date=result.created[:10],
         description=str(audits[0].document.get("description") or "") if len(names) == 1 else "",
+        provenance=in_short(result),
         answer=answer(result),
         scope=result.notes,
         highest=highest,
+        scale=SCALE_NOTE,
         people="" if highest.rate is None else people(highest.rate.identified, 1),
         claim=claim,
         chart=chart,
@@ -200,7 +206,9 @@ def _claim_and_risk(
     if rate is None:
         return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
     title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is decisive[0])
-    return decisive, replace(highest, rate=rate, title=title if highest.title else "", larger=(highest.rate,))
+    elsewhere = replace(highest.rate, scope=highest.title) if highest.title != title else highest.rate
+    shown_title = title if highest.title else ""
+    return decisive, replace(highest, rate=rate, title=shown_title, larger=(elsewhere,), is_highest=False)
 
 
 def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:
@@ -222,7 +230,7 @@ def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[st
 
 def _drawn(result: Result) -> set[int]:
     """Audits with figures and findings on the page; of a large matrix only its unexpected cells."""
-    large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
+    large = matrices.large(result)
     first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
     return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
 
@@ -253,10 +261,10 @@ def _environment() -> Environment:
 
 
 def _whole(text: str) -> Markup:
-    """No line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
+    """With signs of comparison, and no line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
-    pieces = _WHOLE.split(plain(text))
+    pieces = _WHOLE.split(plain(text).replace("<=", "\u2264").replace(">=", "\u2265"))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(pieces))
     return Markup("").join(map(Markup, marked))
 
@@ -288,7 +296,7 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
         like="",
         same=False,
         cell=cell,
-        title=f"{base_name(audit)}, {cell}" if cell else audit.name,
+        title=cell or audit.name,
         findings=words.findings(audit),
     )
 

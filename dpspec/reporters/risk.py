@@ -30,6 +30,9 @@ SCALE = (
     (1.0, "extreme", "practically no protection"),
 )
 
+#: The origin of the words of :data:`SCALE`.
+SCALE_NOTE = "These words are dpspec's own scale. Ponomareva et al. (2023) call only an epsilon of at most 1 strong."
+
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
 
@@ -166,6 +169,8 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
             scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
         name, bracket, most = curve_scope.unit.partition(" (")
+        if audit.recording is not None and audit.recording.origin is not None and audit.recording.origin.federated:
+            name = "client"  # the recorded records are clients
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"
         replaced = " rather than their replacements" if curve_scope.adjacency == "replace-one" else ""
@@ -188,6 +193,7 @@ class HighestRate:
         larger: The rates of the next and of the largest group size of the same audit.
         caveats: Reasons for a missing rate, or not to rely on one.
         condition: Words after "risk" if rates hold only under a condition; empty otherwise.
+        is_highest: False if ``rate`` belongs to a shown claim, and ``larger`` has the highest one.
     """
 
     title: str
@@ -195,6 +201,7 @@ class HighestRate:
     larger: tuple[Rate, ...]
     caveats: tuple[str, ...]
     condition: str = ""
+    is_highest: bool = True
 
 
 def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> HighestRate:

@@ -501,6 +501,7 @@ def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
 def _names(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:
     """Names of claims by audit, and by matrix if several of its cells share one."""
     within = {number: matrix for matrix in result.matrices for number in matrix.numbers}
+    alone = matrices.is_alone(result)
     names: dict[str, None] = {}
     for number, audit in enumerate(result.audits):
         for verdict in [verdict for verdict in audit.verdicts if holds(audit, verdict)]:
@@ -510,9 +511,11 @@ def _names(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> lis
                 cells = sum(
                     cell_verdict is not None and holds(cell_audit, cell_verdict) for cell_audit, cell_verdict in judged
                 )
-                name = f"{matrix.name}.{verdict.claim} in {cells} of {len(matrix.audits)} cells"
+                prefix = "" if alone else f"{matrix.name}."
+                name = f"{prefix}{verdict.claim} in {cells} of {len(matrix.audits)} cells"
                 if cells == 1:
-                    name = f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}"
+                    cell = matrices.cell_title(matrix, audit)
+                    name = f"{verdict.claim} ({cell})" if alone else f"{matrix.name} ({cell}).{verdict.claim}"
             names[name] = None
     return list(names)
 

@@ -13,7 +13,8 @@ from dpspec.reporters import matrices, words
 from dpspec.reporters.checked_run import checked_run
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
-from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
+from dpspec.reporters.limits import large_deltas, limits, stored_trials
+from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer, remedies, tally
 from dpspec.results.conformance_status import missing, rejected
 from dpspec.results.status import wrong_conformance
@@ -85,11 +86,13 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page.heading("Limits")
     for sentence in (*result.notes, *limits(result)):
         page.item(sentence)
-    page.heading("How to reproduce")
-    command, facts = recipe(result)
-    page.command(command)
-    for name, text in facts:
-        page.line(f"{name}: {text}", indent=4, hang=2)
+    page.heading("Provenance")
+    page.command(command(result))
+    origin = provenance(result)
+    for term, text in origin.common:
+        page.line(f"{term}: {text}", indent=4, hang=2)
+    for name, rows in origin.differing:
+        page.line(f"{name}: {'; '.join(f'{term} {text}' for term, text in rows)}", indent=4, hang=2)
     return page.text()
 
 

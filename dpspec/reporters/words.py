@@ -331,8 +331,17 @@ def rigor(finding: Finding) -> str:
 
 
 def conditions(values: Mapping[str, Json]) -> str:
-    """``delta 1e-6, group_size 4``."""
-    return ", ".join(f"{key} {value(item)}" for key, item in values.items())
+    """``delta 1e-6, group size 4``."""
+    return ", ".join(f"{spaced(key)} {value(item)}" for key, item in values.items())
+
+
+#: The names of columns and options that readers do not know.
+_NAMES = {"fpr": "false-positive rate", "tpr": "true-positive rate", "fnr": "false-negative rate"}
+
+
+def spaced(name: str) -> str:
+    """The name of an option or a column in words: ``noise multiplier`` for ``noise_multiplier``."""
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def scope(finding: Finding) -> str:
@@ -392,7 +401,7 @@ def value(item: Json) -> str:
     if isinstance(item, float):
         return decimals.given(item)
     if isinstance(item, Mapping):
-        return ", ".join(f"{key} {value(part)}" for key, part in item.items())
+        return ", ".join(f"{spaced(key)} {value(part)}" for key, part in item.items())
     if isinstance(item, list | tuple):
         return "[" + ", ".join(value(part) for part in item) + "]"
     return str(item)
@@ -492,7 +501,7 @@ def check(tested: Check) -> str:
 def foreseen(planned: Check) -> str:
     power = "detection limit depends on the run" if planned.detectable is None else detectable(planned.detectable)
     note = f", {planned.note}" if planned.note else ""
-    return f"check {planned.assumption}{note} ({planned.test}, {planned.observed}): {power}"
+    return f"{planned.assumption}{note} ({planned.test}): {power}"
 
 
 def detectable(deviation: float) -> str:

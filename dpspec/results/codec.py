@@ -20,6 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Json, Outcome, Scope, Series, thaw
 from dpspec.contract.frozen import deeper_than
 from dpspec.contract.results import SCHEMA, AuditResult, Result
+from dpspec.contract.spec import COLLECTION
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
 from dpspec.results.status import accepted_cautions, problems
@@ -284,13 +285,16 @@ _KEYS: dict[str, Json] = {
 
 _STRING: Json = {"type": "string"}
 _BLOCK: Json = {"type": "object", "properties": {"kind": _STRING}}
+_TEXTS: Json = {"type": ["object", "null"], "additionalProperties": _STRING}
 _POINTS: Json = {"type": ["array", "null"], "items": {"type": "object", "properties": _KEYS}}
 
 #: A spec's document in a result, for Draft 4, in which 1.0 is not an integer. Other keys and kinds may be a plugin's.
 _DOCUMENT: Json = {
     "properties": {
         **dict.fromkeys(("name", "description", "system", "owner", "contact"), _STRING),
-        **dict.fromkeys(("mechanism", "data"), _BLOCK),
+        "deployment": _TEXTS,
+        "mechanism": _BLOCK,
+        "data": {**_BLOCK, "properties": {**_BLOCK["properties"], COLLECTION: _TEXTS}},
         "model": {**_BLOCK, "type": ["object", "null"]},
         "training": {"type": ["object", "null"], "properties": {"backend": _STRING}},
         "audit": {"type": ["object", "null"]},

@@ -30,16 +30,21 @@ def origin_summary(audit: AuditResult) -> str:
         for name in ("dpspec", "torch")
         if (used := sorted({str(t.recorded[name]) for t in audit.trials if t.recorded.get(name)}))
     ]
-    makers: dict[str, None] = {}  # of parts whose code matters or that plugins provide
+    made_with = [*versions, *foreign_makers(audit)]
+    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
+    text += f"{', ' if text else 'trials '}made by {', '.join(made_with)}" if made_with else ""
+    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")
+
+
+def foreign_makers(audit: AuditResult) -> list[str]:
+    """The makers of an audit's trials, by part, whose code matters or that plugins provide."""
+    makers: dict[str, None] = {}
     for trial in audit.trials:
         by = trial.recorded.get("by")
         for part, maker in by.items() if isinstance(by, Mapping) else ():
             if isinstance(maker, Mapping) and ("code" in maker or maker.get("distribution") != "dpspec"):
                 makers[f"{part} of {describe_maker(maker)}"] = None
-    made_with = [*versions, *makers]
-    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
-    text += f"{', ' if text else 'trials '}made by {', '.join(made_with)}" if made_with else ""
-    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")
+    return list(makers)
 
 
 def describe_maker(maker: Mapping[str, Json]) -> str:

@@ -49,7 +49,7 @@ def test_json_says_the_same_without_it(text: str) -> None:
 def test_every_output_of_a_spec_that_means_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text(f"{BOUNDS}description: {json.dumps(SOFT)}\n", encoding="utf-8")
-    formats = ("json", "text", "markdown", "html", "statement", "registry", "junit", "sarif", "csv")
+    formats = ("json", "text", "markdown", "html", "statement", "statement-json", "registry", "junit", "sarif", "csv")
     assert main(["run", "a.yaml", "--bounds-only", "--report", "json=r.json"]) == 0
     for arguments in (
         ["validate", "a.yaml"],

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from dpspec.cli.app import main
 from dpspec.cli.printed_names import printed_names
 from dpspec.engine.recorded.channels import ASSUMABLE
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.names import CHECKED
+from dpspec.reporters.names import CHECKED, TERMS
 from dpspec.stats.conformance.table import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +40,16 @@ def test_every_printed_name_is_explained(names: dict[str, list[str]]) -> None:
     literals = written()
     assert len(literals) > 30
     assert {*literals, *ASSUMABLE, *CHECKED, *(row.assumption for row in TABLE)} - UNNAMED <= set(names)
+
+
+@pytest.mark.parametrize("word", ["epsilon", "lower bound", "canary", "kappa"])
+def test_a_term_is_explained_first_with_an_example(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", word]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("term ")
+    assert "Example: " in said.split("\n\n")[0]
+
+
+def test_terms_and_their_examples_are_different_sentences() -> None:
+    assert all(term.text.endswith(".") and term.example.endswith(".") for term in TERMS.values())
+    assert len({term.example for term in TERMS.values()}) == len(TERMS)

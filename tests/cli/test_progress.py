@@ -1,6 +1,7 @@
 """Progress: a bar on a terminal, lines in a log, silence for quick work."""
 
 import io
+import re
 import time
 
 from dpspec.cli import progress
@@ -51,14 +52,16 @@ def test_a_log_gets_plain_lines():
 
 def test_a_log_gets_a_line_at_times_and_during_silent_work(monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.02)
+    monkeypatch.setattr(progress, "PATIENCE", 0.02)
     stream = io.StringIO()
     with Progress(stream) as listener:
         for event in EVENTS[:2]:
             listener(event)
-        wait_for(stream, "digits: bound\n", 2)
+        wait_for(stream, "0 % of all bounds; digits: bound\n", 2)
         for event in EVENTS[2:6]:
             listener(event)
-        wait_for(stream, "digits: training (trial 3 of 3), 5 of 10; 25 % of all trials, about ", 1)
+        wait_for(stream, "left; digits: training (trial 3 of 3), 5 of 10\n", 1)
+        wait_for(stream, "25 % of all trials, about ", 1)
     ended = stream.getvalue()
     time.sleep(0.2)
     assert stream.getvalue() == ended
@@ -92,7 +95,8 @@ def test_slow_work_shows_a_bar_and_clears_it_away(monkeypatch):
         time.sleep(0.3)
         listener(EVENTS[6])
     text = stream.getvalue()
-    assert "digits: training (trial 2 of 3), 5 of 10; 25 % of all trials, about" in text
+    assert "left; digits: training (trial 2 of 3), 5 of 10" in text
+    assert "25 % of all trials, about" in text
     assert "evil \\x1b[31m[red]notice" in text
     assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
 
@@ -113,4 +117,30 @@ def test_the_count_covers_all_audits_and_neither_falls_nor_restarts_in_a_trial()
         listener(StageStarted(audit=audit, stage="trials"))
         listener(Progressed(audit=audit, what="training", done=done, total=total, overall=overall))
         shown.append(listener._remaining().partition("%")[0])
-    assert shown == ["; 25 ", "; 50 ", "; 50 ", "; 75 ", "; 75 "]
+    assert shown == ["25 ", "50 ", "50 ", "75 ", "75 "]
+
+
+def test_a_bar_of_80_columns_keeps_its_time(monkeypatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    with Progress(stream) as listener:
+        long = "a-name-of-an-audit-that-is-far-longer-than-the-line-of-a-terminal-of-eighty-columns-has"
+        listener(StageStarted(audit=long, stage="trials"))
+        deadline = time.monotonic() + 20
+        while "0:00:0" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+    assert re.search(r"0:00:0\d.*0 % of all trials; a-name", stream.getvalue())
+
+
+def test_a_log_says_a_percentage_within_two_seconds() -> None:
+    stream = io.StringIO()
+    with Progress(stream) as listener:
+        listener(StageStarted(audit="digits", stage="trials"))
+        began = time.monotonic()
+        while not stream.getvalue() and time.monotonic() - began < 20:
+            time.sleep(0.05)
+    assert re.fullmatch(r"\[ +[0-9]+ s\] 0 % of all trials; digits: trials\n", stream.getvalue())
+    assert progress.PATIENCE <= 2.0

@@ -11,6 +11,8 @@ import dpspec
 import dpspec.contract
 import dpspec.testing
 from dpspec.cli.app import HOMES
+from dpspec.reporters.disclosures import CLAUSES
+from dpspec.reporters.words import VERDICTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
@@ -92,3 +94,29 @@ def test_every_command_and_option_is_described(pages: dict[str, str], capsys: py
         told = capsys.readouterr().out.split()
         options = {word.strip(",") for word in told if word.startswith("--") and word != "--help"}
         assert all(option in section for option in options), name
+
+
+def test_the_glossary_has_every_verdict_and_every_term_of_reports() -> None:
+    entries = re.findall(
+        r"^- \*\*(.*?)\*\*", (DOCS / "explanation" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    words = {word.strip("`() ") for entry in entries for word in re.split(r"[,(]", entry)}
+    terms = (
+        "epsilon",
+        "delta",
+        "mu",
+        "canary",
+        "control",
+        "direction",
+        "scope",
+        "conformance",
+        "certified",
+        "deviates",
+    )
+    assert {*VERDICTS, *terms, "lower bound", "upper bound"} <= words
+
+
+def test_each_line_of_the_statement_has_clauses_on_its_page(pages: dict[str, str]) -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", pages["statement.md"], re.MULTILINE)
+    assert [key for key, _ in rows] == list(CLAUSES)
+    assert all(any(cell.strip() for cell in cells.split("|")) for _, cells in rows)

@@ -103,10 +103,11 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     done = dpspec("plan", FOLDER / "shuffled.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     printed = " ".join(done.stdout.split())
-    assert "could show epsilon up to" in printed
+    assert "The attack can show at best: - epsilon up to" in printed
+    assert "Tests of the released models, with their detection limits: - steps" in printed
     names = ("noise-scale", "per-layer-noise", "independent-noise", "update", "sensitivity", "sampling", "clipping")
-    assert all(f"check {name}" in printed for name in names)
+    assert all(f"- {name}" in printed for name in names)
     assert (
-        "independence across steps, phase 1 (records in common with the batch 1 step before, reported): "
+        "independence across steps, phase 1 (records in common with the batch 1 step before): "
         "smallest detectable deviation" in printed
     )

@@ -18,7 +18,7 @@ from dpspec.registry.loader import sign_off
 from dpspec.registry.project import trusted_distributions
 from dpspec.reporters import terminal
 from dpspec.reporters.figures import power
-from dpspec.reporters.limits import recipe
+from dpspec.reporters.provenance import provenance
 from dpspec.reporters.risk import risk
 from dpspec.results import codec
 from dpspec.results.evidence_weight import series_bounds
@@ -87,7 +87,7 @@ def test_signing_off_is_recorded_and_verified(tmp_path: Path) -> None:
     assert assumed.status == "declared"
     assert "the user signed the plugin off" in assumed.text
     assert list(result.environment["trusted"]) == ["dpspec-votes"]
-    assert ("signed off by the user", "dpspec-votes") in recipe(result)[1]
+    assert ("Signed off by the user", "dpspec-votes") in provenance(result).common
     catalog = registry(votes.Votes).catalog
     store = Store(tmp_path / "store")
     assert [m for m in verify(result, catalog, store=store) if m.differs] == []

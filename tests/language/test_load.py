@@ -7,7 +7,7 @@ from typing import IO
 
 import pytest
 
-from dpspec.contract import Span, Spec
+from dpspec.contract import Audit, Span, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import NothingToRunError, PluginError, SpecError
 from dpspec.language import compose, load
@@ -38,6 +38,14 @@ class TestDigest:
             assert digest(load(text)) == before
         assert digest(load("extends: base.yaml\n", base=valid)) == before
         assert digest(load(valid.replace("steps: 100", "steps: 7"), "mechanism.steps=100")) == before
+
+    def test_facts_for_statements_change_neither_digest_nor_trials(self, load: Load, valid: str) -> None:
+        answers = "kind: toy, collection: {name: Visits of 2024, source: one clinic}"
+        stated = valid.replace("kind: toy", answers) + "deployment: {trust_model: federated, operator: A. Person}\n"
+        (spec,), (bare,) = load(stated).specs, load(valid).specs
+        assert (spec.digest, spec.data) == (bare.digest, bare.data)
+        assert spec.document["data"]["collection"]["name"] == "Visits of 2024"
+        assert Audit.trial_inputs(None, spec) == Audit.trial_inputs(None, bare)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "name=other"])
     def test_sees_everything_else(self, load: Load, valid: str, change: str) -> None:

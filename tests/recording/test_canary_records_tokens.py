@@ -256,9 +256,9 @@ def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     assert 1.0 < found.canaries.lower <= found.costs[4].interval.upper
     assert [main(["check", str(tmp_path / "run"), *options]) for options in ([], ["-v"])] == [5, 5]
     page = " ".join(capsys.readouterr().out.split())
-    assert "group_size 4, lower bound: statistical at confidence 0.95: one run, final model, 60 canaries of 4" in page
+    assert "group size 4, lower bound: statistical at confidence 0.95: one run, final model, 60 canaries of 4" in page
     assert "60 canaries (crafted) of 4 equal records each" in page
-    assert "group_size 4, upper bound" in page
+    assert "group size 4, upper bound" in page
 
 
 @pytest.mark.ci

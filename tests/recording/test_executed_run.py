@@ -172,7 +172,12 @@ def test_verify_detects_a_changed_or_missing_folder(place: Path, capsys: pytest.
     assert "SHA-256 of the recorded files" in capsys.readouterr().out
     shutil.rmtree(place / "run")
     assert main(["verify", "result.json"]) == 7
-    assert "taken as recorded" in capsys.readouterr().out
+    alone = " ".join(capsys.readouterr().out.split())
+    assert "taken as recorded" in alone
+    assert (
+        "verified without the recording: the verdicts of result.json follow from its stated bounds and tests" in alone
+    )
+    assert "put its folder run into DIR and run: dpspec verify result.json --directory DIR" in alone
 
 
 def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,16 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     }
 
 
-def test_an_internal_part_of_another_run_is_refused(tmp_path):
+class Noon:
+    """A clock that stands still."""
+
+    @staticmethod
+    def now(zone):
+        return datetime(2026, 1, 2, 12, tzinfo=zone)
+
+
+def test_an_internal_part_of_another_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpspec.recording.origin.datetime", Noon)
     for seed in (1, 2):
         plain_loop(tmp_path / f"{seed}", 3, seed=seed)
     shutil.copy(tmp_path / "2" / INTERNAL, tmp_path / "1")

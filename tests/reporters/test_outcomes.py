@@ -25,7 +25,7 @@ from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.contract.results import AuditResult, FiredRule, Recording, Result, Unjudged
 from dpspec.integrations import trackers
 from dpspec.integrations.pytest_plugin import _MarkedSpecs
-from dpspec.reporters import ci, data_files, markdown, page, statement, terminal
+from dpspec.reporters import ci, data_files, deployments_registry, markdown, page, statement, terminal
 from dpspec.reporters.summary import answer
 from dpspec.results import codec
 
@@ -262,7 +262,7 @@ EXPECTED = {
         1,
         "bad",
         failed=("one", "one"),
-        headline="2 of 3 claims failed: sweep.one in 2 of 3 cells",
+        headline="2 of 3 claims failed: one in 2 of 3 cells",
     ),
     "best of cells": Expected(
         factory.result(
@@ -462,8 +462,23 @@ def people(render: Callable[[Result], str]) -> Callable[[Result], Said]:
     return said
 
 
+def statement_json(result: Result) -> Said:
+    statements = json.loads(statement.render_json(result))["statements"]
+    names = {
+        state: sorted_names(c["name"] for s in statements for c in s["cautions"] if bool(c["accepted"]) == bool(state))
+        for state in (0, 1)
+    }
+    alone = len(statements) == 1 and not result.unjudged
+    return Said(
+        passed=statements[0]["passed"] if alone else None,
+        code=statements[0]["exit_code"] if alone else None,
+        accepted=names[1],
+        text=" ".join(s["headline"] for s in statements),
+    )
+
+
 def registry(result: Result) -> Said:
-    documents = list(yaml.safe_load_all(statement.render_registry(result)))
+    documents = list(yaml.safe_load_all(deployments_registry.render(result)))
     return Said(text=json.dumps(documents).replace("\\", ""))
 
 
@@ -481,11 +496,12 @@ FORMATS: dict[str, Callable[[Result], Said]] = {
     "notebook": people(page.first_screen),
     "repr": people(repr),
     "statement": people(statement.render),
+    "statement-json": statement_json,
     "registry": registry,
 }
 
 #: Formats that need not name a failed utility claim or audit beyond their headline.
-UNNAMED = ("statement", "registry", "notebook")
+UNNAMED = ("statement", "statement-json", "registry", "notebook")
 
 #: Formats whose first words are the headline.
 HEADED = ("html", "markdown", "terminal", "notebook", "repr", "statement", "tracker", "pytest")

@@ -232,7 +232,7 @@ def test_a_drawing_is_that_of_its_series() -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("findings[0].value", "demo: findings[0].value (epsilon <= 2.5, delta 1e-6, group_size 1, pld)"),
+        ("findings[0].value", "demo: findings[0].value (epsilon <= 2.5, delta 1e-6, group size 1, pld)"),
         ("checks[0].p_value", "demo: checks[0].p_value (noise-scale, chi-square)"),
         ("series[0].columns.x[1]", "demo: series[0].columns.x[1] (A table)"),
         ("evidence[0].statistics.correct", "demo: evidence[0].statistics.correct (e, m)"),

@@ -1,6 +1,8 @@
 """The privacy statement and the record for the registry: true to the verdicts, and nothing of the data in them."""
 
 import dataclasses
+import json
+import math
 import re
 from typing import Any
 
@@ -12,9 +14,9 @@ from support import results as factory
 from support.schemas import registry_errors
 
 from dpspec.accounting import gaussian
-from dpspec.contract import Assumption, Finding, FrozenMap
-from dpspec.contract.results import AuditResult, Conformance
-from dpspec.reporters import statement
+from dpspec.contract import Assumption, Finding, FrozenMap, Scope
+from dpspec.contract.results import AuditResult, Conformance, RecordedOrigin, Recording
+from dpspec.reporters import deployments_registry, disclosures, statement
 
 DOCUMENT = FrozenMap(
     {
@@ -29,14 +31,17 @@ def audit(**changes: object) -> AuditResult:
     return dataclasses.replace(factory.audit(document=DOCUMENT), **changes)  # type: ignore[arg-type]
 
 
+def stated(audited: AuditResult) -> dict[str, disclosures.Line]:
+    return {line.key: line for line in disclosures.lines(factory.result(audited), audited)}
+
+
 @pytest.mark.parametrize("verdict", ["proved", "open", "refuted", "contradicted"])
 def test_only_a_proved_claim_is_called_checked(verdict: str) -> None:
-    found = statement.blocks(audit(verdicts=(factory.verdict(verdict=verdict),)))
-    coverage, text = found["Epsilon and delta"]
-    assert coverage == ("checked" if verdict == "proved" else "declared")
-    assert ("not established" in text) == (verdict != "proved")
-    assert "groups of 1 and 8" in found["Unit of privacy"][1]
-    assert found["Released output"][1].endswith("the final model")
+    found = stated(audit(verdicts=(factory.verdict(verdict=verdict),)))
+    assert found["privacy-loss"].coverage == ("checked" if verdict == "proved" else "declared")
+    assert ("not established" in found["privacy-loss"].text) == (verdict != "proved")
+    assert "groups of 1 and 8" in found["unit"].text
+    assert found["released-output"].text.endswith("the final model")
 
 
 @pytest.mark.parametrize(
@@ -49,10 +54,10 @@ def test_only_a_proved_claim_is_called_checked(verdict: str) -> None:
 )
 def test_the_mechanism_is_checked_only_where_it_ran(status: str, coverage: str, words: str) -> None:
     conformance = Conformance(status=status, expect=status, expected=True, reason="because")  # type: ignore[arg-type]
-    found, text = statement.blocks(audit(conformance=conformance))["Mechanism"]
-    assert found == coverage
-    assert words in text
-    assert "noise_multiplier 1.5" in text
+    line = stated(audit(conformance=conformance))["mechanism"]
+    assert line.coverage == coverage
+    assert words in line.text
+    assert "noise multiplier 1.5" in line.text
 
 
 SECRET = Finding(
@@ -67,8 +72,8 @@ def test_the_statement_has_all_blocks_and_nothing_of_the_data() -> None:
     assert "0.987654" not in page
     assert "# Privacy statement: demo" in page
     assert "A &#124; model" in page
-    for name, (coverage, _) in statement.blocks(one).items():
-        assert f"| {name} | **{coverage}** |" in page
+    for line in stated(one).values():
+        assert f"| {line.name} | **{line.coverage}** |" in page
 
 
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
@@ -94,6 +99,7 @@ def deployed(*verdicts: Any, **changes: object) -> AuditResult:
     document = FrozenMap(
         {
             "description": "A model",
+            "deployment": FACTS,
             "mechanism": {"kind": "group", "noise_multiplier": 1.5},
             "threat_model": {"adjacency": "add-remove", "unit": "user", "access": "final-model", "group_size": [1, 8]},
             "claims": CLAIMS,
@@ -103,8 +109,12 @@ def deployed(*verdicts: Any, **changes: object) -> AuditResult:
     return dataclasses.replace(factory.audit(document=document, verdicts=chosen), **changes)  # type: ignore[arg-type]
 
 
+#: What a publisher declares, so that a record is complete.
+FACTS = {"curator_type": "nonprofit", "intended_use": "Triage", "region": "Europe", "published": "2026-02-03"}
+
+
 def deployments(*audits: AuditResult) -> list[dict[str, Any]]:
-    records = list(yaml.safe_load_all(statement.render_registry(factory.result(*audits))))
+    records = list(yaml.safe_load_all(deployments_registry.render(factory.result(*audits))))
     assert [error for record in records for error in registry_errors(record)] == []
     return [record["deployment"] for record in records]
 
@@ -148,14 +158,118 @@ def test_a_control_that_fails_as_it_should_is_not_published() -> None:
 def test_every_audit_is_a_document_of_its_own() -> None:
     found = deployments(deployed(name="One [a]"), deployed(name="two"))
     assert [record["basic"]["name"] for record in found] == ["One \\[a\\]", "two"]
-    text = statement.render_registry(factory.result(deployed(name="One [a]"), deployed(name="two")))
+    text = deployments_registry.render(factory.result(deployed(name="One [a]"), deployed(name="two")))
     assert [record["url_slug"] for record in yaml.safe_load_all(text)] == ["one-a", "two"]
 
 
 def test_nothing_of_the_data_and_no_folded_text() -> None:
     base = deployed()
     result = factory.result(dataclasses.replace(base, findings=(*base.findings, SECRET)))
-    text = statement.render_registry(result, internal=True)
+    text = deployments_registry.render(result, internal=True)
     assert "0.987654" not in text
     styles = {token.style for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)}
     assert styles <= {None, "'", '"', "|"}  # the registry's own check refuses others
+
+
+def test_a_control_is_in_no_statement() -> None:
+    base = deployed(
+        factory.verdict("one"), factory.verdict("two", verdict="refuted", expect=("refuted",), text="too good")
+    )
+    claims = [CLAIMS[1], {"id": "two", "control": True}]
+    controlled = dataclasses.replace(base, document=FrozenMap({**base.document, "claims": claims}))
+    for text in (statement.render(factory.result(controlled)), statement.render_json(factory.result(controlled))):
+        assert "too good" not in text
+        assert "epsilon <= 3" in text.replace("\\", "").replace("&lt;", "<")
+
+
+def test_what_nobody_declares_is_left_to_fill_in() -> None:
+    base = deployed()
+    bare = dataclasses.replace(base, document=FrozenMap({k: v for k, v in base.document.items() if k != "deployment"}))
+    (record,) = yaml.safe_load_all(deployments_registry.render(factory.result(bare)))
+    assert record["deployment"]["basic"]["data_curators"][0]["data_curator_type"] == "To be filled in"
+    assert "model_name" not in record["deployment"]["deployment_model"]
+    assert all("To be filled in" in error for error in registry_errors(record))
+    assert len(registry_errors(record)) == 2  # the kind of the curator, and the date
+    found = stated(bare)
+    for key in ("trust-model", "tuning", "earlier-releases", "data-collection", "security", "side-channels", "people"):
+        assert found[key].coverage == "not covered"
+
+
+def test_declared_facts_are_called_declared() -> None:
+    facts = {
+        **FACTS,
+        "trust_model": "local",
+        "tuning": "On public data",
+        "earlier_releases": "None",
+        "operator": "A. B.",
+    }
+    data = {"kind": "csv", "path": "visits.csv", "public": False, "collection": {"name": "Visits 2024"}}
+    base = deployed()
+    told = dataclasses.replace(base, document=FrozenMap({**base.document, "deployment": facts, "data": data}))
+    found = stated(told)
+    for key, text in {
+        "trust-model": "no number here covers a party that sees the message of one person",
+        "tuning": "On public data",
+        "earlier-releases": "declared: None",
+        "data": "Visits 2024 (declared); csv visits.csv",
+        "people": "run by: A. B.",
+    }.items():
+        assert text in found[key].text
+        assert found[key].coverage == "declared"
+    (record,) = deployments(told)
+    assert record["deployment_model"]["model_name"] == "Local"
+    assert record["basic"]["publication_date"] == "2026-02-03"
+
+
+def test_the_digest_of_private_rows_is_not_published() -> None:
+    secret = dataclasses.replace(factory.audit().facts, digest="5ec7e7" * 8)
+    for public in (False, None, True):
+        document = FrozenMap({**DOCUMENT, "data": {"kind": "csv", "path": "a.csv", "public": public}})
+        result = factory.result(audit(document=document, facts=secret))
+        for text in (statement.render(result), statement.render_json(result), deployments_registry.render(result)):
+            assert public or "5ec7e7" not in text
+        assert ("5ec7e7" in statement.render(result)) == bool(public)
+
+
+def test_a_recording_shows_its_trust_model_and_number_types() -> None:
+    for federated, model, unit in ((True, "Federated", "client"), (False, "Central", "record")):
+        origin = RecordedOrigin(
+            began="2026-01-02T03:04:05+00:00",
+            versions=FrozenMap({"torch": "2.13.0"}),
+            machine="Linux, cpu",
+            dtypes=("bfloat16", "float32"),
+            dataset="Subset of Visits",
+            records=120,
+            federated=federated,
+        )
+        recorded = audit(recording=Recording(steps=3, ended=True, setup=(), origin=origin), trials=(), planned_trials=0)
+        found = stated(recorded)
+        assert (found["trust-model"].coverage, found["floating-point"].coverage) == ("observed", "observed")
+        assert "bfloat16 and float32" in found["floating-point"].text
+        assert found["data"].text.startswith(f"class Subset of Visits; no name declared; 120 {unit}s")
+        assert f"one {unit}" in found["unit"].text
+        assert "recorded" in found["people"].text
+        (record,) = yaml.safe_load_all(deployments_registry.render(factory.result(recorded)))
+        assert record["deployment"]["deployment_model"]["model_name"] == model
+
+
+def test_the_json_is_the_statement() -> None:
+    infinite = factory.verdict("one", upper=math.inf, verdict="open", expected=False)
+    document = json.loads(statement.render_json(factory.result(deployed(infinite))))
+    (one,) = document["statements"]
+    assert document["schema"] == "dpspec/statement/v1"
+    assert (one["passed"], one["exit_code"]) == (False, 1)
+    assert one["claims"][0]["upper"] == "inf"
+    assert [line["key"] for line in one["lines"]] == list(disclosures.CLAUSES)
+    assert all(line["clauses"] for line in one["lines"])
+
+
+@pytest.mark.parametrize(
+    ("data", "only"), [("all", ""), ("collection", "the declared collection"), ("this", "this dataset")]
+)
+def test_a_proof_for_some_datasets_says_so(data: str, only: str) -> None:
+    first, *others = factory.audit().findings
+    narrow = audit(findings=(dataclasses.replace(first, scope=Scope(data=data)), *others))
+    text = stated(narrow)["privacy-loss"].text
+    assert only in text
+    assert ("only" in text) == bool(only)

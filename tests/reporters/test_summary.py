@@ -43,7 +43,7 @@ def test_details_of_an_audit() -> None:
     assert list(found) == [
         *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack")
     ]
-    assert found["Mechanism"] == "group: noise_multiplier 1.5, sampling (scheme poisson, rate 0.1)"
+    assert found["Mechanism"] == "group: noise multiplier 1.5, sampling (scheme poisson, rate 0.1)"
     assert found["Data"] == "digits; 10 records, 2 features, 2 classes"
     assert found["Adversary"] == "adding or removing records, seeing every iterate, groups of 1 and 4"
     assert found["Attack"] == "one-run: runs 1"
@@ -240,8 +240,10 @@ def test_claims_of_one_matrix_are_counted_by_claim() -> None:
         return fine(f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise": noise}), verdicts=(verdict,))
 
     wrong = factory.result(one(1.0, False), one(2.0, False), one(3.0, True))
-    assert tally(wrong) == "FAILED 2 of 3 claims: sweep.main in 2 of 3 cells"
-    assert tally(factory.result(one(1.0, False), one(2.0, True))) == "FAILED 1 of 2 claims: sweep (noise=1).main"
+    assert tally(wrong) == "FAILED 2 of 3 claims: main in 2 of 3 cells"
+    single = (one(1.0, False), one(2.0, True))
+    assert tally(factory.result(*single)) == "FAILED 1 of 2 claims: main (noise=1)"
+    assert tally(factory.result(*single, fine("other"))) == "FAILED 1 of 3 claims: sweep (noise=1).main"
 
 
 def incomplete(**changes: Any) -> Result:

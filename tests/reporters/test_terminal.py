@@ -11,7 +11,7 @@ from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.contract.results import AuditResult, Conformance
-from dpspec.reporters import ci, markdown, statement
+from dpspec.reporters import ci, deployments_registry, markdown, statement
 from dpspec.reporters.terminal import render, render_brief
 from dpspec.testing.reporter import sample_result
 
@@ -172,7 +172,7 @@ def test_a_claim_with_a_large_delta_is_named():
         ci.render_junit,
         ci.render_sarif,
         statement.render,
-        statement.render_registry,
+        deployments_registry.render,
     ):
         text = " ".join(form(dataclasses.replace(result, audits=(changed,))).split())
         assert re.search(r"delta = 0\.001 (of claim \w+ of [\w-]+ )?is not below 1 (over the|/) 1000 records", text)

@@ -14,7 +14,7 @@ import dpspec
 from dpspec.contract import FrozenMap, Scope
 from dpspec.contract.results import Conformance, Result
 from dpspec.registry.loader import load_catalog, resolve
-from dpspec.reporters import statement, terminal, words
+from dpspec.reporters import deployments_registry, terminal, words
 from dpspec.reporters.risk import rates
 from dpspec.reporters.summary import details
 
@@ -100,7 +100,7 @@ def test_scopes_name_what_neighbours_differ_in(users: Result) -> None:
 
 
 def test_a_deployment_record_names_the_unit(users: Result) -> None:
-    loss = yaml.safe_load(statement.render_registry(users))["deployment"]["privacy_loss"]
+    loss = yaml.safe_load(deployments_registry.render(users))["deployment"]["privacy_loss"]
     assert loss["privacy_unit"] == "user (at most 5 records)"
     assert f"for {ONE}" in loss["privacy_parameters_details"]
 

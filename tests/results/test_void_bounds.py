@@ -10,7 +10,7 @@ from support import results as factory
 
 from dpspec.contract import FrozenMap
 from dpspec.contract.results import AccountantReport, Conformance, Recording, Result
-from dpspec.reporters import ci, markdown, page, statement, terminal
+from dpspec.reporters import ci, deployments_registry, markdown, page, statement, terminal
 from dpspec.reporters.figures import figures
 from dpspec.results import codec
 from dpspec.results.void_bounds import without_void_bounds
@@ -67,7 +67,7 @@ RENDERERS: dict[str, Callable[[Result], str]] = {
     "brief": terminal.render_brief,
     "markdown": markdown.render,
     "statement": statement.render,
-    "registry": statement.render_registry,
+    "registry": deployments_registry.render,
     "junit": ci.render_junit,
     "github": ci.render_github,
 }

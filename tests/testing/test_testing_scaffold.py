@@ -38,7 +38,7 @@ def test_a_bound_alone_needs_no_more_than_its_formula(bounded, environment, tmp_
     example = bounded / "dpspec_plain_count" / "example.yaml"
     done = execute("dpspec", "run", "-v", str(example), env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "epsilon <= 1.5  at delta 1e-6, group_size 3" in done.stdout
+    assert "epsilon <= 1.5  at delta 1e-6, group size 3" in done.stdout
     done = execute("dpspec", "validate", "--set", "audit={method: many-run}", str(example), env=env, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "leave audit out" in done.stdout + done.stderr

@@ -32,7 +32,7 @@ from dpspec.engine.recorded.combined_checks import combined, corrected
 from dpspec.engine.recorded.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
 from dpspec.engine.recorded.recorded_run import RecordedRun, evidence, read_run
 from dpspec.engine.recorded.rules import fired_rules, require_rules
-from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
+from dpspec.engine.recorded.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec.engine.recorded.sentences import confirmations, executed_sentence, run_facts
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
@@ -237,6 +237,8 @@ def _executed(
             steps=run.steps,
             ended=run.end is not None,
             setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
+            digest=digest,
+            origin=recorded_origin(run),
             cautions=(
                 *cautions(run, canaries, "" if unbounded is None else unbounded.method),
                 *hidden_sums(spec.claims, run, findings),

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
-from dpspec.contract.results import AccountantReport
+from dpspec.contract import FrozenMap
+from dpspec.contract.results import AccountantReport, RecordedOrigin
 from dpspec.decimals import duration, nearest
 from dpspec.engine.recorded.bounds import ScheduleEpsilon
 from dpspec.engine.recorded.canaries import CanaryBound
@@ -58,6 +59,13 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
     if run.end is not None and (excess := run.norm_excess):
         longer = f"may be {nearest(100 * excess)}% longer than the clip norm"
         yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
+
+
+def recorded_origin(run: RecordedRun) -> RecordedOrigin:
+    """The origin of the first part, or of the first rank."""
+    header = run.header
+    common = {name: getattr(header, name) for name in ("began", "machine", "dtypes", "dataset", "indices", "federated")}
+    return RecordedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:

@@ -62,8 +62,10 @@ class Header:
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
     data: the digest of some records; shards: of each layer of a sharded model the place of this rank's first
-    coordinate, and the number of coordinates on all ranks. part: the number of a part of a training in several
-    jobs; 0 without ``resume=True``, so that a killed one may lack its last steps. notes: unknown parts.
+    coordinate, and the number of coordinates on all ranks. began: the time of its beginning; machine: its platform and
+    devices; dtypes: of the parameters; dataset: its classes; indices: the commitment to the indices of a subset, whose
+    salt is ``indices_salt``; federated: whether the records are clients. part: the number of a part of a training in
+    several jobs; 0 without ``resume=True``, so that a killed one may lack its last steps. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +100,13 @@ class Header:
     share: Annotated[int, Between(0, MOST_RECORDS)] | None = None
     data: str = ""
     shards: tuple[tuple[Size, Size], ...] = ()
+    began: str = ""
+    machine: str = ""
+    dtypes: tuple[str, ...] = ()
+    dataset: str = ""
+    indices: str = ""
+    indices_salt: str = ""
+    federated: bool = False
     part: Annotated[int, Between(0, MOST_PARTS)] = 0
     notes: tuple[str, ...] = ()
 

@@ -95,7 +95,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 }
 
 #: Formats in which markup is text.
-_PLAIN = ("json", "text", "csv", "github", "sarif", "registry", "markdown", "statement")
+_PLAIN = ("json", "text", "csv", "github", "sarif", "registry", "markdown", "statement", "statement-json")
 
 
 def _page(text: str) -> bytes:
