@@ -195,7 +195,7 @@ def _build(name: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name, each built at its first use: building all of them takes as long as importing typer."""
+    """The commands by name, each built at its first use: building all commands takes as long as importing typer."""
 
     def __getitem__(self, name: str) -> Any:
         return _build(name)  # KeyError for an unknown name

@@ -1,6 +1,6 @@
 """The plugin API: values and interfaces, without logic and without importing numpy, scipy or torch.
 
-Names are imported on first use: a command that needs one of them does not build the others.
+Names are imported on first use: a command builds only the names that it uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether another optimizer steps while the training is recorded, and whether what it trains reads records.
+"""Whether another optimizer steps while the training is recorded, and whether its modules read records.
 
 The generator of a GAN learns from the private discriminator, which costs nothing, unless it reads real records itself
 or its loss does.
@@ -15,7 +15,7 @@ from dpspec.recording.rules.memory_rows import attributes_with_rows, is_row_of, 
 #: The number of optimizers that the rule observes, and of forward passes whose inputs it compares with the records.
 _MOST_OPTIMIZERS, _MOST_PASSES = 20, 100
 
-#: The smallest number of values of a row that is no record by chance.
+#: The smallest number of values of a row that does not equal a record by chance.
 _FEWEST_VALUES = 4
 
 RULE = Rule(
@@ -140,7 +140,7 @@ class RecordInputs:
                 self.read_by_model = True
             else:
                 self.readers[type(module).__name__] = None
-                self._skipped.update(id(part) for part in module.modules())  # its parts read what it reads
+                self._skipped.update(id(part) for part in module.modules())  # they read the same records
         if self._passes >= _MOST_PASSES:
             self.stop()
 

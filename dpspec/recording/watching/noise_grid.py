@@ -64,7 +64,7 @@ class NoiseGrid:
 
 
 def spacing_of(values: Array, resolution: float) -> float:
-    """The largest h of which all values (n,) are multiples, up to rounding; 0.0 if none is far above the resolution.
+    """The largest h that divides all values (n,) up to rounding; 0.0 if none is far above the resolution.
 
     The smallest gap between two values is a first estimate. Each larger value improves it, if it is nearly a multiple
     of it, so that the estimate is exact enough for the next.

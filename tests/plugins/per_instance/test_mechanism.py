@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import specs
+from support.record_files import unbundle
 from support.specs import ON_CPU
 
 from dpspec.accounting import Mixture, PrivacyLoss
@@ -51,7 +52,9 @@ audit:
 
 def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
     store = store or Store(folder / "store")
-    return run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, options=ON_CPU), store
+    result = run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, options=ON_CPU)
+    unbundle(Path(store.location))  # tests read single records
+    return result, store
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import specs
+from support.record_files import unbundle
 from support.specs import ON_CPU
 
 import dpspec_per_instance
@@ -110,6 +111,7 @@ def concluded(audit: AuditResult) -> tuple[object, ...]:
 
 
 def trials(folder: Path, audit: AuditResult, store: str = "store") -> list[Trial]:
+    unbundle(folder / store)
     found = [Store(folder / store).get(record.key) for record in audit.trials]
     return [stored.trial for stored in found if stored is not None]
 
@@ -201,6 +203,7 @@ def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
 
 
 def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: AuditResult) -> None:
+    unbundle(folder / "store")
     store = Store(folder / "store")
     store.quarantine(shared.trials[7].key)
     again, made = audited(folder, SHARED)
