@@ -457,7 +457,7 @@ class Source(ABC):
 
     def number(self, key: str) -> int:
         """The integer option, or its default."""
-        return int(self.options.get(key, _DEFAULTS.get(key)))
+        return int(self.options[key] if key in self.options else _DEFAULTS[key])
 
 
 class Halves(Source):
