@@ -84,8 +84,8 @@ class DpspecError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
 
-class UsageError(DpspecError):
-    """Invalid arguments of the command line or of a function."""
+class UsageError(DpspecError, ValueError):
+    """Invalid arguments of the command line or of a function. It is also a ``ValueError``."""
 
     exit_code = ExitCode.USAGE
 

@@ -509,6 +509,31 @@ class Result:
         """
         return joined_series(self.audits, self.matrices, name)
 
+    def plot_tradeoff(self, claim: str, *, axes: Any = None) -> Any:
+        """Plot the maximum power of membership inference by the proved bounds and a claim, with the attacks' points.
+
+        Curves include all their vertices, so that no straight line between two nodes is below a bound. Values that
+        depend on the data are omitted, as in every report.
+
+        Args:
+            claim: The id of a claim; of several audits with it, the first one is plotted.
+            axes: The matplotlib axes; by default new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: No claim has this id, or no proved curve says something about membership inference.
+            MissingLibraryError: matplotlib is not installed.
+        """
+        shown = import_module("dpspec.results.redact").redact(self)
+        for audit in shown.audits:
+            chosen = tuple(verdict for verdict in audit.verdicts if verdict.claim == claim)
+            if chosen:
+                return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
+        known = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
+        raise UsageError(f"no claim has the id {claim!r}; the claims are {', '.join(known) or 'none'}")
+
     def _repr_html_(self) -> str:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
