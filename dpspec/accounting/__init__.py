@@ -104,7 +104,16 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["gaussian", *_HOME]
+#: Tools for plugins and mechanisms that a user of the accountant does not need.
+_TOOL_NAMES = (
+    "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS Best Conversion Revealed "
+    "Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite inside library_accuracy "
+    "log_binomial log_excess_power mixture_rdp_bounds one_direction positive real_divisor_pair smallest_epsilon "
+    "sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"
+)
+_TOOLS = frozenset(_TOOL_NAMES.split())
+
+__all__ = ["gaussian", *(name for name in _HOME if name not in _TOOLS)]
 
 
 def __getattr__(name: str) -> Any:
@@ -119,4 +128,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_TOOLS})
