@@ -289,17 +289,17 @@ _FORMAT = re.compile(r"(?P<rest>.*?)(?:\.(?P<precision>\d+))?(?P<type>[eEfFgG%])
 
 def _rounded(value: float, spec: str, rounding: str) -> str:
     """``value`` in a format of Python, rounded in one direction. Raises ``ValueError`` for other formats."""
-    found = _FORMAT.fullmatch(spec)
-    if found is None:
+    parsed = _FORMAT.fullmatch(spec)
+    if parsed is None:
         raise ValueError(f"the format of an interval ends with one of e, f, g and %, such as .3f, got {spec!r}")
-    number, digits = Decimal(repr(float(value))), int(found["precision"] or 6)
+    number, digits = Decimal(repr(float(value))), int(parsed["precision"] or 6)
     if number.is_finite():
-        if found["type"] in "fF%":
-            digits += 2 if found["type"] == "%" else 0
+        if parsed["type"] in "fF%":
+            digits += 2 if parsed["type"] == "%" else 0
             with localcontext(prec=400):
                 number = number.quantize(Decimal(1).scaleb(-digits), rounding=rounding)
         else:
-            digits = digits + 1 if found["type"] in "eE" else max(1, digits)
+            digits = digits + 1 if parsed["type"] in "eE" else max(1, digits)
             number = Context(prec=digits, rounding=rounding).create_decimal(number)
             return format(float(number), spec)
     return format(number, spec)

@@ -531,8 +531,8 @@ class Result:
             chosen = tuple(verdict for verdict in audit.verdicts if verdict.claim == claim)
             if chosen:
                 return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
-        known = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
-        raise UsageError(f"no claim has the id {claim!r}; the claims are {', '.join(known) or 'none'}")
+        ids = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
+        raise UsageError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
 
     def _repr_html_(self) -> str:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.

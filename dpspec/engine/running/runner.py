@@ -288,5 +288,5 @@ def warnings_of(prepared: Sequence[Prepared]) -> Iterator[Noticed]:
         for warning in audit.diagnostics:
             audits.setdefault(f"warning[{warning.code}]: {warning.message}", []).append(audit.spec.name)
     for message, names in audits.items():
-        others = f" (also {len(names) - 1} other audit{'s' * (len(names) > 2)})" if len(names) > 1 else ""
-        yield Noticed(audit=names[0], message=message + others)
+        suffix = f" (also {len(names) - 1} other audit{'s' * (len(names) > 2)})" if len(names) > 1 else ""
+        yield Noticed(audit=names[0], message=message + suffix)
