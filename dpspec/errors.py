@@ -84,10 +84,14 @@ class DpspecError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
 
-class UsageError(DpspecError, ValueError):
-    """Invalid arguments of the command line or of a function. It is also a ``ValueError``."""
+class UsageError(DpspecError):
+    """Invalid arguments of the command line or of a function."""
 
     exit_code = ExitCode.USAGE
+
+
+class ArgumentError(UsageError, ValueError):
+    """An invalid argument of a public function."""
 
 
 class MissingLibraryError(UsageError, ImportError):

@@ -129,6 +129,12 @@ def test_an_argument_that_is_none_of_its_kind_is_named(specs: Any, arguments: di
         dpspec.run(specs, **arguments)
 
 
+@pytest.mark.parametrize("call", [lambda: dpspec.run("x", device=3), lambda: dpspec.run([3])])
+def test_invalid_arguments_are_value_errors(call: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        call()
+
+
 def test_a_result_is_read_from_a_path_alone() -> None:
     with pytest.raises(dpspec.errors.UsageError, match="file must be a path, not a Result"):
         dpspec.load(factory.result())  # type: ignore[arg-type]

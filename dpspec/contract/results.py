@@ -16,7 +16,7 @@ from dpspec import decimals
 from dpspec.contract.audit import Outcome, Power
 from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.errors import ExitCode, UsageError
+from dpspec.errors import ArgumentError, ExitCode
 
 #: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
@@ -532,7 +532,7 @@ class Result:
             if chosen:
                 return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
         ids = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
-        raise UsageError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+        raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
 
     def _repr_html_(self) -> str:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
@@ -563,7 +563,7 @@ def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], nam
     of_name = [(audit, series) for audit in audits for series in audit.series if series.name == name]
     if not of_name:
         names = dict.fromkeys(series.name for audit in audits for series in audit.series)
-        raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
+        raise ArgumentError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
     axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in audits}
     for matrix in matrices:
         axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)

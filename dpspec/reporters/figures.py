@@ -12,7 +12,7 @@ from dpspec import decimals
 from dpspec.accounting import Polygon
 from dpspec.contract import Json, Series
 from dpspec.contract.results import AuditResult
-from dpspec.errors import MissingLibraryError, UsageError
+from dpspec.errors import ArgumentError, MissingLibraryError
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
@@ -165,7 +165,7 @@ def draw_power(audit: AuditResult, axes: Any = None) -> Any:
     """
     figure = power(audit)
     if figure is None or figure.chart is None:
-        raise UsageError(f"no proved curve of {audit.name!r} says something about membership inference")
+        raise ArgumentError(f"no proved curve of {audit.name!r} says something about membership inference")
     if axes is None:
         try:
             pyplot = import_module("matplotlib.pyplot")
