@@ -66,7 +66,7 @@ def run(
 
     _check_arguments(overrides, store, device, workers)
     if remedy_seconds is not None and not remedy_seconds >= 0.0:
-        raise UsageError(f"remedy_seconds must be at least 0, or None, not {remedy_seconds!r}")
+        raise ArgumentError(f"remedy_seconds must be at least 0, or None, not {remedy_seconds!r}")
     specs = _items(specs)
     catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:

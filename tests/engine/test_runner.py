@@ -5,7 +5,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from dpspec.engine.preparing import context as context_module
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running import runner
-from dpspec.engine.running.runner import measure_bounds, run, warnings_of
+from dpspec.engine.running.runner import measure_bounds, run
 from dpspec.engine.running.train import BESIDE, LEAST, MOST
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
