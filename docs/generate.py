@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference: ``python docs/generate.py``. A test compares them with the code."""
+"""Write the pages of docs/reference, and of compatibility: ``python docs/generate.py``. A test compares them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import checks, commands, python, rules, spec, statement, tools
+from generator import checks, commands, compatibility, python, rules, spec, statement, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -64,6 +64,7 @@ def pages() -> dict[str, str]:
         "checks.md": checks.page(),
         "rules.md": rules.page(),
         "statement.md": statement.page(),
+        "../plugins/compatibility.md": compatibility.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 

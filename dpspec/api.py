@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.errors import ArgumentError, PluginError, SpecError
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(
 
     _check_arguments(overrides, store, device, workers)
     if remedy_seconds is not None and not remedy_seconds >= 0.0:
-        raise UsageError(f"remedy_seconds must be at least 0, or None, not {remedy_seconds!r}")
+        raise ArgumentError(f"remedy_seconds must be at least 0, or None, not {remedy_seconds!r}")
     specs = _items(specs)
     catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
@@ -110,7 +110,7 @@ def calibrate(
 
     _check_arguments(overrides)
     if not 0.0 < precision < 1.0:
-        raise UsageError(f"precision must be above 0 and below 1, not {precision!r}")
+        raise ArgumentError(f"precision must be above 0 and below 1, not {precision!r}")
     specs = _items(specs)
     catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
@@ -128,7 +128,7 @@ def project_catalog(specs: Sequence[SpecLike], plugins: Sequence[File]) -> Catal
     from dpspec.registry.project import project_files, trusted_distributions
 
     if isinstance(plugins, str | bytes) or not all(isinstance(path, str | PathLike) for path in plugins):
-        raise UsageError('plugins must be a list of Python files, such as ["dp/parts.py"]')
+        raise ArgumentError('plugins must be a list of Python files, such as ["dp/parts.py"]')
     paths = [Path(spec) for spec in specs if isinstance(spec, str | PathLike) and isinstance(fspath(spec), str)]
     loader.use_project(project_files(paths, [Path(path) for path in plugins]))
     catalog, trusted = loader.load_catalog(), trusted_distributions(paths)
@@ -147,7 +147,9 @@ def _loaded(specs: Sequence[SpecLike], catalog: Catalog, overrides: Sequence[str
         elif isinstance(spec, str | PathLike) and not isinstance(fspath(spec), bytes):
             paths.append(Path(spec))
         else:
-            raise UsageError(f"specs must be paths of files or folders, or dictionaries, not a {type(spec).__name__}")
+            raise ArgumentError(
+                f"specs must be paths of files or folders, or dictionaries, not a {type(spec).__name__}"
+            )
     loaded = load_specs(paths, catalog, overrides, documents=documents)
     try:
         if not loaded.ok:
@@ -234,7 +236,7 @@ def load(file: File) -> Result:
     from dpspec.reporters.read_results import read_result
 
     if not isinstance(file, str | PathLike):
-        raise UsageError(f"file must be a path, not a {type(file).__name__}")
+        raise ArgumentError(f"file must be a path, not a {type(file).__name__}")
     return read_result(Path(file))
 
 
@@ -243,8 +245,8 @@ def _check_arguments(
 ) -> None:
     from dpspec.engine.running.train import DEVICE
 
-    def invalid(rule: str, value: object) -> UsageError:
-        return UsageError(f"{rule}, not {shortened(repr(value), 60)}")
+    def invalid(rule: str, value: object) -> ArgumentError:
+        return ArgumentError(f"{rule}, not {shortened(repr(value), 60)}")
 
     if isinstance(overrides, str | bytes | Mapping) or not all(isinstance(item, str) for item in overrides):
         raise invalid('overrides must be a list of strings, such as ["mechanism.noise_multiplier=1.5"]', overrides)

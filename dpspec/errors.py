@@ -90,6 +90,10 @@ class UsageError(DpspecError):
     exit_code = ExitCode.USAGE
 
 
+class ArgumentError(UsageError, ValueError):
+    """An invalid argument of a public function."""
+
+
 class MissingLibraryError(UsageError, ImportError):
     """A required library is not installed; the message names it."""
 

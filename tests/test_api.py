@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import results as factory
+from support.audits import bound
 from support.specs import BOUNDS
 
 import dpspec
@@ -48,6 +49,29 @@ def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
             ask()
         with pytest.raises(dpspec.errors.UsageError, match="without it, a series holds the same in `columns`"):
             ask()
+
+
+def test_a_claim_is_plotted_with_the_bound_and_guessing() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    result = factory.result(factory.audit(findings=(bound(1.0, 0.0),)))
+    axes = result.plot_tradeoff("one")
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels[0].startswith("bound")
+    assert "guessing" in labels
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert result.plot_tradeoff("one", axes=axes) is axes
+
+
+def test_a_plot_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = factory.result(factory.audit(findings=(bound(1.0, 0.0),)))
+    with pytest.raises(ValueError, match="no claim has the id 'two'; the claims are one"):
+        result.plot_tradeoff("two")
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        result.plot_tradeoff("one")
+    with pytest.raises(ValueError, match="no proved curve"):
+        factory.result(factory.audit(findings=(), series=(), verdicts=(factory.verdict(),))).plot_tradeoff("one")
 
 
 @pytest.fixture
@@ -103,6 +127,12 @@ def test_a_series_as_a_data_frame_of_one_audit_and_of_all_cells() -> None:
 def test_an_argument_that_is_none_of_its_kind_is_named(specs: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(dpspec.errors.UsageError, match=message):
         dpspec.run(specs, **arguments)
+
+
+@pytest.mark.parametrize("call", [lambda: dpspec.run("x", device=3), lambda: dpspec.run([3])])
+def test_invalid_arguments_are_value_errors(call: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        call()
 
 
 def test_a_result_is_read_from_a_path_alone() -> None:

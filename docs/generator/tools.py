@@ -9,6 +9,7 @@ from types import ModuleType
 
 import dpspec
 import dpspec.accounting as accounting
+import dpspec.data as data
 import dpspec.kit as kit
 import dpspec.testing as suites
 from generator.markdown import cell, described, first_sentence, prose, tidy
@@ -43,6 +44,7 @@ def page() -> str:
     for name in suites.__all__:
         lines += described(name, getattr(suites, name), "###", members=False)
     lines += ["## Building blocks of mechanisms: `dpspec.kit`\n", *_package(kit, methods=True)]
+    lines += ["## Data kinds: `dpspec.data`\n", *_package(data, methods=True)]
     lines += ["## Certified accounting: `dpspec.accounting`\n", *_package(accounting)]
     lines += ["## Statistics and training\n", "Names of these modules may change with any version.\n"]
     for name in _UNSTABLE:

@@ -6,8 +6,8 @@ contains the exact value, if library functions are accurate (:func:`library_accu
 * Steps: :class:`Mixture` (DP-SGD and groups), :class:`DoubleMixture` and
   :class:`SymmetricMixture` (replaced records), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
   with a cap), :class:`FilledPoisson` (a row in place of an empty batch), :class:`RandomAllocation` (an epoch of
-  balls-in-bins batches), :func:`largest_sum_pair` (an epoch of shuffled batches, from below), or a custom
-  :class:`Pair`.
+  balls-in-bins batches), :func:`largest_sum_pair` (an epoch of shuffled batches, from below), noise
+  of any log-concave distribution (:class:`LogConcaveNoise`), or a custom :class:`Pair`.
 * Adaptive clipping: :func:`joint_noise_multiplier`, its inverse :func:`gradient_noise_multiplier`,
   :func:`real_divisor_pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
@@ -21,7 +21,7 @@ Each module imports only modules above it:
 * ``numerics``: rounding, arguments, intervals, root finding, searches that report both sides
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
-* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` and ``double_mixture`` (on ``densities``): steps
+* ``gaussian``, ``laplace``, ``additive_noise``, ``discrete``, ``mixture``, ``double_mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``filled_poisson``, ``displacement``, ``adaptive_clipping``, ``shuffled``: other sampling
 * ``allocation`` (on ``convex_laws`` and ``group_allocation``): random allocation
 * ``composition``: convolution of measures on a grid with every error bounded
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from dpspec.accounting import gaussian as gaussian
     from dpspec.accounting.adaptive_clipping import *
+    from dpspec.accounting.additive_noise import *
     from dpspec.accounting.allocation import *
     from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
@@ -75,6 +76,7 @@ _NAMES = {
     "findings": "certified_lower certified_upper library_accuracy",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "laplace": "Laplace",
+    "additive_noise": "LogConcaveNoise",
     "discrete": "Discrete",
     "densities": "log_binomial",
     "mixture": "Mixture",
@@ -102,7 +104,16 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["gaussian", *_HOME]
+#: Tools for plugins and mechanisms that a user of the accountant does not need.
+_TOOL_NAMES = (
+    "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS Best Conversion Revealed "
+    "Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite inside library_accuracy "
+    "log_binomial log_excess_power mixture_rdp_bounds one_direction positive real_divisor_pair smallest_epsilon "
+    "sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"
+)
+_TOOLS = frozenset(_TOOL_NAMES.split())
+
+__all__ = ["gaussian", *(name for name in _HOME if name not in _TOOLS)]
 
 
 def __getattr__(name: str) -> Any:
@@ -117,4 +128,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_TOOLS})

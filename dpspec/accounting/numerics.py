@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -174,6 +175,20 @@ def one_direction(value: str) -> Direction:
 class Interval:
     """The closed interval [lower, upper], which contains the exact value. ``upper`` may be infinite.
 
+    It unpacks, prints its ends rounded outward, and fills two columns of a numpy array:
+
+    >>> epsilon = Interval(2.61170746, 2.61177825)
+    >>> lower, upper = epsilon
+    >>> f"{epsilon:.3f}", f"{epsilon:.6f}"
+    ('2.611 to 2.612', '2.611707 to 2.611779')
+    >>> np.asarray([epsilon, epsilon]).shape
+    (2, 2)
+
+    ``float`` is the upper end, only if the ends agree within one unit of the fourth digit, which reports print:
+
+    >>> float(epsilon)
+    2.61177825
+
     Attributes:
         lower: the lower end.
         upper: the upper end.
@@ -197,6 +212,28 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lower, self.upper))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array([self.lower, self.upper], dtype=dtype)
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        low, high = (_rounded(end, spec, rounding) for end, rounding in zip(self, _OUTWARD, strict=True))
+        return low if low == high else f"{low} to {high}"
+
+    def __float__(self) -> float:
+        """The upper end. Raises ``ValueError`` if the ends differ in the fourth digit."""
+        if self.upper in (self.lower, 0.0) or not math.isfinite(self.upper):
+            narrow = self.lower == self.upper
+        else:
+            narrow = self.width <= 10.0 ** (math.floor(math.log10(abs(self.upper))) - _PRINTED + 1)
+        if not narrow:
+            raise ValueError(f"{self:.4g} is too wide for one number: use its lower or upper end")
+        return self.upper
 
     @property
     def width(self) -> float:
@@ -241,6 +278,31 @@ class Interval:
     def by(self, method: str) -> Interval:
         """The same interval with ``method`` for both ends."""
         return replace(self, method=method, lower_method=method)
+
+
+#: Significant digits of a bound in reports, and the rounding of the two ends of an interval.
+_PRINTED, _OUTWARD = 4, (ROUND_FLOOR, ROUND_CEILING)
+
+#: A format of one number: fill, sign and width, then precision and type.
+_FORMAT = re.compile(r"(?P<rest>.*?)(?:\.(?P<precision>\d+))?(?P<type>[eEfFgG%])")
+
+
+def _rounded(value: float, spec: str, rounding: str) -> str:
+    """``value`` in a format of Python, rounded in one direction. Raises ``ValueError`` for other formats."""
+    parsed = _FORMAT.fullmatch(spec)
+    if parsed is None:
+        raise ValueError(f"the format of an interval ends with one of e, f, g and %, such as .3f, got {spec!r}")
+    number, digits = Decimal(repr(float(value))), int(parsed["precision"] or 6)
+    if number.is_finite():
+        if parsed["type"] in "fF%":
+            digits += 2 if parsed["type"] == "%" else 0
+            with localcontext(prec=400):
+                number = number.quantize(Decimal(1).scaleb(-digits), rounding=rounding)
+        else:
+            digits = digits + 1 if parsed["type"] in "eE" else max(1, digits)
+            number = Context(prec=digits, rounding=rounding).create_decimal(number)
+            return format(float(number), spec)
+    return format(number, spec)
 
 
 def round_up(value: float, digits: int) -> float:

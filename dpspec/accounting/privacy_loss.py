@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from dpspec.accounting.numerics import (
     OPPOSITE,
     Direction,
     Directions,
+    Floats,
     Interval,
     bounded_effect,
     directions,
@@ -123,13 +124,20 @@ class PrivacyLoss:
             raise ValueError(f"direction must agree: {self.direction!r} and {other.direction!r}")
         return PrivacyLoss(self.phases + other.phases, self.direction)
 
-    def epsilon(self, delta: float, *, width: float = WIDTH) -> Interval:
+    @overload
+    def epsilon(self, delta: float, *, width: float = WIDTH) -> Interval: ...
+    @overload
+    def epsilon(self, delta: Sequence[float] | Floats, *, width: float = WIDTH) -> list[Interval]: ...
+
+    def epsilon(self, delta: float | Sequence[float] | Floats, *, width: float = WIDTH) -> Interval | list[Interval]:
         """The smallest epsilon >= 0 for which the composition is (epsilon, ``delta``)-DP, 0 < delta < 1.
 
         Args:
-            delta: the delta.
+            delta: the delta, or several, (n,), for a list of intervals as by ``epsilons``.
             width: the relative width wanted; the interval is wider if the grid limits do not allow it.
         """
+        if not isinstance(delta, str | bytes) and np.ndim(delta) == 1:
+            return self.epsilons([float(value) for value in cast("Sequence[float]", delta)], width=width)
         return self._solve([Question("epsilon", math.log(inside("delta", delta)), TINY)], [width])[0]
 
     def epsilons(

@@ -71,6 +71,15 @@ def _words(name: str) -> dict[str, str]:
     return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
 
 
+#: The density of a noise in its tests.
+_DENSITY = """
+
+    def log_density(self, z):
+        \"\"\"From the definition, and not from the code.\"\"\"
+        import numpy as np
+
+        return -z - 2.0 * np.logaddexp(0.0, -z)"""
+
 #: The suite of each part, its further lines, and the next command.
 PARTS = {
     "model": ("ModelSuite", "", "dpspec new spec audit --model $kind"),
@@ -82,6 +91,16 @@ PARTS = {
         "dpspec run SPEC --set training.backend=$kind",
     ),
     "report": ("ReporterSuite", "", "dpspec run SPEC --report $kind=FILE"),
+    "sampling-scheme": (
+        "SamplingSchemeSuite",
+        '\n    options = {"epoch_steps": 4}',
+        "dpspec run SPEC --set 'mechanism.sampling={scheme: $kind, epoch_steps: 10}'",
+    ),
+    "noise": (
+        "NoiseSuite",
+        _DENSITY,
+        "dpspec run SPEC --set 'mechanism.releases=[{kind: noise, noise: $kind, scale: 10}]'",
+    ),
 }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
     from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
+    from dpspec.contract.noise import NoiseKind
     from dpspec.contract.parts import backend, canary, dataset, loss, model, reporter, score
     from dpspec.contract.phase import Phase
     from dpspec.contract.providers import (
@@ -88,6 +89,7 @@ _HOME = {
     "Model": "dpspec.contract.providers",
     "ModelError": "dpspec.contract.providers",
     "ModelFactory": "dpspec.contract.providers",
+    "NoiseKind": "dpspec.contract.noise",
     "Observer": "dpspec.contract.providers",
     "Outcome": "dpspec.contract.audit",
     "PRIVACY_QUANTITIES": "dpspec.contract.findings",
@@ -164,6 +166,7 @@ __all__ = [
     "Model",
     "ModelError",
     "ModelFactory",
+    "NoiseKind",
     "Observer",
     "Outcome",
     "Path",

@@ -68,4 +68,5 @@ class Catalog:
     attack_methods: Mapping[str, Offered] = field(default_factory=dict)
     rules: Mapping[str, Offered] = field(default_factory=dict)
     sampling_schemes: Mapping[str, Offered] = field(default_factory=dict)
+    noises: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pluggy
 
 from dpspec.contract.attacks import AttackMethod, Canary, Score
+from dpspec.contract.noise import NoiseKind
 from dpspec.contract.providers import Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
 from dpspec.contract.sampling import SamplingKind
@@ -140,6 +141,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_sampling_schemes(self) -> Iterable[SamplingKind]:  # type: ignore[empty-body]
         """Sampling schemes for ``mechanism.sampling.scheme``, with sampler, moments, checks and theory."""
+
+    @hookspec
+    def dpspec_noises(self) -> Iterable[NoiseKind]:  # type: ignore[empty-body]
+        """Distributions of noise for the ``releases`` of ``composition``, each a pair of output distributions."""
 
     @hookspec
     def dpspec_attack_methods(self) -> Iterable[AttackMethod]:  # type: ignore[empty-body]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract.frozen import Json
+from dpspec.contract.noise import NOISES, NoiseKind, offer_noises
 from dpspec.contract.sampling import OPTIONS, SCHEMES, SamplingKind, offer_schemes
 from dpspec.errors import Diagnostic, Path
 
@@ -165,6 +166,23 @@ def use_schemes(kinds: Mapping[str, SamplingKind]) -> None:
     """Make third-party schemes available to specs, and their names to the fragment ``SAMPLING`` of all mechanisms."""
     if offer_schemes(kinds):
         SAMPLING.update(sampling_schema())
+
+
+def noise_schema() -> dict[str, Json]:
+    """Schema of the name of a distribution of noise; any string if no plugin offers one, for an error that says so."""
+    offered = "".join(f" {kind}: {noise.summary}." for kind, noise in NOISES.items())
+    schema = string(f"Distribution of the noise, of an installed plugin.{offered}")
+    return {**schema, "enum": list(NOISES)} if NOISES else schema
+
+
+NAMED_NOISE: dict[str, Json] = noise_schema()
+
+
+def use_noises(kinds: Mapping[str, NoiseKind]) -> None:
+    """Make third-party distributions of noise available to specs, and their names to the fragment ``NAMED_NOISE``."""
+    if offer_noises(kinds):
+        NAMED_NOISE.clear()
+        NAMED_NOISE.update(noise_schema())
 
 
 NOISE: dict[str, Json] = choice(

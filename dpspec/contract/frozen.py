@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 #: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from strings to values.
 Json: TypeAlias = Any
@@ -14,37 +14,39 @@ Json: TypeAlias = Any
 _T = TypeVar("_T")
 
 
-class FrozenMap(Mapping[str, Json]):
-    """An immutable, hashable mapping, equal to any mapping with the same items.
+class FrozenMap(dict[str, Json]):
+    """A dict without changes, hashable, equal to any dict with the same items.
+
+    It is a dict, so that libraries take it for one: ``pandas.DataFrame(series.columns)`` has its columns.
 
     >>> m = freeze({"rate": 0.01, "sizes": [1, 2]})
     >>> m["sizes"]
     (1, 2)
+
+    Raises:
+        TypeError: It is changed. ``dict(m)`` is a copy that can be.
     """
 
-    __slots__ = ("_hash", "_items", "_typed")
+    __slots__ = ("_hash", "_typed")
 
     def __init__(self, items: Mapping[str, Json] | None = None) -> None:
-        self._items: dict[str, Json] = {k: freeze(v) for k, v in (items or {}).items()}
+        super().__init__({k: freeze(v) for k, v in (items or {}).items()})
         self._hash: int | None = None
         self._typed: dict[Callable[[FrozenMap], Any], Any] = {}
 
-    def __getitem__(self, key: str) -> Json:
-        return self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         if self._hash is None:
-            self._hash = hash(frozenset(self._items.items()))
+            self._hash = hash(frozenset(self.items()))
         return self._hash
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._items!r})"
+        return f"{type(self).__name__}({super().__repr__()})"
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        raise TypeError("a FrozenMap does not change: dict(m) is a copy that can be changed")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def typed(self, read: Callable[[FrozenMap], _T]) -> _T:
         """``read(self)``, an immutable value that is cached with the map but ignored by equality, hash and pickle."""
@@ -53,8 +55,17 @@ class FrozenMap(Mapping[str, Json]):
         typed_value: _T = self._typed[read]
         return typed_value
 
+    def copy(self) -> FrozenMap:
+        """The map: it does not change."""
+        return self
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> FrozenMap:
+        return self
+
     def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Json]]]:
-        return type(self), (self._items,)
+        return type(self), (dict(self),)
 
 
 def freeze(value: Json) -> Json:

@@ -16,7 +16,7 @@ from dpspec import decimals
 from dpspec.contract.audit import Outcome, Power
 from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.errors import ExitCode, UsageError
+from dpspec.errors import ArgumentError, ExitCode
 
 #: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
@@ -509,6 +509,31 @@ class Result:
         """
         return joined_series(self.audits, self.matrices, name)
 
+    def plot_tradeoff(self, claim: str, *, axes: Any = None) -> Any:
+        """Plot the maximum power of membership inference by the proved bounds and a claim, with the attacks' points.
+
+        Curves include all their vertices, so that no straight line between two nodes is below a bound. Values that
+        depend on the data are omitted, as in every report.
+
+        Args:
+            claim: The id of a claim; of several audits with it, the first one is plotted.
+            axes: The matplotlib axes; by default new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: No claim has this id, or no proved curve says something about membership inference.
+            MissingLibraryError: matplotlib is not installed.
+        """
+        shown = import_module("dpspec.results.redact").redact(self)
+        for audit in shown.audits:
+            chosen = tuple(verdict for verdict in audit.verdicts if verdict.claim == claim)
+            if chosen:
+                return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
+        ids = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
+        raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+
     def _repr_html_(self) -> str:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
@@ -538,7 +563,7 @@ def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], nam
     of_name = [(audit, series) for audit in audits for series in audit.series if series.name == name]
     if not of_name:
         names = dict.fromkeys(series.name for audit in audits for series in audit.series)
-        raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
+        raise ArgumentError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
     axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in audits}
     for matrix in matrices:
         axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)

@@ -403,6 +403,7 @@ class Source(ABC):
         """Return all rows before the common options, of any real dtype; test arrays may be empty."""
 
     def facts(self) -> Facts:
+        """The facts of the selected records, whose digest covers the rows and the common options."""
         whole = self.describe()
         check_constants(self.options, whole.shape)
         # A label, and what locates a record, count as two more values.
@@ -444,6 +445,7 @@ class Source(ABC):
         return dataclasses.replace(chosen, train_x=transformed(chosen.train_x, self.options, source), test_x=test_x)
 
     def selection(self, whole: Facts) -> Selection:
+        """The records that the options select from a whole source."""
         return select(self.options, whole)
 
     def what(self, test: bool = False) -> str:
@@ -454,7 +456,8 @@ class Source(ABC):
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
     def number(self, key: str) -> int:
-        return int(self.options.get(key, _DEFAULTS.get(key)))
+        """The integer option, or its default."""
+        return int(self.options[key] if key in self.options else _DEFAULTS[key])
 
 
 class Halves(Source):

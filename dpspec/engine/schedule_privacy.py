@@ -31,7 +31,7 @@ from dpspec.accounting import (
     round_up,
     whole,
 )
-from dpspec.errors import UsageError
+from dpspec.errors import ArgumentError
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction
@@ -387,13 +387,13 @@ def epsilon(
     present = {name: np.asarray(value) for name, value in named.items() if value is not None}
     for name, array in present.items():
         if array.dtype.kind not in "iuf":
-            raise UsageError(f"{name} must be a number or an array of numbers, got {named[name]!r:.60}")
+            raise ArgumentError(f"{name} must be a number or an array of numbers, got {named[name]!r:.60}")
     try:
         inside("width", width)
         arrays = dict(zip(present, np.broadcast_arrays(*present.values()), strict=True))
     except ValueError as error:
         text = str(error)
-        raise UsageError(f"arguments must broadcast: {text}" if "broadcast" in text else text) from None
+        raise ArgumentError(f"arguments must broadcast: {text}" if "broadcast" in text else text) from None
     shape = next(iter(arrays.values())).shape
     questions: dict[tuple[Schedule, int], list[tuple[int, float]]] = {}
     try:
@@ -412,7 +412,7 @@ def epsilon(
                 worse = removed.worse(added)
                 lower[i], upper[i] = worse.lower, worse.upper
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise ArgumentError(str(error)) from None
     plain = {name: array[()] for name, array in arrays.items()}  # numbers for arrays without dimensions
     return EpsilonBounds(lower.reshape(shape)[()], upper.reshape(shape)[()], plain)
 

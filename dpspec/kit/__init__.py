@@ -45,6 +45,7 @@ from dpspec.kit.findings import (
     unsupported,
 )
 from dpspec.kit.mechanisms import AttackedMechanism, Options, Releases, SimpleMechanism
+from dpspec.kit.noise import noise_pair
 from dpspec.kit.trials import (
     canary_free_accuracy,
     chunks,
@@ -99,6 +100,7 @@ __all__ = [
     "integer",
     "lower_from",
     "missing_key",
+    "noise_pair",
     "number",
     "other_scheme",
     "profile",

@@ -30,7 +30,8 @@ from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, S
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
-from dpspec.contract.fragments import use_schemes
+from dpspec.contract.fragments import use_noises, use_schemes
+from dpspec.contract.noise import NoiseKind
 from dpspec.contract.rules import Rule
 from dpspec.contract.sampling import OPTIONS, OWN_SCHEMES, SamplingKind
 from dpspec.errors import PluginError, UsageError
@@ -130,7 +131,7 @@ def fragments(provider: Any) -> dict[str, Any]:
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
     return (
         {}
-        if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind)
+        if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind | NoiseKind)
         else {"schema": provider.schema}
     )
 
@@ -147,6 +148,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
     Family("loss", "losses", "dpspec_losses", Loss, "function", block="loss"),
     Family("sampling scheme", "sampling_schemes", "dpspec_sampling_schemes", SamplingKind, "code"),
+    Family("noise", "noises", "dpspec_noises", NoiseKind, "code"),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
 )
@@ -310,7 +312,7 @@ def use_project(files: tuple[ProjectFile, ...]) -> None:
         UsageError: A file cannot be imported, offers an invalid provider, or a kind that is already taken.
     """
     global _project
-    use_schemes(_schemes(_registry(files)))
+    _offer(_registry(files))
     _project = files
 
 
@@ -319,14 +321,16 @@ def used_project() -> tuple[ProjectFile, ...]:
 
 
 def load_registry() -> Registry:
-    """The registry of installed plugins and of the used project, whose sampling schemes specs may then name."""
+    """The registry of installed plugins and of the used project, whose schemes and noises specs may then name."""
     registry = _registry(_project)
-    use_schemes(_schemes(registry))
+    _offer(registry)
     return registry
 
 
-def _schemes(registry: Registry) -> dict[str, SamplingKind]:
-    return {kind: offered.provider for kind, offered in registry.catalog.sampling_schemes.items()}
+def _offer(registry: Registry) -> None:
+    """Let specs name the sampling schemes and distributions of noise of these plugins, and of no others."""
+    use_schemes({kind: offered.provider for kind, offered in registry.catalog.sampling_schemes.items()})
+    use_noises({kind: offered.provider for kind, offered in registry.catalog.noises.items()})
 
 
 @functools.cache

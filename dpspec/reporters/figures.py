@@ -3,12 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 from dpspec import decimals
+from dpspec.accounting import Polygon
 from dpspec.contract import Json, Series
 from dpspec.contract.results import AuditResult
+from dpspec.errors import ArgumentError, MissingLibraryError
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
@@ -19,6 +23,7 @@ from dpspec.results.evidence_weight import (
     covers,
     group_size,
     is_profile,
+    nodes_of,
     polygon,
     proven_curves,
     usable,
@@ -133,8 +138,8 @@ def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     for name, audit in cells:
         bounds = proven_curves(audit)[:1]
         for curve in bounds:
-            rates = list(map(float, curve.polygon.tpr(np.array(_RATES))))
-            charts.append((name, Chart(_POWER, [Line("", _RATES, rates)], *_RATE_AXES, log_x=True, log_y=True)))
+            line = _line("", curve.polygon)
+            charts.append((name, Chart(_POWER, [line], *_RATE_AXES, log_x=True, log_y=True)))
             rows.append((name, *(decimals.upper(float(curve.polygon.tpr(rate))) for rate in _SHOWN)))
     chart = overlaid(charts)
     if chart is None:
@@ -143,6 +148,36 @@ def power_of_cells(cells: Sequence[tuple[str, AuditResult]]) -> Figure | None:
     return Figure(
         _POWER, "", replace(chart, lines=[*chart.lines, guessing]), ("cell", *map(decimals.exact, _SHOWN)), tuple(rows)
     )
+
+
+def _line(name: str, curve: Polygon) -> Line:
+    """A curve of maximum rates with all its vertices."""
+    rates = nodes_of(curve, _RATES)
+    return Line(name, rates, list(map(float, curve.tpr(np.array(rates)))))
+
+
+def draw_power(audit: AuditResult, axes: Any = None) -> Any:
+    """Draw the chart of :func:`power` with matplotlib, on its ``axes`` or new ones; return them.
+
+    Raises:
+        MissingLibraryError: matplotlib is not installed.
+        UsageError: No bound is proved that such a chart needs.
+    """
+    figure = power(audit)
+    if figure is None or figure.chart is None:
+        raise ArgumentError(f"no proved curve of {audit.name!r} says something about membership inference")
+    if axes is None:
+        try:
+            pyplot = import_module("matplotlib.pyplot")
+        except ImportError:
+            raise MissingLibraryError("a plot needs matplotlib: pip install matplotlib") from None
+        _, axes = pyplot.subplots()
+    for line in figure.chart.lines:
+        style = "o" if line.dash == _ATTACK and line.color != _GUESSING else "--" if line.dash else "-"
+        axes.plot(list(line.x), list(line.y), style, label=line.label, markersize=3)
+    axes.set(title=audit.name, xlabel=figure.chart.x, ylabel=figure.chart.y, xscale="log", yscale="log")
+    axes.legend()
+    return axes
 
 
 def power(audit: AuditResult) -> Figure | None:
@@ -158,7 +193,7 @@ def power(audit: AuditResult) -> Figure | None:
         if points and block.get("record") is None:
             curves.append((verdict.claim if verdict.claim == "claim" else f"claim {verdict.claim}", polygon(points)))
     lines = [
-        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=_color(i), dash=int(i >= len(bounds)))
+        replace(_line(name, curve), color=_color(i), dash=int(i >= len(bounds)))
         for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:

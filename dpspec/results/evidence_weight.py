@@ -279,9 +279,10 @@ def trade_off(findings: Sequence[Finding], series: Sequence[Series]) -> Series |
     keys = ("group_size", *curves[0].varying)
     columns: dict[str, list[Json]] = {name: [] for name in (*keys, "false_positive_rate", "true_positive_rate")}
     for curve in curves:
-        powers = curve.polygon.tpr(_RATES).clip(max=1.0).tolist()
+        rates = nodes_of(curve.polygon, _RATES)
+        powers = curve.polygon.tpr(rates).clip(max=1.0).tolist()
         values = (curve.group_size, *(getattr(curve.scope, key) for key in curve.varying))
-        for rate, power in zip(_RATES, powers, strict=True):
+        for rate, power in zip(rates, powers, strict=True):
             for name, value in zip(columns, (*values, rate, power), strict=True):
                 columns[name].append(value)
     return Series(
@@ -297,6 +298,16 @@ def trade_off(findings: Sequence[Finding], series: Sequence[Series]) -> Series |
         ),
         bounds=FrozenMap({"true_positive_rate": "upper"}),
     )
+
+
+def nodes_of(curve: Polygon, rates: Sequence[float]) -> tuple[float, ...]:
+    """The ``rates`` and the rates of the curve's vertices between them, in order.
+
+    A curve of maximum rates is concave: a straight line between two nodes is below a vertex between them. Without a
+    vertex it is the curve on linear axes, and above it on logarithmic ones.
+    """
+    inside = curve.alpha[(curve.alpha > rates[0]) & (curve.alpha < rates[-1])]
+    return tuple(sorted({*rates, *inside.tolist()}))
 
 
 def curves_of(findings: Sequence[Finding], series: Sequence[Series]) -> list[ProvenCurve]:

@@ -20,6 +20,7 @@ from dpspec.testing.backend import BackendSuite
 from dpspec.testing.example import Trend, constant, decreasing, increasing
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
+from dpspec.testing.noise import NoiseSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
 from dpspec.testing.sampling_scheme import SamplingSchemeSuite
@@ -33,6 +34,7 @@ __all__ = [
     "MechanismSuite",
     "ModelSuite",
     "Neighbors",
+    "NoiseSuite",
     "ProviderSuite",
     "ReporterSuite",
     "SamplingSchemeSuite",

@@ -18,8 +18,10 @@ from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
+from dpspec.testing.noise import NoiseSuite
 from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.reporter import ReporterSuite
+from dpspec.testing.sampling_scheme import SamplingSchemeSuite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Promise:
 
 #: The suite of each family of providers.
 _ALL: list[type[ProviderSuite]] = [MechanismSuite, DatasetSuite, ModelSuite, LossSuite, CanarySuite, ScoreSuite]
-_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite]
+_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite, SamplingSchemeSuite, NoiseSuite]
 _SUITES = {suite.family: suite for suite in _ALL}
 
 
@@ -56,6 +58,8 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
     base = _SUITES.get(family, ProviderSuite)
     if base is BackendSuite:
         settings["options"] = provider.as_declared
+    if base is SamplingSchemeSuite:
+        settings["options"] = {name: _SAMPLING[name] for name in provider.takes}
     required = thaw(getattr(provider, "schema", {})).get("required", [])
     untried = f"its options have no default: {', '.join(required)}" if base in _WITH_OPTIONS and required else ""
     if base is ModelSuite and not untried:
@@ -91,6 +95,9 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             remark = "\n".join(suite.weakest_passing())
             yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
 
+
+#: Options of a sampling scheme of 12 records, as its author may set them.
+_SAMPLING = {"rate": 0.25, "batch_size": 3, "max_batch": 4, "epoch_steps": 4, "batches_per_epoch": 1}
 
 #: Shapes of records with which a model is tried.
 _SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 16, 16), (3, 224, 224), (64,))

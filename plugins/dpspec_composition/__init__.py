@@ -5,17 +5,20 @@ from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.contract.fragments import string
+from dpspec.contract.fragments import NAMED_NOISE, string
 from dpspec_composition.options import KINDS, refusals
 
 DPSPEC_API = 1
 
 _KEYS: dict[str, dps.Json] = {
     "sigma": kit.number("Standard deviation of the noise, in units of the query.", least=1e-9, most=1e12),
-    "scale": kit.number("Scale b of the Laplace noise, in units of the query.", least=1e-9, most=1e12),
+    "scale": kit.number(
+        "Scale b of the Laplace noise, or the factor of a noise by name, in units of the query.", least=1e-9, most=1e12
+    ),
+    "noise": NAMED_NOISE,
     "sensitivity": kit.number(
         "Largest change of the query by one record: in the l2 norm for gaussian, in the l1 norm for laplace, an "
-        "integer for discrete-gaussian. Default 1.",
+        "integer for discrete-gaussian, of one number for noise. Default 1.",
         least=1e-9,
         most=1e9,
     ),
@@ -82,7 +85,8 @@ _RELEASE: dict[str, dps.Json] = {
         name=string("Name of the release, for readers."),
         kind=kit.choice(
             "The mechanism. Known pairs of outputs: gaussian, gaussian-mixture, laplace, discrete-gaussian, "
-            "randomized-response. Guarantees with an upper bound only: exponential, approx-dp, zcdp, gdp.",
+            "randomized-response, noise (a distribution of a plugin, by name). Guarantees with an upper bound only: "
+            "exponential, approx-dp, zcdp, gdp.",
             *KINDS,
         ),
         times=kit.integer(

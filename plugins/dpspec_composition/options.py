@@ -18,6 +18,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "approx-dp": (("epsilon",), ("delta",)),
     "zcdp": (("rho",), ()),
     "gdp": (("mu",), ()),
+    "noise": (("noise", "scale"), ("sensitivity",)),
 }
 
 
@@ -27,6 +28,7 @@ class Release(kit.Options):
 
     kind: str
     times: int = 1
+    noise: str = ""
     sigma: float = 0.0
     scale: float = 0.0
     sensitivity: float = 1.0
@@ -82,6 +84,9 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         if release.kind == "randomized-response" and "add-remove" in relations:
             message = "randomized response hides an answer, not whether a person answers"
             yield kit.unsupported(message, (*release_path, "kind"), "set threat_model.adjacency: replace-one")
+        if release.kind == "noise" and any(claim.kind in ("zcdp", "renyi-dp") for claim in spec.claims):
+            message = "no Renyi divergences are known for a noise by name"
+            yield kit.unsupported(message, (*release_path, "kind"), "claim approx-dp, membership or tradeoff")
         if release.kind == "laplace" and release.rate < 1.0 and largest > 1:
             message = f"a Poisson sample with Laplace noise is covered for single records, not for groups of {largest}"
             yield kit.unsupported(message, (*release_path, "rate"), "leave rate out, or use gaussian")

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpspec import accounting
+from dpspec import accounting, kit
 from dpspec.accounting import EPS, Directions, Floats, Interval, Pair, PrivacyLoss
 from dpspec_composition.options import Release
 
@@ -48,6 +48,8 @@ class Step:
         largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
         declared_loss: The same, if it is a multiple of a number that the spec declares.
         declared_rho: Such a ``rho``.
+        is_symmetric: Whether both directions of an unsampled pair have the same loss.
+        is_largest_loss_attained: Whether ``largest_loss`` is also a lower bound, if ``below`` is known.
     """
 
     times: int
@@ -63,6 +65,8 @@ class Step:
     delta: float = 0.0
     is_sampled: bool = False
     is_choice: bool = False
+    is_symmetric: bool = True
+    is_largest_loss_attained: bool = True
 
 
 def step_of(release: Release, group_size: int) -> Step:
@@ -119,6 +123,19 @@ def step_of(release: Release, group_size: int) -> Step:
                 answer.rdp,
                 largest_loss=release.epsilon,
                 declared_loss=_declared(release.epsilon),
+            )
+        case "noise":
+            named = kit.noise_pair(release.noise, release.scale, change)
+            return Step(
+                times,
+                named,
+                named,
+                lambda orders: np.full(np.shape(orders), math.inf),
+                rho=math.inf,
+                largest_loss=max(map(named.largest_loss, accounting.DIRECTIONS)),
+                delta=max(map(named.infinite_mass, accounting.DIRECTIONS)),
+                is_symmetric=named.is_symmetric,
+                is_largest_loss_attained=False,
             )
         case "exponential":
             width = k * release.epsilon
@@ -218,7 +235,8 @@ class Composition:
     def __init__(self, releases: Sequence[Release], group_size: int = 1) -> None:
         self.steps = [step_of(release, group_size) for release in releases]
         self._sampled = any(step.is_sampled for step in self.steps)
-        self._direction: Directions = "both" if self._sampled else "present-first"
+        symmetric = all(step.is_symmetric for step in self.steps) and not self._sampled
+        self._direction: Directions = "present-first" if symmetric else "both"
         pairs = [(step, step.above) for step in self.steps]
         guaranteed = math.fsum(step.times * step.rho for step, above in pairs if above is None)
         choices = math.fsum(0.125 * step.times * step.largest_loss**2 for step in self.steps if step.is_choice)
@@ -277,7 +295,7 @@ class Composition:
         with_pair = [step for step in self.steps if step.below is not None]
         lower, _ = _added((step.times, step.largest_loss, step.declared_loss) for step in with_pair)
         method = "sum of the losses"
-        if lower == math.inf:  # losses without a bound
+        if lower == math.inf or not all(step.is_largest_loss_attained for step in with_pair):
             assert self._lower is not None
             lower, method = self._lower.epsilon(_SMALLEST_DELTA).lower, f"epsilon at delta {_SMALLEST_DELTA:g}"
         upper = self._by_addition(0.0)

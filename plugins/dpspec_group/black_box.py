@@ -34,7 +34,7 @@ Profile: TypeAlias = Callable[[float], float]
 Factor: TypeAlias = Literal["literal", "sharp"]
 
 #: Single-record epsilons above this are not searched.
-CAP = 400.0
+CAP = 20_000.0
 
 #: Relative precision of an answer.
 _DIGITS = 1e-12

@@ -2,7 +2,9 @@
 
 import math
 from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -280,3 +282,50 @@ def test_bisection_halves_so_often_or_until_it_is_enough() -> None:
     assert bisect(small, 0.0, 1.0, halvings=3) == (0.25, 0.375)
     assert asked == [0.5, 0.25, 0.375]
     assert bisect(small, 0.0, 1.0, within=0.25) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("ends", "spec", "text"),
+    [
+        ((2.61170746, 2.61177825), ".3f", "2.611 to 2.612"),
+        ((2.61170746, 2.61177825), ".3g", "2.61 to 2.62"),
+        ((-2.0006, -2.0004), ".3f", "-2.001 to -2.000"),
+        ((0.5, 0.5), ".2f", "0.50"),
+        ((0.1, 0.1), ".3f", "0.100"),  # and not 0.101 for its binary digits
+        ((1.2345e-7, 1.2346e-7), ".1e", "1.2e-07 to 1.3e-07"),
+        ((0.04006, 0.04007), ".1%", "4.0% to 4.1%"),
+        ((3.0, math.inf), "8.2f", "    3.00 to Infinity"),
+    ],
+)
+def test_intervals_print_their_ends_rounded_outward(ends: tuple[float, float], spec: str, text: str) -> None:
+    assert f"{Interval(*ends):{spec}}" == text
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0.0, 1e3), st.integers(0, 8), st.sampled_from("feg"))
+def test_a_printed_interval_contains_the_interval(lower: float, width: float, precision: int, kind: str) -> None:
+    interval = Interval(lower, lower + width)
+    text = format(interval, f".{precision}{kind}")
+    low, _, high = text.partition(" to ")
+    assert Fraction(low) <= Fraction(repr(interval.lower))
+    assert Fraction(high or low) >= Fraction(repr(interval.upper))
+
+
+def test_other_formats_of_intervals_are_refused() -> None:
+    with pytest.raises(ValueError, match="ends with one of e, f, g and %"):
+        format(Interval(1.0, 2.0), "d")
+
+
+def test_intervals_unpack_and_fill_two_columns() -> None:
+    lower, upper = Interval(1.0, 2.0)
+    assert (lower, upper) == (1.0, 2.0)
+    assert np.asarray([Interval(1.0, 2.0), Interval(3.0, 4.0)]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert np.asarray(Interval(1.0, 2.0), dtype=np.float32).dtype == np.float32
+
+
+def test_only_narrow_intervals_are_one_number() -> None:
+    assert float(Interval(2.6117, 2.6118)) == 2.6118
+    assert float(Interval(0.0, 0.0)) == 0.0
+    assert float(Interval(math.inf, math.inf)) == math.inf
+    for wide in (Interval(2.61, 2.62), Interval(0.0, 1e-300), Interval(3.0, math.inf), Interval(-1.0, 0.0)):
+        with pytest.raises(ValueError, match="too wide for one number"):
+            float(wide)

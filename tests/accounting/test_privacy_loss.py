@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -359,3 +360,14 @@ def test_its_composition_falls_below_the_truth_at_small_delta() -> None:
     ours = PrivacyLoss.of(Mixture.full(1, 100.0)).compose(10_000).epsilon(1e-12)
     assert ours.lower == pytest.approx(7.23849, abs=1e-5)
     assert value < 7.238 < ours.lower  # by an amount that depends on the machine
+
+
+def test_epsilon_takes_several_deltas() -> None:
+    loss = PrivacyLoss(((Mixture.full(1, 2.0), 3),))
+    deltas = [1e-3, 1e-6]
+    assert loss.epsilon(deltas) == loss.epsilon(np.array(deltas)) == loss.epsilons(deltas)
+    assert loss.epsilon(deltas) == [loss.epsilon(delta) for delta in deltas]
+    assert loss.epsilon([]) == []
+    for wrong in ("0.1", [0.1, 2.0], [[0.1]]):
+        with pytest.raises(ValueError, match="delta"):
+            loss.epsilon(wrong)  # type: ignore[call-overload]

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).parent / "hook_api_1.json"
 
 #: The public packages. All other modules may change with any version.
-PUBLIC = ("dpspec", "dpspec.contract", "dpspec.kit", "dpspec.testing", "dpspec.accounting")
+PUBLIC = ("dpspec", "dpspec.contract", "dpspec.kit", "dpspec.data", "dpspec.testing", "dpspec.accounting")
 
 
 @pytest.mark.parametrize("package", PUBLIC)

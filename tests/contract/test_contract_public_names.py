@@ -49,6 +49,8 @@ def test_names_and_parameters_of_the_last_release_stay(module: str) -> None:
             continue
         present = PRESENT[module].get(name)
         if present is None:
+            if hasattr(sys.modules[module], name):  # a tool that is no longer listed, and still importable
+                continue
             problems.append(f"{name} is gone: keep it in RENAMED of dpspec/renames.py")
             continue
         problems += [f"{name} {p}" for p in [problem(released["parameters"], present["parameters"])] if p]

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
+from dpspec.data import Source, whole_facts, whole_rows
 from dpspec.data import source as limits
 from dpspec.data.source import checked, select, transformed
 
@@ -164,3 +166,25 @@ def test_loading_takes_at_most_the_planned_memory(kind, source, tmp_path):
         tracemalloc.stop()
     planned = made.loading_bytes()  # type: ignore[attr-defined]
     assert planned / 4 < peak < planned + 2**25  # temporary arrays of one block
+
+
+def test_a_data_kind_by_hook_has_the_shared_keys(tmp_path: Path) -> None:
+    """The keys of ``dpspec.data.schema`` select and scale the rows of a plugin's source."""
+
+    class Rows(Source):
+        def describe(self) -> Any:
+            return whole_facts(10, (2,), 2, "rows")
+
+        def read(self) -> Any:
+            return whole_rows((np.arange(20.0).reshape(10, 2), np.arange(10) % 2))
+
+    def source(**options: Any) -> Rows:
+        return Rows(FrozenMap(options), tmp_path)
+
+    whole, held = source(), source(split={"test": [9, 0]}, size=5, radius=3.0)
+    assert (held.facts().records, held.facts().test_records) == (5, 2)
+    assert held.facts().digest != whole.facts().digest
+    loaded = held.load()
+    assert loaded.test_x.shape == (2, 2)
+    assert np.linalg.norm(loaded.test_x, axis=1).max() <= 3.0
+    assert not {*loaded.train_y.shape} - {5}

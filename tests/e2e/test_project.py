@@ -140,16 +140,25 @@ def test_workers_execute_the_code_of_the_project(dpspec: Run, project: Path) -> 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("part", ["model", "loss", "dataset", "backend", "report"])
+@pytest.mark.parametrize("part", ["model", "loss", "dataset", "backend", "report", "sampling-scheme", "noise"])
 def test_a_new_part_passes_its_own_tests(part: str, dpspec: Run, own_tests: Run, tmp_path: Path) -> None:
     succeeds(dpspec("new", part, "first-part"))
     assert (tmp_path / "pyproject.toml").read_text() == '[tool.dpspec]\nplugins = ["dp/first_part.py"]\n'
     done = own_tests("-q", "-p", "no:cacheprovider", "tests")
     assert done.returncode == 0, done.stdout + done.stderr
     choice = {"model": ["--model", "first-part"], "dataset": ["--data", "first-part"]}.get(part, [])
+    choice = ["--mechanism", "composition"] if part == "noise" else choice
     succeeds(dpspec("new", "spec", "audit", *choice))
-    settings = {"backend": "training.backend=first-part", "loss": "training.loss=first-part"}
+    settings = {
+        "backend": "training.backend=first-part",
+        "loss": "training.loss=first-part",
+        "sampling-scheme": "mechanism={kind: group, noise_multiplier: 8, clip_norm: 1, steps: 20, "
+        "sampling: {scheme: first-part, epoch_steps: 10}}",
+        "noise": "mechanism.releases=[{kind: noise, noise: first-part, scale: 40, times: 10}]",
+    }
     own = ["--report", "first-part=-"] if part == "report" else ["--set", settings[part]] if part in settings else []
+    if part == "noise":  # the example also claims divergences
+        own += ["--set", "claims=[{id: total, kind: approx-dp, epsilon: 2, delta: 1e-6}]"]
     assert "proved" in succeeds(dpspec("run", "audit.yaml", *own)).lower()
     assert dpspec("new", part, "first-part").returncode == 2
     assert 'plugins = ["dp/first_part.py", "dp/second.py"]' in succeeds(dpspec("new", part, "second"))

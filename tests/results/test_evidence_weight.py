@@ -3,13 +3,14 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from scipy import special
 from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
 from dpspec.contract.frozen import FrozenMap
-from dpspec.results.evidence_weight import claim_scope, covers, shortfall, trade_off
+from dpspec.results.evidence_weight import claim_scope, covers, curves_of, shortfall, trade_off
 from dpspec.stats import utility
 
 
@@ -115,7 +116,8 @@ def test_the_trade_off_of_pure_dp_is_that_of_randomized_response(value: float) -
     series = trade_off([audits.bound(value, 0.0)], [])
     assert series is not None
     rates, powers = series.columns["false_positive_rate"], series.columns["true_positive_rate"]
-    assert (rates[0], rates[-1], len(rates)) == (pytest.approx(1e-6), 1.0, 25)
+    assert (rates[0], rates[-1]) == (pytest.approx(1e-6), 1.0)
+    assert len(rates) == (26 if value > 0.0 and 1.0 / (1.0 + math.exp(value)) > 1e-6 else 25)  # with the vertex
     for rate, power in zip(rates, powers, strict=True):
         assert power == pytest.approx(min(math.exp(value) * rate, 1.0 - math.exp(-value) * (1.0 - rate)), rel=1e-9)
 
@@ -133,6 +135,19 @@ def test_the_trade_off_of_a_gaussian_has_a_curve_for_each_group_and_the_strictes
     for size, rate, power in zip(*series.columns.values(), strict=True):
         exact = float(special.ndtr(mu[size] + special.ndtri(rate)))
         assert exact * (1.0 - 1e-12) <= power <= min(1.0, 1.04 * exact)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_no_line_between_two_rates_is_below_the_curve(log: bool) -> None:
+    bounds = [audits.bound(2.0, 0.0), audits.bound(0.5, 0.3), audits.bound(0.0, 0.45)]
+    series = trade_off(bounds, [])
+    assert series is not None
+    (curve,) = curves_of(bounds, [])
+    rates, powers = (np.array(series.columns[f"{name}_positive_rate"]) for name in ("false", "true"))
+    middle = np.sqrt(rates[1:] * rates[:-1]) if log else 0.5 * (rates[1:] + rates[:-1])
+    x, y = (np.log(rates), np.log(powers)) if log else (rates, powers)
+    chord = np.interp(np.log(middle) if log else middle, x, y)
+    assert np.all((np.exp(chord) if log else chord) >= curve.polygon.tpr(middle) * (1.0 - 1e-12))
 
 
 def test_small_deltas_alone_have_no_trade_off() -> None:

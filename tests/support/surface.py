@@ -8,6 +8,7 @@ from typing import Any
 #: Packages with ``__all__``, or all public names, and modules that the guides name.
 MODULES = (
     "dpspec.kit",
+    "dpspec.data",
     "dpspec.testing",
     "dpspec.accounting",
     "dpspec.sampling",

@@ -1,5 +1,6 @@
 """Wrong variants of the votes: each breaks one promise, as plugins do by mistake."""
 
+import dataclasses
 import itertools
 import math
 import os
@@ -365,3 +366,13 @@ class UnprovenTable(Votes):
             "identified", "Identified groups", {"rate": [0.01], "at most": [0.02]}, rigor="theorem", source="x",
             upper=["at most"],
         )  # fmt: skip
+
+
+class WithoutValues(Votes):
+    """Correct, with releases without values, as trainings have none; ``counts`` are the numbers of releases."""
+
+    counts: ClassVar[list[int]] = []
+
+    def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> Any:
+        self.counts.append(len(coins))
+        return dataclasses.replace(super().release(inputs, context, index, group_size, coins), values=None)

@@ -1,5 +1,6 @@
 """Wrong implementations of one mechanism, each found by a test of the suite; honest twins pass all of them."""
 
+import contextlib
 import unittest
 from typing import Any, ClassVar
 
@@ -151,3 +152,16 @@ def test_wrong_implementations_are_found(name: str, test: str, says: str) -> Non
 @pytest.mark.parametrize("name", ["HalvedMu", "ForgottenRoot"])
 def test_samplers_without_densities_find_wrong_bounds(name: str) -> None:
     assert "too small" in failure(suite(getattr(wrong_votes, name), SampledVotesSuite), NEIGHBORS)
+
+
+@pytest.mark.parametrize("test", ["test_noise_follows_the_seed", "test_reported_noise_is_in_the_released_values"])
+def test_releases_that_are_trainings_are_few(test: str) -> None:
+    """A mechanism without ``values``, such as a training, makes at most 20 releases for a question."""
+    counts = wrong_votes.WithoutValues.counts
+    made = suite(wrong_votes.WithoutValues, VotesSuite)
+    made.first(trials=True)
+    counts.clear()
+    with contextlib.suppress(unittest.SkipTest):
+        getattr(made, test)()
+    assert counts
+    assert max(counts) <= 20

@@ -73,7 +73,7 @@ def with_assumptions(
     chosen, has_initial_weights = chosen_weights(spec), weights_path(spec) is not None
     outcomes = list(outcomes)
     tests = [*_foreign_tests(outcomes)]
-    bounding = [offers[part] for part in ("mechanism", "sampling") if part in offers]
+    bounding = [offers[part] for part in ("mechanism", "sampling", "noise") if part in offers]
     vouching = [(kind, offered) for kind, offered in bounding if offered.is_foreign]
     for outcome in outcomes:
         added: list[Assumption] = []

@@ -7,6 +7,7 @@ from typing import Any
 from dpspec.contract import Assumption, Backend
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.noise import noises_of
 from dpspec.contract.sampling import OWN_SCHEMES, SCHEMES
 from dpspec.contract.spec import Section, Spec
 from dpspec.errors import PluginError
@@ -28,6 +29,7 @@ FAMILIES = {
     "score": ("scores", "score"),
     "loss": ("losses", "loss"),
     "sampling": ("sampling_schemes", "sampling scheme"),
+    "noise": ("noises", "noise"),
 }
 
 
@@ -45,6 +47,7 @@ def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]
         "canary": None if spec.audit is None else spec.audit.canary,
         "score": None if spec.audit is None else spec.audit.score,
         "sampling": _foreign_scheme(spec),
+        "noise": _noise(spec),
         "loss": None if spec.training.get("loss") is None else Section(spec.training["loss"]["kind"]),
     }
     providers = {}
@@ -71,6 +74,18 @@ def _foreign_scheme(spec: Spec) -> Section | None:
     if len(foreign) > 1:
         raise PluginError(f"the phases have the sampling schemes {' and '.join(foreign)}: a spec has one of plugins")
     return Section(foreign[0]) if foreign else None
+
+
+def _noise(spec: Spec) -> Section | None:
+    """The distribution of noise that the releases name; dpspec has none by name.
+
+    Raises:
+        PluginError: The releases name several.
+    """
+    names = noises_of(spec.mechanism.options)
+    if len(names) > 1:
+        raise PluginError(f"the releases have the noises {' and '.join(names)}: a spec has one of plugins")
+    return Section(names[0]) if names else None
 
 
 def kinds_with(offers: Mapping[str, Offered], field: str) -> str:

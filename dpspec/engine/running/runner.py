@@ -6,7 +6,7 @@ except trials, which go to an executor.
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -67,9 +67,8 @@ def run(
 
     prepared = prepare_all(specs, catalog)
     emit(RunStarted(audits=tuple(audit.spec.name for audit in prepared)))
-    for audit in prepared:
-        for warning in audit.diagnostics:
-            emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
+    for notice in warnings_of(prepared):
+        emit(notice)
     cache = WorkerCache(prepared)
     failures = Failures(specs, on_failure)
     bounded = bound_all(prepared, catalog, cache, plan=train, emit=emit, failures=failures)
@@ -280,3 +279,14 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
             f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
         )
     return tuple(notes)
+
+
+def warnings_of(prepared: Sequence[Prepared]) -> Iterator[Noticed]:
+    """The warnings of all audits. One that concerns several, such as cells of a matrix, is emitted once."""
+    audits: dict[str, list[str]] = {}
+    for audit in prepared:
+        for warning in audit.diagnostics:
+            audits.setdefault(f"warning[{warning.code}]: {warning.message}", []).append(audit.spec.name)
+    for message, names in audits.items():
+        suffix = f" (also {len(names) - 1} other audit{'s' * (len(names) > 2)})" if len(names) > 1 else ""
+        yield Noticed(audit=names[0], message=message + suffix)

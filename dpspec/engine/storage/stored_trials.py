@@ -146,7 +146,7 @@ _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
     families = (
         *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
-        *(catalog.canaries, catalog.scores, catalog.losses, catalog.sampling_schemes),
+        *(catalog.canaries, catalog.scores, catalog.losses, catalog.sampling_schemes, catalog.noises),
     )
     return [offered for family in families for offered in family.items()]
 

@@ -19,7 +19,7 @@ from support.attacks import spec_at
 from support.group_cases import gradients_within, mechanisms
 from support.specs import ON_CPU
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, composed_rdp, gaussian
 from dpspec.contract import Claim, Finding, Series
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
@@ -42,20 +42,31 @@ table = functools.partial(series_of, "epsilon-by-group-size")
 profile = functools.partial(series_of, "delta-against-epsilon", BOUNDS_ONLY)
 
 
+def chernoff(size: int) -> float:
+    """An upper bound on the literal conversion: delta_1 <= e^(s (R(1 + s) - e)) for each order 1 + s of RDP."""
+    orders = np.linspace(size + 1.02, size + 5.0, 400)
+    tilts = orders - 1.0
+    divergences = composed_rdp([(Mixture.poisson(1, 0.01, 1.0), 2000)], orders)
+    return size * float(np.min((tilts * divergences + math.log(size / 1e-6)) / (tilts - size)))
+
+
 def test_figure_1_at_noise_1(tmp_path: Path) -> None:
-    """Values of an independent computation, relative 1e-4; None if epsilon exceeds k * 400."""
+    """Values of an independent computation, relative 1e-4; a Chernoff bound of the literal factor."""
     sizes = "threat_model.group_size=[1, 2, 5, 8, 9, 10]"
     series = table(PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=1.0", sizes)
     expected = {
         "group_size": [1, 2, 5, 8, 9, 10],
         "epsilon": [2.95524591, 6.43259993, 19.11905618, 34.89069562, 40.80104472, 47.03011269],
         "linear": [2.955246, 5.910492, 14.776230, 23.641967, 26.597213, 29.552459],
-        "vadhan-literal": [2.95525, 8.55565, 50.19425, 1614.62734, None, None],
-        "vadhan-sharp": [2.95525, 6.95835, 33.32644, 272.71978, 1766.00878, None],
+        "vadhan-literal": [2.95525, 8.55565, 50.19425, 1614.62734, 61132.481, 176884.834],
+        "vadhan-sharp": [2.95525, 6.95835, 33.32644, 272.71978, 1766.00878, 67857.196],
     }
     for name, values in expected.items():
         for found, wanted in zip(series.columns[name], values, strict=True):
-            assert found == (None if wanted is None else pytest.approx(wanted, rel=1e-4)), name
+            assert found == pytest.approx(wanted, rel=1e-4), name
+    for size, literal in zip((9, 10), series.columns["vadhan-literal"][-2:], strict=True):
+        assert 0.99 * chernoff(size) <= literal <= chernoff(size)
+    assert chernoff(9) == pytest.approx(61416.25, rel=1e-6)
     assert series.rigor == "theorem"  # the baselines of Vadhan; without them the bounds are certified
 
 
