@@ -176,6 +176,16 @@ def test_batches_that_any_generator_may_draw_match_no_seed(drawn):
     assert caution(rule) == ""
 
 
+@pytest.mark.parametrize(("noise", "near"), [(0.01, 16), (None, 0)])
+def test_copies_with_noise_are_counted(noise, near):
+    x, y = rows(count=100)
+    copies = x if noise is None else torch.cat([x, x + noise * torch.randn_like(x)])
+    rule = started(DuplicateRecords(), loader=loader(copies, y.repeat(len(copies) // 100)))
+    facts = rule.facts()
+    assert (facts["most"], facts["inspected"], facts["near"]) == (1, 16, near)
+    assert caution(rule) == ""
+
+
 def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
     x, y = rows()
     assert caution(started(DuplicateRecords(), loader=loader(x, y))) == ""

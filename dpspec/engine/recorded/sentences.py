@@ -12,6 +12,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
+from dpspec.recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec.recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
 from dpspec.recording.rules.second_optimizer import OF_MODEL
 from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
@@ -85,11 +86,19 @@ def _count(facts: object, name: str) -> int:
 
 
 def _no_copies(run: RecordedRun) -> str:
-    """The fact that no two records are equal, if the rule on copies read the dataset and no part has any."""
+    """The fact that no two records are equal, if the rule on copies read the dataset and no part has any.
+
+    Half of the inspected records with a near copy are a sign of copies with noise.
+    """
     part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    copies = [facts.get("duplicate-records") for facts in part_facts if facts]
+    copies = [facts.get(DUPLICATE_RECORDS.name) for facts in part_facts if facts]
     unique = [isinstance(facts, Mapping) and facts.get("rows") and facts.get("most") == 1 for facts in copies]
-    return " (no two are equal)" if unique and all(unique) else ""
+    if not unique or not all(unique):
+        return ""
+    inspected, near = (sum(_count(facts, name) for facts in copies) for name in ("inspected", "near"))
+    if 2 * near >= inspected > 0:
+        return f" (no two are equal, but {near} of {inspected} inspected ones nearly equal another: copies with noise?)"
+    return " (no two are equal)"
 
 
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
