@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 #: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from strings to values.
@@ -29,8 +29,9 @@ class FrozenMap(dict[str, Json]):
 
     __slots__ = ("_hash", "_typed")
 
-    def __init__(self, items: Mapping[str, Json] | None = None) -> None:
-        super().__init__({k: freeze(v) for k, v in (items or {}).items()})
+    def __init__(self, items: Mapping[str, Json] | Iterable[tuple[str, Json]] | None = None) -> None:
+        """items: a mapping, or pairs, which ``dataclasses.asdict`` gives to a dict."""
+        super().__init__({k: freeze(v) for k, v in dict(items or ()).items()})
         self._hash: int | None = None
         self._typed: dict[Callable[[FrozenMap], Any], Any] = {}
 

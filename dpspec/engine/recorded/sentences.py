@@ -44,7 +44,7 @@ def confirmations(
         "is used"
     )
     yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
-    architecture = ("selected features and classes", "vocabulary", "layer sizes", "initial weights")
+    architecture = ("selected features and classes", "vocabulary", "layer sizes", "frozen layers", "initial weights")
     constants = joined([*architecture, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
