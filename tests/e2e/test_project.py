@@ -50,7 +50,7 @@ def test_the_code_is_in_the_result_and_in_the_keys_of_trials(dpspec: Run, projec
     (origin,) = environment_of(project / "a.json")["project"].values()
     digest = origin.split()[1].removesuffix(",")
     assert (origin, len(digest)) == (f"sha256 {digest}, named by pyproject.toml", 64)
-    assert f"- code of the project: dp/parts.py {origin}" in (project / "a.md").read_text()
+    assert f"- Code of the project: dp/parts.py {origin}" in (project / "a.md").read_text()
     (trial,) = json.loads((project / "a.json").read_text())["audits"][0]["trials"]
     assert trial["recorded"]["by"]["model"]["code"] == digest
     succeeds(dpspec("verify", "a.json"))
