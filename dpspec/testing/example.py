@@ -147,7 +147,9 @@ class ExampleSuite(ProviderSuite):
         """Validating the example imports neither torch nor scipy, so that ``dpspec validate`` is fast."""
         self.load()
         path = str(example_file(type(self)))
-        offered = pickle.dumps(self.offered()).hex()  # the suite's registry may offer what is not installed
+        offered = pickle.dumps(
+            self.offered()
+        ).hex()  # the suite's registry may offer other plugins than the installed ones
         call = f"""found()
         import dataclasses
         import pickle

@@ -95,9 +95,10 @@ def _no_copies(run: RecordedRun) -> str:
     unique = [isinstance(facts, Mapping) and facts.get("rows") and facts.get("most") == 1 for facts in copies]
     if not unique or not all(unique):
         return ""
-    inspected, near = (sum(_count(facts, name) for facts in copies) for name in ("inspected", "near"))
-    if 2 * near >= inspected > 0:
-        return f" (no two are equal, but {near} of {inspected} inspected ones nearly equal another: copies with noise?)"
+    inspected, nearly_equal = (sum(_count(facts, name) for facts in copies) for name in ("inspected", "near"))
+    if 2 * nearly_equal >= inspected > 0:
+        text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
+        return f" (no two are equal, but {text})"
     return " (no two are equal)"
 
 

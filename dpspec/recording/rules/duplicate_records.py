@@ -1,6 +1,6 @@
 """Whether records are equal: all of a dataset in memory, or the records of a batch from another dataset.
 
-Records that nearly equal another one, as copies with noise do, are no caution, but a question of ``dpspec check``.
+Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check`` instead of a caution.
 """
 
 import random
