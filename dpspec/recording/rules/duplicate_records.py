@@ -1,6 +1,6 @@
 """Whether records are equal: all of a dataset in memory, or the records of a batch from another dataset.
 
-Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check`` instead of a caution.
+Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution.
 """
 
 import random
