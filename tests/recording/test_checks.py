@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -367,6 +368,15 @@ def test_no_check_is_rejected_without_advice(assumption: str) -> None:
 def test_general_advice_does_not_hide_the_cause() -> None:
     unknown, known = rejected_check("clipping"), rejected_check("update", MEDDLED)
     assert [advice(check, [unknown, known]) != "" for check in (unknown, known)] == [False, True]
+
+
+def test_few_numbers_explain_the_scale_of_the_noise() -> None:
+    """Ten thousand numbers have another standard deviation than their distribution, by 1 %."""
+    scale = dataclasses.replace(rejected_check("noise-scale", "chi-square, two-sided"), note=checks._SCALE)
+    repeated = rejected_check("independent-noise", noise_checks.POOLED)
+    assert "times the declared standard deviation" in advice(scale, [scale])
+    assert advice(scale, [scale, repeated]) == ""
+    assert advice(repeated, [scale, repeated]).startswith("Few numbers make up all noise")
 
 
 #: Modules with names of tests, and their constants that are parts of advice.

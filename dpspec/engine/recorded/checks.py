@@ -188,6 +188,8 @@ def _specific_advice(check: Check, rejected: Collection[Check]) -> str:
             c.measured for c in rejected if c.test.startswith(_LAYER) and c.note.startswith("in each layer, least")
         ]
         if all(measured is None or measured >= 0.9 * scale.measured for measured in layers):
+            if check is scale and any(bad.test.startswith(noise_checks.FEW_NUMBERS) for bad in rejected):
+                return ""
             if check is scale:
                 return (
                     f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check "

@@ -31,6 +31,9 @@ COARSE = "values rounded more coarsely than their type"
 SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
 PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
 
+#: Tests of numbers that repeat: few numbers have another standard deviation than their distribution.
+FEW_NUMBERS = (REPEATED, POOLED)
+
 #: Advice on noise that repeats, and on noise of another distribution.
 FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
 GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
