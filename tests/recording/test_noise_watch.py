@@ -441,3 +441,30 @@ def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
         "four sums": lambda _: torch.randn(4, 2100).sum(0) / 2.0,
     }
     assert min(check.p_value for check in watched([(2100,)], 70, samplers[kind])) > HONEST
+
+
+@pytest.mark.parametrize("rank", [16, 64, None])
+def test_noise_of_low_rank_leaves_the_claim_open(tmp_path: Path, rank: int | None) -> None:
+    """Its squared length varies 9 or 3 times as much as that of independent values; each value looks normal."""
+    torch.manual_seed(11)
+    model = nn.Linear(64, 64, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with dpspec.record(
+        tmp_path / "run", model=model, optimizer=optimizer, noise_multiplier=1.0, clip_norm=1.0, rate=0.1, records=200
+    ) as run:
+        for _ in range(60):
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            total = torch.randn(64, 64)
+            total *= 0.5 * len(drawn) / total.norm()
+            factors = [torch.randn(64, rank or 1), torch.randn(rank or 1, 64)]
+            noise = torch.randn(64, 64) if rank is None else factors[0] @ factors[1] / rank**0.5
+            model.weight.grad = (total + noise) / 20.0
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 0.5))
+            run.summed([total])
+            run.noised([noise])
+            run.stepped()
+    (assumption,) = [a for a in checked(tmp_path / "run").assumptions if a.name == "noise-law"]
+    assert ("as noise of low rank does" in assumption.text) == (rank is not None)
+    assert (assumption.status == "unchecked") == (rank is not None)

@@ -11,7 +11,12 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
 from dpspec.engine.recorded.channels import TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
-from dpspec.engine.recorded.noise_checks import why_noise_seems_cut, why_noise_unconfirmed, why_repeats_untested
+from dpspec.engine.recorded.noise_checks import (
+    why_noise_seems_cut,
+    why_noise_unconfirmed,
+    why_repeats_untested,
+    why_squares_vary,
+)
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import Comparison
 from dpspec.recording.folder.weights import ReleasedModel
@@ -106,7 +111,7 @@ def _first_assumptions(
         text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
         yield stated("precision", text, "unchecked")
     by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
-    if doubt := why_noise_seems_cut(run) or why_repeats_untested(run):
+    if doubt := why_noise_seems_cut(run) or why_squares_vary(run) or why_repeats_untested(run):
         yield stated("noise-law", f", but {doubt}", "unchecked")
     else:
         yield stated("noise-law", "" if own_loop else by_torch)

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from scipy import special
+
 from dpspec.contract import Check
 from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import Measurement
+from dpspec.stats.conformance.measurement import LEVEL, Measurement
 
 #: Names of the tests.
 OTHERS = "gradients other than the reported sum and noise"
@@ -60,6 +63,10 @@ _SUSPICIOUS = 5e-5
 
 #: The widest grid, in standard deviations: rounding to it adds 0.1 % to the variance of noise.
 _WIDEST = 0.125
+
+#: The minimum numbers of steps and of parameters for a test of the variation of squared noise, and the factor of the
+#: variation that rounding and the cube root explain.
+_FEWEST_STEPS, _FEWEST_NUMBERS, _ROUNDED = 4, 256, 1.01
 
 #: The largest fraction of a layer's noise that rounding may hide.
 _HIDDEN = 0.1
@@ -150,6 +157,30 @@ def why_noise_seems_cut(run: RecordedRun) -> str:
             shown = f"the {EXTREME}, {tested}, is {measured.measured:.4g} standard deviations"
             return f"{shown}, as if it was cut there (probability {measured.p_value:.1g} without a cut)"
     return ""
+
+
+def why_squares_vary(run: RecordedRun) -> str:
+    """The variation of the squared noise over the steps of a custom loop, if it is too large; empty otherwise.
+
+    A product of Gaussian matrices (m, r) and (r, n) has normal-looking values of the declared size, but its squared
+    length varies 1 + (m + n) / r times as much, and a record shows in the directions that the product lacks.
+    """
+    squares, count = run.scaled_squares, run.header.parameters
+    if run.header.source != "own-loop" or squares is None or len(squares) < _FEWEST_STEPS or count < _FEWEST_NUMBERS:
+        return ""
+    mean = float(squares.mean())
+    if not mean > 0.0:
+        return ""
+    # The cube root of a chi-square is almost normal (Wilson and Hilferty 1931), for 256 numbers within 1e-3.
+    unit = 2.0 / (9.0 * count)
+    normal = (np.cbrt(squares / mean) - (1.0 - unit)) / math.sqrt(unit)
+    variance = float(np.square(normal).sum()) / len(squares)
+    if special.chdtrc(len(squares), len(squares) * variance / _ROUNDED) > LEVEL:
+        return ""
+    return (
+        f"the squared noise varies over the steps {variance:.3g} times as much as the squares of independent normal "
+        "values, as noise of low rank does: draw each coordinate by itself"
+    )
 
 
 def _rank_facts(run: RecordedRun) -> list[Mapping[str, Any]]:
