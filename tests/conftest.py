@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -135,6 +136,16 @@ def nothing_counted_yet() -> None:
     if counting is not None:
         counting.RAN.clear()
         counting.HOOKS.clear()
+
+
+@pytest.fixture(scope="session")
+def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The canonical recordings by name: see :mod:`support.recordings`."""
+    from support.recordings import Recordings
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if hasattr(request.config, "workerinput") else base
+    return Recordings(shared / "recordings", repeats=not request.config.getoption("--run-slow"))
 
 
 @pytest.fixture(autouse=True, scope="session")

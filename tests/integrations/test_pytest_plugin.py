@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import warm
-from support.opacus_training import Training
+from support.recordings import Recordings
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "dpspec.integrations.pytest_plugin"
@@ -71,8 +71,8 @@ def test_a_wrong_marker_is_an_error_of_collection(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_recorded_training_passes_or_fails_with_its_report(tmp_path: Path) -> None:
-    Training(epochs=1).run(tmp_path / "run")
+def test_a_recorded_training_passes_or_fails_with_its_report(recordings: Recordings, tmp_path: Path) -> None:
+    recordings.copy("flat", tmp_path / "run")
     calls = "\n".join(
         f"def test_{name}(dpspec_check):\n    assert dpspec_check({run!r}, epsilon={epsilon}, delta=1e-5).proved\n"
         for name, run, epsilon in (("sound", "run", 100), ("weak", "run", 0.5), ("missing", "absent", 8))

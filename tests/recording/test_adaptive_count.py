@@ -10,6 +10,7 @@ import torch
 from opacus.optimizers.adaclipoptimizer import AdaClipDPOptimizer
 from support.checked_runs import checked, run_page
 from support.opacus_training import Training, after_each, recorded
+from support.recordings import Recordings
 from torch import nn
 
 from dpspec.accounting import PrivacyLoss, real_divisor_pair
@@ -27,22 +28,26 @@ COUNT_STD = 3.0
 
 @pytest.mark.family
 @pytest.mark.parametrize("physical", [None, 7])
-def test_the_noisy_count_is_charged(physical: int | None, tmp_path: Path) -> None:
-    Training(epochs=2, clipping="adaptive", physical=physical).run(tmp_path / "run")
-    found = checked(tmp_path / "run", delta=1e-5, epsilon=50.0)
+def test_the_noisy_count_is_charged(physical: int | None, recordings: Recordings, tmp_path: Path) -> None:
+    if physical is None:
+        folder = recordings["adaptive"]
+    else:
+        folder = tmp_path / "run"
+        Training(epochs=4, clipping="adaptive", physical=physical).run(folder)
+    found = checked(folder, delta=1e-5, epsilon=50.0)
     raised = (1.1**-2 - (2.0 * COUNT_STD) ** -2) ** -0.5
-    expected = PrivacyLoss.of(real_divisor_pair(0.1, raised, COUNT_STD)).compose(20).epsilon(1e-5).upper
+    expected = PrivacyLoss.of(real_divisor_pair(0.1, raised, COUNT_STD)).compose(40).epsilon(1e-5).upper
     assert found.costs[1].interval.upper == pytest.approx(expected, rel=1e-4)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
-    assert [(phase.steps, phase.clip_norm) for phase in found.phases] == [(20, None)]
+    assert [(phase.steps, phase.clip_norm) for phase in found.phases] == [(40, None)]
     assert "first clip norm 1 and the constants of its adaptation" in " ".join(found.audit.recording.confirm)
     assert any(text.startswith("The bound for adaptive clipping") for text in found.audit.recording.cautions)
-    low = checked(tmp_path / "run", delta=1e-5, epsilon=0.5)
+    low = checked(folder, delta=1e-5, epsilon=0.5)
     assert "The bound for adaptive clipping is usually" in render(low.result).partition("To confirm")[0]
     assert "train with a larger unclipped_num_std" in render(low.result)
     page = run_page(low, 80)
     assert "Train with a larger unclipped_num_std or noise multiplier" in " ".join(page.split())
-    added = checked(tmp_path / "run", delta=1e-5, epsilon=50.0, adjacency="add-remove")
+    added = checked(folder, delta=1e-5, epsilon=50.0, adjacency="add-remove")
     assert added.verdict == "open"
     assert "nothing bounds if a record is added" in added.reason
 
@@ -53,9 +58,8 @@ def test_shuffled_batches_have_no_bound(tmp_path: Path) -> None:
     assert "for Poisson samples only, not shuffled batches" in found.costs[1].method
 
 
-def test_a_run_of_several_processes_has_no_bound(tmp_path: Path) -> None:
-    Training(epochs=1, clipping="adaptive").run(tmp_path / "run")
-    run = read_run(tmp_path / "run")
+def test_a_run_of_several_processes_has_no_bound(recordings: Recordings) -> None:
+    run = read_run(recordings["adaptive"])
     assert isinstance(run.folder, RunFolder)
     joined = replace(run, folder=replace(run.folder, header=replace(run.header, world=2)))
     bound = ScheduleBounds(joined).epsilon("zero-out", 1e-5, 1)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support import planted_loop
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, recorded, two_passes
+from support.opacus_training import Training
+from support.recordings import MAKERS, Recordings
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
@@ -55,11 +55,6 @@ def incomplete(folder: Path) -> None:
     log.write_bytes(log.read_bytes()[:-1])
 
 
-def leaking_canaries(folder: Path) -> None:
-    run, model, _ = planted_loop.train(folder, fault="no-noise", canaries=300)
-    run.score(model, planted_loop.loss)
-
-
 def middle(result: Result) -> float:
     """Between the ends of the certified interval."""
     (upper,) = [one for one in result.audits[0].findings if one.bound == "upper"]
@@ -79,12 +74,12 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
         "zero-out",
         "open",
     ),
-    "doubled epochs": (lambda at: Training(epochs=4).run(at), 2.98, "zero-out", "refuted"),
+    "doubled epochs": (MAKERS["flat"], 2.98, "zero-out", "refuted"),
     "wrong optimizer": (lambda at: opacus(at, second_optimizer), 9.0, "zero-out", "open"),
     "claim too small": (opacus, middle, "zero-out", "open"),
     "claim below the lower end": (opacus, 1.0, "zero-out", "refuted"),
     "incomplete": (incomplete, 9.0, "zero-out", "open"),
-    "canaries that refute": (leaking_canaries, 2.5, "zero-out", "refuted"),
+    "canaries that refute": (MAKERS["leaking canaries"], 2.5, "zero-out", "refuted"),
     "add-remove without public constants": (opacus, 9.0, "add-remove", "open"),
     "deviating accountant": (lambda at: opacus(at, wrong_accountant), 9.0, "zero-out", "open"),
 }
@@ -132,11 +127,9 @@ def test_every_way_gives_a_recording_the_same_verdict(name, tmp_path, monkeypatc
         assert main(["verify", file]) == 0
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sound") / "run"
-    opacus(folder)
-    return folder
+@pytest.fixture
+def sound(recordings: Recordings) -> Path:
+    return recordings["flat"]
 
 
 def test_a_result_says_what_the_user_assumes_and_declares_public(sound: Path) -> None:
@@ -154,10 +147,9 @@ def test_nothing_claimed_is_neither_proved_nor_refuted(adjacency: str, sound: Pa
     assert uppers == [{"delta": 1e-6, "group_size": 1}, {"delta": 1e-6, "group_size": 3}]
 
 
-def test_adam_keeps_the_lower_end_from_refuting(tmp_path: Path) -> None:
+def test_adam_keeps_the_lower_end_from_refuting(recordings: Recordings) -> None:
     """All iterates of Adam may show less than all noisy sums."""
-    Training(epochs=2, optimizer="adamw").run(tmp_path / "run")
-    found = check_run(tmp_path / "run", Question(epsilon=1.0))
+    found = check_run(recordings["adamw"], Question(epsilon=1.0))
     assert [one.bound for one in found.audit.findings] == ["upper"]
     assert (found.verdict, found.exit_code) == ("open", 1)
 
@@ -243,10 +235,9 @@ def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
 
 
-def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path) -> None:
-    recorded(tmp_path / "run", two_passes, clipping="ghost")
+def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(recordings: Recordings) -> None:
     verdicts = {
-        name: check_run(tmp_path / "run", Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
+        name: check_run(recordings["ghost by hand"], Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
         for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))
     }
     assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}

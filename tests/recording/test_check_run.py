@@ -31,11 +31,9 @@ def pld_epsilon(phases, grid=1e-4):
     return accountant.get_epsilon(DELTA)
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound") / "run"
-    Training(epochs=4, optimizer="adamw", physical=16).run(folder)
-    return folder
+@pytest.fixture
+def sound(recordings):
+    return recordings["adamw"]
 
 
 @pytest.mark.ci
@@ -121,9 +119,8 @@ def test_many_noises_are_rounded_towards_more_cost(tmp_path):
     assert exact * (1 - 1e-4) <= found.costs[1].interval.upper <= 1.01 * exact
 
 
-def test_shuffled_batches_are_not_amplified(tmp_path):
-    Training(poisson=False, epochs=3, noise=2.0).run(tmp_path / "run")
-    found = checked(tmp_path / "run", epsilon=100.0, group_sizes=(1, 2))
+def test_shuffled_batches_are_not_amplified(recordings):
+    found = checked(recordings["shuffled"], epsilon=100.0, group_sizes=(1, 2))
     assert found.conformance.status == "deviates"
     assert "assumed Poisson sampling, although the loader's batches are shuffled" in found.conformance.reason
 
@@ -133,7 +130,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)
-    assert checked(tmp_path / "run", adjacency="add-remove").costs[1].interval is None
+    assert checked(recordings["shuffled"], adjacency="add-remove").costs[1].interval is None
 
 
 def test_steps_before_the_recording_leave_the_claim_open(tmp_path):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.opacus_training import recorded
+from support.checked_runs import checked
+from support.recordings import Recordings
 
 from dpspec import engine
 from dpspec.contract import Check
@@ -38,8 +39,8 @@ def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:
     assert len(set(KINDS)) == len(KINDS) <= 17
 
 
-def test_a_run_has_one_check_for_each_assumption(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", epochs=3)
+def test_a_run_has_one_check_for_each_assumption(recordings: Recordings) -> None:
+    found = checked(recordings["flat"], epsilon=100.0)
     names = [check.assumption for check in found.checks]
     assert found.fine
     assert len(names) == len({*names}) <= 17

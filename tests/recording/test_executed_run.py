@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from support.checked_runs import checked
-from support.opacus_training import SECRET, Training, recorded, two_passes
+from support.opacus_training import SECRET, Training
 from support.plain_loop import plain_loop
+from support.recordings import Recordings
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.accounting.numerics import Directions
@@ -48,16 +49,9 @@ DECLARED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded")
-    Training(epochs=4).run(folder / "run")
-    return folder
-
-
 @pytest.fixture
-def place(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(sound / "run", tmp_path / "run")
+def place(recordings: Recordings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    recordings.copy("flat", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -134,10 +128,10 @@ def test_unknown_names_are_located(more: str, words: str, place: Path, capsys: p
     assert "spec.yaml:11:" in shown
 
 
-def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: Path) -> None:
+def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: Path, recordings: Recordings) -> None:
     """The noisy count of adaptive clipping costs too, and phases do not declare it."""
     shutil.rmtree(place / "run")
-    Training(epochs=4, clipping="adaptive").run(place / "run")
+    recordings.copy("adaptive", place / "run")
     run = observe(place / "run")[0]
     steps = zip(run.noise_multipliers, run.rates, run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
@@ -157,7 +151,9 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     assert "phases do not declare the noisy count" in audit["verdicts"][0]["reason"]
 
 
-def test_verify_detects_a_changed_or_missing_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_detects_a_changed_or_missing_folder(
+    place: Path, recordings: Recordings, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ran(place)[0] == 0
     assert main(["verify", "result.json"]) == 0
     log = place / "run" / "steps.log"
@@ -167,7 +163,7 @@ def test_verify_detects_a_changed_or_missing_folder(place: Path, capsys: pytest.
     assert main(["verify", "result.json"]) == 1
     assert "frame 1 at byte 0: the digest chain breaks: run.json or this file was changed" in capsys.readouterr().out
     shutil.rmtree(place / "run")
-    Training(epochs=4, seed=5).run(place / "run")
+    recordings.copy("adamw", place / "run")
     assert main(["verify", "result.json"]) == 1
     assert "SHA-256 of the recorded files" in capsys.readouterr().out
     shutil.rmtree(place / "run")
@@ -273,10 +269,10 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     assert "remove --mechanism" in capsys.readouterr().err
 
 
-def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monkeypatch):
+def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(recordings, tmp_path, monkeypatch):
     """Single contributions are not observed, so a proof needs the user's assumption that they are clipped."""
     monkeypatch.chdir(tmp_path)
-    recorded(tmp_path / "run", two_passes, clipping="ghost")
+    recordings.copy("ghost by hand", tmp_path / "run")
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
     assert "add assume: [per-record-clipping] to training" in text
@@ -286,16 +282,15 @@ def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monke
     assert main(["run", "recorded.yaml", *assumed]) == 0
 
 
-def test_poisson_samples_have_the_same_bound_in_both_adjacencies(sound: Path) -> None:
+def test_poisson_samples_have_the_same_bound_in_both_adjacencies(recordings: Recordings) -> None:
     """The schedule's bounds are computed once for both; each adjacency alone is the oracle."""
-    run = observe(sound / "run")[0]
+    run = observe(recordings["flat"])[0]
     schedule = ScheduleBounds(run)
     for adjacency in ("zero-out", "add-remove"):
         assert schedule.epsilon(adjacency, 1e-5, 2) == _epsilon_of(run, adjacency, 1e-5, 2)
 
 
-def test_shuffled_batches_have_a_bound_in_one_adjacency(tmp_path: Path) -> None:
-    Training(epochs=1, poisson=False).run(tmp_path / "run")
-    schedule = ScheduleBounds(observe(tmp_path / "run")[0])
+def test_shuffled_batches_have_a_bound_in_one_adjacency(recordings: Recordings) -> None:
+    schedule = ScheduleBounds(observe(recordings["shuffled"])[0])
     assert schedule.epsilon("add-remove", 1e-5, 1).interval is None
     assert schedule.epsilon("zero-out", 1e-5, 1).interval is not None

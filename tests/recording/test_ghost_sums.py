@@ -10,8 +10,9 @@ import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping as Ghost
 from opacus.optimizers import optimizer_fast_gradient_clipping
 from support import opacus_training
-from support.checked_runs import CheckedRun, check_run
-from support.opacus_training import Training, two_passes
+from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training
+from support.recordings import Recordings
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
@@ -199,8 +200,8 @@ def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> No
     assert "noise_multiplier changed before step 21" in " ".join(one.text for one in found.assumptions)
 
 
-def test_passes_without_the_criterion_leave_the_claim_open(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", two_passes)
+def test_passes_without_the_criterion_leave_the_claim_open(recordings: Recordings) -> None:
+    found = check_run(recordings["ghost by hand"], Question(delta=1e-5, epsilon=100.0))
     assert found.status == ("open", "no-deviation-found")
     assert found.reason.startswith(f"The channel sensitivity is open: {PER_RECORD_CLIPPING}: ")
     assert "call backward() on the criterion's loss" in found.assumption(PER_RECORD_CLIPPING).text

@@ -73,14 +73,18 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
 
 @pytest.mark.family
 @pytest.mark.parametrize("seed", range(2))
-def test_missing_noise_that_the_loop_reports_is_refuted(seed, tmp_path):
-    scored_run(tmp_path / "run", seed, fault="no-noise", canaries=300)
-    found = checked(tmp_path / "run", epsilon=2.5)
+def test_missing_noise_that_the_loop_reports_is_refuted(seed, recordings, tmp_path):
+    folder = tmp_path / "run"
+    if seed == 0:
+        folder = recordings["leaking canaries"]
+    else:
+        scored_run(folder, seed, fault="no-noise", canaries=300)
+    found = checked(folder, epsilon=2.5)
     assert found.conformance.status == "no-deviation-found"
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
     assert (found.verdict, found.exit_code) == ("refuted", ExitCode.UNEXPECTED)
-    assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
-    above = checked(tmp_path / "run", epsilon=100.0)
+    assert checked(folder).exit_code == ExitCode.UNEXPECTED
+    above = checked(folder, epsilon=100.0)
     assert (above.verdict, above.exit_code) == ("open", ExitCode.UNEXPECTED)
 
 
@@ -186,12 +190,12 @@ def test_the_json_holds_the_attack(scored, capsys):
     assert assumed == dict.fromkeys(("blind-training", "fair-coins", "scored-once"), "declared")
 
 
-def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
+def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(recordings):
     """A zero-out pair is an add-remove pair only if the user chose the constants."""
-    scored_run(tmp_path / "run", fault="no-noise", canaries=300)
-    assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
+    leaking = recordings["leaking canaries"]
+    assert checked(leaking, adjacency="add-remove", epsilon=1.0).verdict == "refuted"
     with patch.object(assumptions, "_maybe_computed", return_value="the rate may be 1 over the number of batches"):
-        assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "open"
+        assert checked(leaking, adjacency="add-remove", epsilon=1.0).verdict == "open"
 
 
 def test_canaries_are_scored_once_and_after_the_block(tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
-from support.checked_runs import Question, check_run, run_page
+from support.checked_runs import Question, check_run, checked, run_page
 from support.opacus_training import Training, recorded
+from support.recordings import Recordings
 from torch import nn
 
 from dpspec.cli.app import main
@@ -245,21 +246,21 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
 # The first sentence of an answer.
 
 
-def test_pages_of_runs_without_a_claim_or_with_a_large_delta(tmp_path, capsys):
-    assert recorded(tmp_path / "run").fine
-    assert main(["check", str(tmp_path / "run")]) == 5
+def test_pages_of_runs_without_a_claim_or_with_a_large_delta(recordings, capsys):
+    sound = recordings["flat"]
+    assert checked(sound, epsilon=100.0).fine
+    assert main(["check", str(sound)]) == 5
     assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM  ")
-    assert main(["check", str(tmp_path / "run"), "--report", "json=-"]) == 5
+    assert main(["check", str(sound), "--report", "json=-"]) == 5
     assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
     for delta, expected in (("0.0034", True), ("0.0033", False)):
-        main(["check", str(tmp_path / "run"), "--epsilon", "9", "--delta", delta])
+        main(["check", str(sound), "--epsilon", "9", "--delta", delta])
         assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is expected
 
 
-def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded(tmp_path / "run", noise=0.0)
+def test_no_noise_never_ends_well(recordings: Recordings, capsys: pytest.CaptureFixture[str]) -> None:
     for claim in ([], ["--epsilon", "1e9"]):
-        assert main(["check", str(tmp_path / "run"), *claim]) == 1
+        assert main(["check", str(recordings["no noise"]), *claim]) == 1
         assert "No epsilon is finite" in capsys.readouterr().out
 
 

@@ -35,11 +35,9 @@ from dpspec.recording.folder.run_folder import (
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound") / "run"
-    plain_loop(folder, 14)
-    return folder
+@pytest.fixture
+def sound(recordings):
+    return recordings["custom loop"]
 
 
 def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_after(tmp_path):
@@ -66,8 +64,8 @@ def test_a_folder_of_something_else_and_the_loader_are_left_alone(tmp_path):
         dpspec.record(tmp_path / "thesis.tex", model=nn.Linear(2, 2)).__enter__()
 
 
-def test_a_recording_without_its_internal_part_says_so(tmp_path):
-    plain_loop(tmp_path / "run")
+def test_a_recording_without_its_internal_part_says_so(recordings, tmp_path):
+    recordings.copy("custom loop", tmp_path / "run")
     (tmp_path / "run" / INTERNAL).unlink()
     checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert checked.verdict == "open"
