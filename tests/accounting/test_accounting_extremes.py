@@ -112,6 +112,7 @@ def test_two_gaussian_steps_contain_the_exact_delta(sigma, rate, epsilon, direct
     assert found.lower * (1.0 - 1e-6) - 1e-12 <= exact <= found.upper * (1.0 + 1e-6) + 1e-12
 
 
+@pytest.mark.ci
 @extremes
 @given(losses(), st.tuples(deltas, deltas).map(sorted))
 def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
@@ -127,6 +128,7 @@ def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: fl
     assert few.lower <= many.upper * (1.0 + 1e-9)
 
 
+@pytest.mark.ci
 @extremes
 @given(large_groups, st.sampled_from((1, 100)), deltas)
 def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> None:
@@ -135,6 +137,7 @@ def test_groups_of_up_to_a_million(pair: Mixture, count: int, delta: float) -> N
     assert time.process_time() - start < _LONGEST
 
 
+@pytest.mark.ci
 @extremes
 @given(st.one_of(poisson, laplace), integers(1e4))
 def test_whole_curves(pair: Pair, count: int) -> None:

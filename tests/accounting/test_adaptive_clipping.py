@@ -131,6 +131,7 @@ def test_the_revealed_pair_is_the_mean_of_gaussian_profiles() -> None:
     assert composed.relative_width < 1e-3
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("noise", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("count", [1e-9, 1.0, 1e9])
 def test_extremes_are_below_both_noises(noise: float, count: float) -> None:

@@ -31,6 +31,7 @@ def two_steps(sigma: float, epsilon: float, direction: Direction) -> float:
     return float(np.trapezoid(inner * norm.pdf(x), x))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sigma", [0.7, 2.0])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> None:
@@ -69,6 +70,7 @@ def test_one_step_is_the_gaussian_mechanism() -> None:
     assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "epochs"), [(30, 1), (30, 3)])
 def test_many_steps_against_simulation(steps: int, epochs: int) -> None:
     """delta is a mean over losses drawn under P, and under Q; intervals are within six standard errors of it."""
@@ -117,6 +119,7 @@ def test_sums_are_ordered_as_the_convex_order_says(values: list[float], times: i
             assert least * (1.0 - 1e-9) - 1e-9 <= exact <= most * (1.0 + 1e-9) + 1e-12
 
 
+@pytest.mark.ci
 def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
     found = PrivacyLoss.of(RandomAllocation(1000, 0.8)).compose(100).epsilon(1e-10, width=1e-3)
     assert found.relative_width <= 1e-3
@@ -197,7 +200,7 @@ def adaptive_members(sigma: float, epsilon: float, direction: Direction, angles:
     return float(np.maximum(gain, 0.0) @ density) * float(x[1] - x[0]) ** 4
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", range(3))
 def test_vectors_that_depend_on_the_first_sum_leak_no_more(seed: int) -> None:
     rng = np.random.default_rng(seed)

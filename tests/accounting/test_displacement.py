@@ -120,6 +120,7 @@ def test_the_profile_is_between_the_attained_one_and_theorem_4a(n, cap, rate, si
             assert delta <= math.exp(above.log_delta_bounds(epsilon, direction)[1]) + 2e-3 * delta + 1e-4
 
 
+@pytest.mark.ci
 def test_a_cap_far_above_the_mean_leaves_poisson_batches() -> None:
     step = TruncatedPoisson(1, 0.1, 40, 150, 1.0)
     found = PrivacyLoss.of(pair_of(step)).compose(10).epsilon(1e-5, width=1e-3)

@@ -121,6 +121,7 @@ def test_no_random_neighbors_leak_more_than_the_pairs() -> None:
                 assert leaked <= math.exp(pair.log_delta_bounds(epsilon, PRESENT)[1]) + 1e-5
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
 def test_executed_neighbors_have_the_probabilities_of_the_pair(scheme: str) -> None:
     """6,000 runs of the native samplers: the replaced record has 1 or -1, all others 0 (Poisson) or -1 (fixed)."""
@@ -175,6 +176,7 @@ def symmetric_two_steps(weight: float, rate: float, sigma: float, epsilon: float
     return float(sum(gains))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.5), (0.4, 0.8, 2.0), (0.02, 2.0, 0.01)])
 def test_two_symmetric_steps_by_quadrature(rate: float, sigma: float, epsilon: float) -> None:
     pair = SymmetricMixture((1.0, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma)))
@@ -294,6 +296,7 @@ def test_rare_draws_keep_their_digits() -> None:
             assert high - low <= 1e-3 * exact
 
 
+@pytest.mark.ci
 def test_rare_replacements_take_seconds_and_have_a_lower_end() -> None:
     """The answer was 0 to 2.82e-5 after 22 s: rounding of the usual outcomes exceeded the mass of all rare ones."""
     started = time.process_time()

@@ -85,6 +85,7 @@ def composed_delta(present: Floats, absent: Floats, step: float, steps: int, eps
     return largest
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("records", "batch", "steps", "plain", "leaked", "zeroed"),
     [(64, 2, 200, 2.926, 6.87, 8.588), (200, 5, 40, 1.319, 2.17, 3.103), (20, 1, 100, 3.503, 11.01, 11.288)],

@@ -221,6 +221,7 @@ def test_mixture_mass_within_its_stated_error() -> None:
             assert abs(mpmath.log(truth) - mpmath.mpf(value)) <= error + moved
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("pair", "epsilon", "direction"),
     [(Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT), (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT)],

@@ -30,6 +30,7 @@ def is_within(found: Interval, width: float) -> bool:
     return found.width <= width * max(found.upper, 1e-7)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("step", "steps", "direction"),
     [
@@ -50,6 +51,7 @@ def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: i
         assert found.relative_width <= 1e-4
 
 
+@pytest.mark.ci
 @given(steps_of, st.sampled_from([1, 30, 1000]), st.sampled_from(DIRECTIONS), st.integers(0, len(DELTAS) - 1))
 def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction, fine: int) -> None:
     loss = PrivacyLoss.of(step, direction).compose(steps)
@@ -65,6 +67,7 @@ def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction,
         assert finest[i].upper >= mixed[i].lower
 
 
+@pytest.mark.ci
 @given(steps_of, st.sampled_from([30, 1000]), st.sampled_from(DIRECTIONS), st.sampled_from([1e-3, 1e-4]))
 def test_beside_the_other_direction_the_worse_is_as_narrow(step, steps, direction, width):
     loss = PrivacyLoss.of(step, direction).compose(steps)

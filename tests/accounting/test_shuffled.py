@@ -55,6 +55,7 @@ def test_one_epoch_is_just_below_the_best_threshold(batches: int, sigma: float, 
             assert found.upper >= exact * 0.97 - 1e-13
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("batches", "sigma", "epsilon"), [(5, 1.0, 1.0), (20, 0.8, 3.0), (3, 2.0, 0.3)])
 def test_two_epochs_by_quadrature(batches: int, sigma: float, epsilon: float) -> None:
     norm, x = stats.norm, np.linspace(-4.0, 2.0 + 8.0 * sigma, 2401)
@@ -92,6 +93,7 @@ def test_two_batches_enumerated_are_the_pair_that_the_largest_sum_reads():
     assert 0.8 * exact < found.lower < exact
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("records", "size", "steps"), [(7, 3, 3), (8, 2, 3), (9, 4, 2)])
 def test_executed_epochs_have_the_tails(records: int, size: int, steps: int) -> None:
     runs, sigma = 4000, 0.6
@@ -114,6 +116,7 @@ def test_executed_epochs_have_the_tails(records: int, size: int, steps: int) -> 
     assert pair.present.sum() == pytest.approx(1.0, abs=1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("batches", "sigma", "share", "epochs", "delta"),

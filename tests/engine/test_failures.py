@@ -39,6 +39,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, stage: str, *names: str) -> None:
     monkeypatch.setattr(counting.CountingAudit, stage, failing)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("stage", ["bound", "conclude"])
 @pytest.mark.parametrize("names", [("first",), ("second", "third")])
 def test_the_other_files_have_the_results_that_they_have_alone(
@@ -73,6 +74,7 @@ def test_an_error_in_a_trial_ends_the_trials_of_its_file_alone(
     assert result.complete
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("stage", ["bound", "trials", "conclude"])
 def test_without_another_file_the_error_ends_the_run(
     specs: tuple[Spec, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str

@@ -201,6 +201,7 @@ def test_faults_deviate(given, assumption, words, tmp_path):
     assert any(words in text for text in bad)
 
 
+@pytest.mark.ci
 def test_batches_of_another_loader_have_a_fix_in_words(tmp_path):
     found = recorded(tmp_path / "run", other_batches, epochs=1)
     assert found.audit.recording.facts[0].startswith("Iterate the loader that make_private returned")

@@ -156,6 +156,7 @@ def saving(training: Training) -> None:
     copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("script", [averaged, saving])
 def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
@@ -306,6 +307,7 @@ def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency
     assert found.assumption("data-independent-hyperparameters").status == "false"
 
 
+@pytest.mark.ci
 def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
     def stages(training: Training) -> None:
         for rate in (0.1, 0.05, 0.02):
@@ -336,6 +338,7 @@ def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
     assert others not in found
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 def test_a_divisor_that_depends_on_a_record_is_never_proved(tmp_path: Path) -> None:
     """Opacus divides by the number of passes of a step: two for a step with the record halve its noise."""

@@ -157,6 +157,7 @@ def test_no_larger_norm_than_the_noise_is_no_deviation(made: dict[str, Any], scr
     assert (run.verdict, run.fine) == ("proved", True)
 
 
+@pytest.mark.ci
 def test_noise_for_longer_gradients_gives_no_lower_bound(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", changed(norms_of_layers(0.5, 0.5, 0.5, 0.5)), clip=LONG, **LAYERS)
     assert not ScheduleBounds(run.run).epsilon("zero-out", 1e-5, 1).tight

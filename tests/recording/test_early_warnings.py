@@ -34,11 +34,13 @@ def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> No
     assert "batches are shuffled" in text
 
 
+@pytest.mark.ci
 def test_a_loader_that_is_not_iterated_warns_once(tmp_path: Path) -> None:
     (text,) = warned(tmp_path / "run", lambda training: DataLoader(training.loader.dataset, batch_size=30))
     assert "used no batch of the loader" in text
 
 
+@pytest.mark.ci
 def test_a_layer_that_is_frozen_in_the_block_warns_at_once(tmp_path: Path) -> None:
     training = Training()
     with warnings.catch_warnings():

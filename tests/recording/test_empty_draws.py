@@ -96,7 +96,7 @@ def _tuple_of(collate: Any, rows: Any) -> Any:
     return tuple(collate(rows))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "script"), [(Filled, wrapped), (WrappedBefore, Training.train)])
 def test_the_option_is_found_in_wrappers(kind: Any, script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", kind(batch=10, epochs=1), script)
@@ -104,12 +104,14 @@ def test_the_option_is_found_in_wrappers(kind: Any, script: Script, tmp_path: Pa
     assert "rand_on_empty=True" in " ".join(found.cautions)
 
 
+@pytest.mark.ci
 def test_the_option_is_read_at_each_step(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Training(batch=10, epochs=1), switched_on)
     assert found.verdict == "open"
     assert "rand_on_empty=True" in " ".join(found.cautions)
 
 
+@pytest.mark.ci
 def test_a_plain_loop_over_the_loader_is_not_proved(tmp_path: Path) -> None:
     training = Filled(batch=10).build()
     inner = training.private.original_optimizer

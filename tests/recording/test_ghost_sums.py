@@ -129,6 +129,7 @@ class Twice(nn.Module):
         return self.outer(self.inner(x)) + linear(x * 5.0, self.outer.weight)
 
 
+@pytest.mark.ci
 def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     def tied(training: Training) -> None:
         model = Ghost(Twice(), max_grad_norm=training.clip)
@@ -142,6 +143,7 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     assert checks.SUM_MOVED in found.rejected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"]
 )
@@ -217,6 +219,7 @@ def weighted(training: Training, x: Tensor, y: Tensor) -> None:
     (3.0 * training.criterion(training.model(x), y) + 1.0).backward()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("step", [two_losses, weighted])
 def test_other_losses_are_clipped_by_their_own_norms(step: Any, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", looped(step)).fine

@@ -246,6 +246,7 @@ def test_an_incomplete_rank_is_never_proved(made, codes, test, tmp_path):
     assert any("has no end" in caution for caution in found.cautions) == (made.get("within") is killed)
 
 
+@pytest.mark.ci
 def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None:
     """A record is in the shares of both ranks, and no number of a record shows it."""
 
@@ -258,6 +259,7 @@ def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None
     assert "different records at the same places" in found.reason
 
 
+@pytest.mark.ci
 def test_a_rank_that_does_not_record_is_missing(tmp_path: Path) -> None:
     def unrecorded(training: Ranked, rank: int) -> None:
         with training.recorder() if rank == 0 else contextlib.nullcontext():
@@ -288,6 +290,7 @@ def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, 
             check_run(copy, QUESTION)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("name", "size"), [(INTERNAL, None), (STEPS, 0.2), (STEPS, 0.5), (STEPS, 0.9), (STEPS, 0.999)])
 def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound, tmp_path):
     copy = Path(shutil.copytree(sound, tmp_path / "run"))
@@ -311,6 +314,7 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
 
 
+@pytest.mark.ci
 def test_too_small_shares_have_no_bound(tmp_path: Path) -> None:
     """Opacus' sampler omits a rank's empty draw, and with it the step."""
     found = trained(tmp_path / "run", batch=20, epochs=1)

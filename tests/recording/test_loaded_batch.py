@@ -93,6 +93,7 @@ class LatePrior(Training):
         self.private.step()
 
 
+@pytest.mark.ci
 def test_records_that_mix_late_before_the_forward_pass_are_found(tmp_path: Path) -> None:
     LatePrior(epochs=3).run(tmp_path / "run")
     checks = {check.test: check for check in checked(tmp_path / "run", epsilon=100.0).tests}
@@ -124,7 +125,7 @@ class ShiftsItsInput(Training):
         return nn.Sequential(Shift(), super().module())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_model_that_writes_into_its_input_is_replayed_with_the_loaded_values(workers: int, tmp_path: Path) -> None:
     ShiftsItsInput(workers=workers).run(tmp_path / "run")
@@ -168,7 +169,7 @@ def weighted_by_numpy(model: Any, x: Tensor, y: Tensor) -> Tensor:
     return (weights[y] * cross_entropy(model(x), y, reduction="none")).mean()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("loss", [weighted_by_a_number, weighted_by_numpy])
 def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path: Path) -> None:
     """The first step is replayed from its forward pass on, which the number precedes; no other step counts."""
@@ -183,6 +184,7 @@ def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path:
     assert f"only 1 of {tried:.0f} chosen steps was replayed to test this (" in confirmed
 
 
+@pytest.mark.ci
 def test_batches_that_are_fetched_ahead_are_replayed_from_the_forward_pass(tmp_path: Path) -> None:
     training = Training().build()
     with training.recorder(tmp_path / "run"):

@@ -94,6 +94,7 @@ def clamp(training: Training) -> None:
         p.clamp_(-0.01, 0.01)
 
 
+@pytest.mark.ci
 def test_other_changes_keep_their_name(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         after_step(3, load_others)(training)
@@ -111,7 +112,7 @@ def test_initial_weights_and_weights_that_are_taken_back_are_proved(script: Scri
     assert recorded(tmp_path / "run", script).fine
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_steps_of_another_engine_in_the_block_leave_the_claim_open(clipping: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:

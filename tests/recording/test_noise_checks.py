@@ -129,7 +129,7 @@ def test_gradients_that_are_not_sum_and_noise_deviate(given, measured, words, tm
         assert (others(found).p_value, others(found).measured) == (0.0, measured)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", [torch.int64, torch.float16, torch.bfloat16])
 def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: Path) -> None:
     """Digits of the sum that the noise does not have can be read off the gradient."""
@@ -138,6 +138,7 @@ def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: P
     assert "values rounded more coarsely than their type" in found.rejected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("kind", "verdict"), [(torch.float64, "proved"), (torch.bfloat16, "open")])
 def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(kind, verdict, tmp_path):
     """Half precision conforms, and whether a layer's noise is there is not known."""
@@ -202,6 +203,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     assert compared.found[:3] == [12, 12, 0]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -342,6 +342,7 @@ def test_a_cut_of_few_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
     assert "the largest absolute value of all noise, of 5,452 numbers, is 2.9" in assumption.text
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("shapes", [[(42,)], [(3000,)]], ids=str)
 @pytest.mark.parametrize("size", [10_000, 100_000])
 def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) -> None:

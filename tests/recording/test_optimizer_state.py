@@ -75,6 +75,7 @@ def test_torch_optimizers_whose_state_is_left_alone(kind, options, between, tmp_
     assert "none of torch's" not in text
 
 
+@pytest.mark.ci
 def test_which_parameters_are_trained_is_an_option(tmp_path: Path) -> None:
     found = trained(tmp_path / "run", torch.optim.SGD, frozen, momentum=0.9)
     assert (found.verdict, found.channel("update-rule").status) == ("open", "open")
@@ -89,6 +90,7 @@ def test_a_change_of_the_state_leaves_the_claim_open(tmp_path: Path) -> None:
     assert "the optimizer's state (such as momentum) was changed before 19 of its steps" in found.reason
 
 
+@pytest.mark.ci
 def test_an_accumulator_that_was_filled_is_no_fresh_one(tmp_path: Path) -> None:
     def filled(*args: object, **options: object) -> torch.optim.Optimizer:
         optimizer = torch.optim.Adagrad(*args, **options)  # type: ignore[arg-type]
@@ -108,6 +110,7 @@ def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     assert "test_optimizer_state.Custom, whose updates are not recomputed, steps with the noisy" in text
 
 
+@pytest.mark.ci
 def test_the_optimizer_inside_opacus_is_observed(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         inner = training.private.original_optimizer

@@ -216,7 +216,7 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
     assert ("calls functions of the script" in found.assumption(CONSTANTS).text) is calling
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_a_scheduler_after_each_pass_over_physical_batches_is_accepted(clipping: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:
@@ -238,11 +238,12 @@ def fractions_of_an_epoch(training: Training) -> None:
             schedule.step(epoch + number / len(training.loader))
 
 
+@pytest.mark.ci
 def test_a_scheduler_of_fractions_of_an_epoch_is_accepted(tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", fractions_of_an_epoch).verdict == "proved"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("name", list(PRIVATE_SCHEDULES)[:2])
 def test_schedulers_of_opacus_are_accepted(name: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", scheduled(PRIVATE_SCHEDULES[name]))

@@ -262,6 +262,7 @@ def test_scores_that_are_not_numbers_are_refused(tmp_path):
     assert checked(tmp_path / "run", epsilon=2.5).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_path):
     run, model, planted = train(tmp_path / "run")
     run.score(model, lambda model, batch: torch.zeros(len(batch[1])))

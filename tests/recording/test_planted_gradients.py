@@ -85,6 +85,7 @@ def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
     assert (scope["access"], scope["adversary"], scope["adjacency"]) == ("all-iterates", "gradient", "zero-out")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("physical", [N + M, 7])
 def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
     """Without gradients and noise the score is clip norm * number of draws / divisor, by the log of draws.

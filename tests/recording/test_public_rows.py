@@ -54,12 +54,14 @@ def test_rows_whose_number_follows_the_records_deviate(script: Script, tmp_path:
     assert "clipped norms in excess of the drawn records" in run.rejected
 
 
+@pytest.mark.ci
 def test_batches_of_one_size_do_not_show_a_fixed_number(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", with_fakes(lambda records: records), poisson=False)
     assert run.run.further_rows == 0
     assert "clipped norms in excess of the drawn records" in run.rejected
 
 
+@pytest.mark.ci
 def test_further_rows_do_not_hide_a_missing_record(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         with physical_batches(training.loader, training.private, None) as batches:

@@ -87,6 +87,7 @@ def test_reports_are_for_custom_loops(way, tmp_path):
         run.noised(torch.zeros(3))
 
 
+@pytest.mark.ci
 def test_lightnings_own_wrapper_is_unwrapped(tmp_path):
     def wrapped(training):
         theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()

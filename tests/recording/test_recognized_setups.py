@@ -82,6 +82,7 @@ def test_compiled_models_are_proved(when: str, clipping: str, tmp_path: Path, mo
     assert found.run.header.layers[0][0] in ("0.weight", "_orig_mod.0.weight")
 
 
+@pytest.mark.ci
 def test_a_compiled_copy_that_computes_the_gradients_is_not_proved(tmp_path: Path) -> None:
     """Its parameters are older than those that the noisy steps left."""
     training, other = Training().build(), Training().build()
@@ -113,7 +114,7 @@ def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Te
         training.private.step()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
 def test_parameters_that_move_for_a_compiled_forward_pass_are_not_proved(when: str, tmp_path: Path) -> None:
     training = Training().build()

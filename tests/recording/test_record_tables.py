@@ -87,6 +87,7 @@ def test_without_the_dataset_nothing_is_found() -> None:
     assert not reads(READING_ALL["a bank of embeddings"], known=False)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("dimensions", [1, 2, 6])
 def test_the_limit_holds_for_independent_rows(dimensions: int) -> None:
     """Few dimensions have the heaviest tail: 60 independent pairs stay far below the limit of 20."""

@@ -49,7 +49,7 @@ class TwoTypes(Training):
         return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), Double(), nn.Linear(16, 2).double())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_layers_in_two_precisions_are_proved(clipping: str, tmp_path: Path) -> None:
     TwoTypes(clipping=clipping).run(tmp_path / "run")
@@ -116,6 +116,7 @@ def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(script
     assert "unused-batches" not in [one.name for one in found.assumptions]
 
 
+@pytest.mark.ci
 def test_unused_batches_of_a_shuffled_loader_are_named(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", ended_early, poisson=False, asked={"adjacency": "zero-out"})
     assert "unused-batches" in [one.name for one in found.assumptions]
@@ -232,6 +233,7 @@ def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Pa
     assert kept.largest == pytest.approx(float(torch.stack(squares).sum(0).sqrt().max()) / 0.2, rel=1e-5)
 
 
+@pytest.mark.ci
 def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
     def rounded(training: Training) -> None:
         for x, y in training.loader:
@@ -264,6 +266,7 @@ def test_no_noise_never_ends_well(recordings: Recordings, capsys: pytest.Capture
         assert "No epsilon is finite" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) -> None:
     def stop(training: Training) -> None:
         if training.engine.accountant.history[-1][2] == 15:

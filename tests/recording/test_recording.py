@@ -157,6 +157,7 @@ def test_accumulation_over_batches_takes_all_of_them(tmp_path):
     assert all(kept.largest == pytest.approx(1.0, abs=1e-4) or kept.largest < 1.0 for kept in internal)
 
 
+@pytest.mark.ci
 def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     way = Training(workers=1, epochs=2).build()
     with way.recorder(tmp_path / "run"):

@@ -141,6 +141,7 @@ def test_a_recording_without_digests_leaves_the_claim_open(trained: Any, tmp_pat
         read_table(tmp_path / WEIGHTS)
 
 
+@pytest.mark.ci
 def test_the_first_rank_has_the_digests(tmp_path: Path) -> None:
     def saved(training: Any, rank: int) -> None:
         training.train()

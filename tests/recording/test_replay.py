@@ -71,6 +71,7 @@ def opacus(
     return found
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("clipping", ["flat", "per_layer"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_script_whose_constants_are_its_own_differs_in_nothing(clipping: str, optimizer: str) -> None:
@@ -105,6 +106,7 @@ def test_every_constant_from_the_records_is_found(fault: str, named: set[str]) -
         found.require_same()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("record", [0, 17, -1])
 @pytest.mark.parametrize("count", [203, 210])
 def test_constants_of_opacus_are_found_for_any_number_of_records(count: int, record: int) -> None:
@@ -115,6 +117,7 @@ def test_constants_of_opacus_are_found_for_any_number_of_records(count: int, rec
     assert {one.name for one in by_one.differences} == {"divisor"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fault", ["", "quantile"])
 def test_the_loss_of_each_record_is_as_good_as_their_mean(fault: str) -> None:
     """One loss does for ``run.score`` and for a replay."""

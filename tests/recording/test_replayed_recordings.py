@@ -279,6 +279,7 @@ class ReadingCentered(Reading, Centered):
     """Logged losses, and a model that mixes records."""
 
 
+@pytest.mark.ci
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_mixed_records(tmp_path: Path) -> None:
     assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED].p_value == 0.0
 
@@ -293,6 +294,7 @@ class ScaledByItsLoss(Training):
         self.private.step()
 
 
+@pytest.mark.ci
 def test_a_number_of_python_that_scales_the_loss_is_followed(tmp_path: Path) -> None:
     assert replays(tmp_path / "run", ScaledByItsLoss)[OTHERS_MOVED].p_value == 0.0
 

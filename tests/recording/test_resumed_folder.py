@@ -172,6 +172,7 @@ def test_a_restored_generator_goes_on_once(tmp_path: Path) -> None:
     assert "part 3 draws its noise as earlier steps did" in checked(tmp_path / "run").doubts
 
 
+@pytest.mark.ci
 def test_a_public_change_of_the_clip_norm_begins_a_phase(first: Any, begun: Path) -> None:
     Job(begun, clip=2.0, noise=1.5).run(first[1])
     found = checked(begun, public=("clip_norm", "noise_multiplier"))
@@ -250,6 +251,7 @@ def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
     assert "(also 2 others)" in found.doubts
 
 
+@pytest.mark.ci
 def test_an_engine_over_all_rounds_asks_about_the_weights_alone(tmp_path: Path) -> None:
     later: dict[str, Any] = {"change": put_weights_of_a_server, "steps": 5}
     found = resumed(tmp_path / "run", {"steps": 5}, later, later)
@@ -258,6 +260,7 @@ def test_an_engine_over_all_rounds_asks_about_the_weights_alone(tmp_path: Path) 
     assert checked(tmp_path / "run", assume=("joined-parts",)).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
     later = {
         "restores": ("model", "accountant", "scheduler"),
@@ -298,6 +301,7 @@ def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
     assert checks.OTHERS_MOVED in resumed(tmp_path / "run", {"change": mixing}, {}).rejected
 
 
+@pytest.mark.ci
 def test_a_recorder_that_failed_leaves_the_claim_open(first: Any, begun: Path, monkeypatch: Any) -> None:
     """The second job trains without a record, and the third one continues it."""
 
@@ -427,7 +431,7 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
     assert "Part 4 continues step 3 of part 2." in found.cautions
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("seeds", "tests", "doubt"),
     [

@@ -301,7 +301,7 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert checks.OTHER_PARAMETERS in found.rejected
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
 def test_passes_and_layers_without_updates_are_no_deviation(made, kind, tmp_path):
@@ -323,7 +323,7 @@ def failing(training: Ranked, rank: int) -> None:
         training.step(x, y)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "codes"), [({"loop": unrecorded}, [0, 0]), ({"within": failing}, [0, 0]), ({"within": killed}, [1, 9])]
 )

@@ -183,6 +183,7 @@ def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], work
     assert run.run.end.replays[1] >= 2.0
 
 
+@pytest.mark.ci
 def test_mixed_records_are_found_in_a_device_of_the_script(tmp_path: Path) -> None:
     CenteredInDevice().run(tmp_path / "run")
     assert checked(tmp_path / "run", epsilon=100.0).status == ("open", "deviates")

@@ -173,6 +173,7 @@ def test_an_exception_of_the_training_is_no_error_of_the_recorder(tmp_path: Path
     assert "error of the recorder" not in page
 
 
+@pytest.mark.ci
 def test_a_later_exception_does_not_excuse_an_error_of_the_recorder(tmp_path: Path) -> None:
     training = Training(epochs=1).build()
 

@@ -132,6 +132,7 @@ LIGHT = "test_importing_the_descriptor_is_light"  # the module is not on the pat
 OTHERS = [test for test in TESTS if test != LIGHT]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_valid_method_passes(statistics: bool) -> None:
     assert failures(method_suite(FairGuesses, statistics), OTHERS) == {}
@@ -156,6 +157,7 @@ def test_methods_that_are_not_valid_are_found(test: type[EvidenceTest], found_by
     assert found_by in failures(method_suite(test), [found_by])
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("test", [AlwaysZero, NotANumber, Random, NoConfidence], ids=lambda item: item.__name__)
 def test_they_are_found_without_an_author(test: type[EvidenceTest]) -> None:
     assert failures(method_suite(test, statistics=False), OTHERS)

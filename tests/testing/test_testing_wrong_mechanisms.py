@@ -149,6 +149,7 @@ def test_wrong_implementations_are_found(name: str, test: str, says: str) -> Non
     assert says in failure(made, test)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ["HalvedMu", "ForgottenRoot"])
 def test_samplers_without_densities_find_wrong_bounds(name: str) -> None:
     assert "too small" in failure(suite(getattr(wrong_votes, name), SampledVotesSuite), NEIGHBORS)

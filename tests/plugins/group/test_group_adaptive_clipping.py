@@ -52,6 +52,7 @@ def test_the_count_is_charged(centered: bool, tmp_path: Path) -> None:
     assert constant.verdicts[0].upper < exact.lower
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("overrides", "refuted"),
     [
@@ -228,6 +229,7 @@ class HiddenCounts(SilentCounts):
         return None if report is None else (*report[:2], HONEST.noise(self, 1.2))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
@@ -279,6 +281,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.ci
 def test_runs_with_a_clip_norm_for_each_layer_conform_and_have_the_flat_bound() -> None:
     flat = {**LAYERS, "mechanism": {**LAYERS["mechanism"], "clipping": {"scheme": "flat"}}}
     layers, constant = (dpspec.run(spec).audits[0] for spec in (LAYERS, flat))

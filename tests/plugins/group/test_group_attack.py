@@ -150,6 +150,7 @@ def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update:
     return list(prepared.audit.trials(inputs, context, [0]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "scheme", ["{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 12}", "{scheme: full}"]
 )
@@ -163,6 +164,7 @@ def test_a_run_that_ends_in_its_first_phase_deviates(tmp_path: Path, scheme: str
         assert (checks["steps", note].p_value, checks["steps", note].measured) == (0.0, 4.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
 def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: float, access: str) -> None:

@@ -50,6 +50,7 @@ def chernoff(size: int) -> float:
     return size * float(np.min((tilts * divergences + math.log(size / 1e-6)) / (tilts - size)))
 
 
+@pytest.mark.ci
 def test_figure_1_at_noise_1(tmp_path: Path) -> None:
     """Values of an independent computation, relative 1e-4; a Chernoff bound of the literal factor."""
     sizes = "threat_model.group_size=[1, 2, 5, 8, 9, 10]"

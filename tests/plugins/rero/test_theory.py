@@ -104,6 +104,7 @@ def test_reference_values(value: Value) -> None:
         assert found.upper >= value.gamma[0]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("effect", "rate", "count", "values"), [(0.1, 0.08192, 875, CIFAR), (0.4, IMAGENET_RATE, 71589, IMAGENET)]
 )
