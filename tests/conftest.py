@@ -77,13 +77,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
+#: Tests of ``dpspec.testing`` that start a process: each is one family for all mechanisms.
+_STARTING = (
+    "test_another_process_repeats_the_run",
+    "test_checking_a_spec_imports_neither_torch_nor_scipy",
+    "test_importing_the_descriptor_is_light",
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
     for item in items:  # of a family the first case without another marker runs on every change
         if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
             continue
-        # a test of dpspec.testing that starts a process takes seconds, and is one family for all mechanisms
-        starts = item.name == "test_another_process_repeats_the_run"
+        starts = item.name in _STARTING
         name = item.name if starts else item.nodeid.partition("[")[0]
         if (starts or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
@@ -107,13 +114,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """The system's random numbers, like other seeds, are the same in each run, except with --run-slow; fixtures too.
+    """The system's random numbers, like other seeds, are the same in each run; fixtures too.
 
-    No other part of the product differs from what users run.
+    Not with --run-slow, and not in tests with the marker ``unrepeated``. No other part of the product differs from what
+    users run.
     """
     from support.chance import repeatable
 
-    with contextlib.nullcontext() if item.config.getoption("--run-slow") else repeatable(item.path.name):
+    unrepeated = item.config.getoption("--run-slow") or item.get_closest_marker("unrepeated")
+    with contextlib.nullcontext() if unrepeated else repeatable(item.path.name):
         return (yield)
 
 

@@ -19,10 +19,10 @@ _DOCUMENT: dict[str, Json] = {
     "name": "report-sample",
     "mechanism": {
         "kind": "group",
-        "noise_multiplier": 1.0,
+        "noise_multiplier": 4.0,
         "clip_norm": 1.0,
-        "sampling": {"scheme": "poisson", "rate": 0.01},
-        "steps": 100,
+        "sampling": {"scheme": "full"},
+        "steps": 4,
     },
     "data": {"kind": "declared", "records": 1000},
     "threat_model": {"group_size": [1, 4]},

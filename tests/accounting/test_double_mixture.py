@@ -219,6 +219,25 @@ def test_two_steps_of_both_pairs_in_40_random_settings() -> None:
         assert found.lower * (1.0 - 2e-3) - 1e-9 <= exact <= found.upper * (1.0 + 2e-3) + 1e-9
 
 
+@pytest.mark.parametrize("epsilon", [-0.05, 0.0, 0.05, 0.5])
+@pytest.mark.parametrize("weight", [1.0, 0.4])
+def test_one_symmetric_step_by_quadrature(weight: float, epsilon: float) -> None:
+    """At negative epsilon by delta(-epsilon) = 1 - e^-epsilon (1 - delta(epsilon)), as of every symmetric pair."""
+    rate, sigma = 0.3, 0.8
+    z = np.linspace(-8.0, 10.0, 200_001)
+    absent = norm.pdf(z, 0.0, sigma)
+    present = (1.0 - rate) * absent + rate * norm.pdf(z, 2.0, sigma)
+    exact = weight * float(np.maximum(present - math.exp(abs(epsilon)) * absent, 0.0).sum()) * (z[1] - z[0])
+    if epsilon < 0.0:
+        exact = 1.0 - math.exp(epsilon) * (1.0 - exact)
+    pair = SymmetricMixture((weight, Mixture([0.0, 2.0], [1.0 - rate, rate], sigma)))
+    for direction in DIRECTIONS:
+        low, high = np.exp(pair.log_delta_bounds(epsilon, direction))
+        assert low <= exact * (1.0 + 1e-7)
+        assert exact * (1.0 - 1e-7) <= high
+        assert high - low < 1e-12
+
+
 @pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_one_side_without_records_is_the_mixture(direction: Direction) -> None:

@@ -221,6 +221,15 @@ def sampled() -> dict[str, TradeOffBounds]:
     }
 
 
+def test_few_nodes_are_placed_where_the_curve_bends() -> None:
+    bounds = tradeoff_bounds(PrivacyLoss.gaussian(1.0), nodes=64)
+    truth, lower, upper = GaussianTradeOff(1.0)(ALPHAS), bounds.lower(ALPHAS), bounds.upper(ALPHAS)
+    assert np.all(lower <= truth)
+    assert np.all(truth <= upper)
+    assert np.max(upper - lower) < 0.004
+    assert len(bounds.lower.alpha) <= 140  # two for each node, and few for those that round
+
+
 @pytest.mark.ci
 def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) -> None:
     truth = 0.9 * (1.0 - ALPHAS) + 0.1 * GaussianTradeOff(1.0)(ALPHAS)  # (1 - q) Id + q G_mu

@@ -60,6 +60,7 @@ def test_a_table_of_one_s_own(dpspec, table, overrides, place, says):
     assert says in " ".join(ended.err.split())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("pipeline", "codes"),
     [("[{imput: mean}]", ["unknown-key"]), ("[{trim: 1}]", ["missing-key"]), ("{impute: mean}", ["wrong-type"])],

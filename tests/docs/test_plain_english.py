@@ -43,6 +43,7 @@ ADVICE = {
     r"(planted|twin|luck|astray|mended)": "canary, canary-free run, shared randomness, misplaced, fixed",
 }
 _COMPILED = [(re.compile(rf"\b{pattern}\b", re.IGNORECASE), advice) for pattern, advice in ADVICE.items()]
+_ANY = re.compile(rf"\b({'|'.join(ADVICE)})\b", re.IGNORECASE)
 
 _FENCE = re.compile(r"```.*?```|<!--.*?-->|`[^`\n]*`", re.DOTALL)
 
@@ -56,9 +57,10 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= 4:
             yield node.lineno, node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    if any(_ANY.search(line.partition("#")[2]) for line in source.splitlines() if "#" in line):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):  # takes as long as all else
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
 
 
 def hits(path: Path) -> list[tuple[int, str, str]]:
@@ -66,6 +68,7 @@ def hits(path: Path) -> list[tuple[int, str, str]]:
     return [
         (line + text.count("\n", 0, match.start()), match.group(), advice)
         for line, text in prose(path)
+        if _ANY.search(text)
         for pattern, advice in _COMPILED
         for match in pattern.finditer(text)
     ]

@@ -22,6 +22,7 @@ from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.results import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import bundle_file, trial_store
+from dpspec.engine.storage import stored_trials as trials_of_plans
 from dpspec.engine.storage.array_files import DamageError
 from dpspec.engine.storage.bundle_file import TRIALS, read_bundle
 from dpspec.engine.storage.trial_store import Store
@@ -66,21 +67,26 @@ def is_intact(found: dict[int, Any], indices: set[int]) -> bool:
     )
 
 
-def test_an_audit_of_many_trials_needs_one_file_for_256(tmp_path: Path) -> None:
-    audited = many(tmp_path, TRIALS + 30)
+@pytest.mark.parametrize("limit", [24, pytest.param(TRIALS, marks=pytest.mark.ci)])
+def test_an_audit_of_many_trials_needs_one_file_for_each_limit(
+    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bundle_file, trials_of_plans, trial_store):
+        monkeypatch.setattr(module, "TRIALS", limit)
+    audited = many(tmp_path, limit + 6)
     result = audited()
     files = [file for file in (tmp_path / "store").rglob("*") if file.is_file()]
     assert sorted(file.suffix for file in files) == [BUNDLE, BUNDLE, ".json"]
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     again = audited()
-    assert again.audits[0].stored_trials == TRIALS + 30 == len(counting.RAN)
+    assert again.audits[0].stored_trials == limit + 6 == len(counting.RAN)
     assert again.audits[0].trials == result.audits[0].trials
     store = Store(tmp_path / "store", only_read=True)
     assert verify(again, counting.catalog(), store=store) == ()
-    assert stored_trials(again, store) == (TRIALS + 30, 0)
-    more = many(tmp_path, 2 * TRIALS + 1)()
-    assert more.audits[0].stored_trials == TRIALS + 30
-    assert many(tmp_path, 2 * TRIALS + 1)().audits[0].trials == more.audits[0].trials
+    assert stored_trials(again, store) == (limit + 6, 0)
+    more = many(tmp_path, 2 * limit + 1)()
+    assert more.audits[0].stored_trials == limit + 6
+    assert many(tmp_path, 2 * limit + 1)().audits[0].trials == more.audits[0].trials
 
 
 def test_bundled_trials_are_those_that_were_put(location: str) -> None:
@@ -105,7 +111,7 @@ def test_each_flipped_bit_costs_the_trials_that_it_hits(tmp_path: Path) -> None:
     whole = place(folder).read_bytes()
     records = read_bundle(place(folder)).records
     head = min(start for files in records.values() for start, _ in files.values())
-    for at in [*range(0, head, head // 6), head - 1, *range(head, len(whole), len(whole) // 12)]:
+    for at in [*range(0, head, head // 6), head - 1, *range(head, len(whole), len(whole) // 8)]:
         hit = {
             index
             for index, key in KEYS.items()
@@ -312,9 +318,10 @@ def calls(of: Callable[[], object]) -> int:
     return made
 
 
+@pytest.mark.ci
 def test_time_is_linear_in_the_number_of_trials(tmp_path: Path) -> None:
     counts: dict[str, list[int]] = {"found": [], "verified": [], "single": []}
-    for runs in (2, 20, 40, 80):  # the first one imports what the others use
+    for runs in (2, 8, 16, 32):  # the first one imports what the others use
         (tmp_path / str(runs)).mkdir()
         audited = many(tmp_path / str(runs), runs)
         result, store = audited(), Store(tmp_path / str(runs) / "store")

@@ -112,6 +112,12 @@ def test_a_sample_of_all_records_is_no_full_batch() -> None:
         read_history(event("SampledWithoutReplacementDpEvent", 10, 10, event("DiscreteLaplaceDpEvent", 1.0, 1)))
 
 
+def test_a_sample_needs_a_dataset_of_two_records() -> None:
+    assert read_history(event("SampledWithoutReplacementDpEvent", 2, 1, gaussian(1.0))).releases
+    with pytest.raises(HistoryError, match="the size must be an integer from 2 "):
+        read_history(event("SampledWithoutReplacementDpEvent", 1, 1, gaussian(1.0)))
+
+
 def truncated(records: int, rate: float, cap: int, noise: float) -> list[Any]:
     return event("TruncatedSubsampledGaussianDpEvent", records, rate, cap, noise)
 

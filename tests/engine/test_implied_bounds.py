@@ -128,11 +128,12 @@ def test_a_false_proof_beside_a_refuted_weaker_claim_is_reported_as_a_bug(tmp_pa
     """An advantage of 1e-9 would prove both claims; the certified lower bound on epsilon refutes the weaker one."""
     path = tmp_path / "spec.yaml"
     path.write_text(SPEC, encoding="utf-8")
-    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 1
+    command = ["run", str(path), "--store", str(tmp_path / "store"), "--remedy-seconds", "0"]
+    assert main(command) == 1
     capsys.readouterr()
     monkeypatch.setattr(PrivacyLoss, "advantage", lambda self, **_: Interval(0.0, 1e-9).by("a false bound"))
     report = tmp_path / "report.json"
-    assert main(["run", str(path), "--store", str(tmp_path / "store"), "--report", f"json={report}"]) == 70
+    assert main([*command, "--report", f"json={report}"]) == 70
     printed = capsys.readouterr()
     assert "PROVED" not in printed.out
     assert not report.exists()

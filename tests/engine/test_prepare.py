@@ -210,3 +210,15 @@ def test_a_metric_that_the_mechanism_does_not_measure_is_an_error_before_the_tra
     (problem,) = [d for d in prepare(spec, load_catalog()).diagnostics if "'loss'" in d.message]
     assert (problem.severity, problem.path) == ("error", ("claims", 0, "name"))
     assert problem.help == "measured are: accuracy"
+
+
+def test_a_scheme_that_the_backend_does_not_support_is_located(tmp_path: Path) -> None:
+    text = SPEC.format(kind="linear", backend="opacus").replace("{scheme: poisson, rate: 0.1}", "SCHEME")
+    for scheme, supported in (("{scheme: random-allocation, epoch_steps: 2}", False), ("{scheme: full}", True)):
+        loaded = load_specs([written(tmp_path, text.replace("SCHEME", scheme))], load_catalog())
+        assert loaded.ok, loaded.diagnostics
+        found = [one for one in prepare(loaded.specs[0], load_catalog()).diagnostics if one.path[-1] == "scheme"]
+        assert [one.path for one in found] == ([] if supported else [("mechanism", "sampling", "scheme")])
+        for diagnostic in found:
+            assert diagnostic.message == "backend 'opacus' does not support the sampling scheme 'random-allocation'"
+            assert diagnostic.help == "use one of fixed, full, poisson, shuffled, or another backend"

@@ -141,6 +141,7 @@ def test_closing_stops_what_runs(pool: Processes, tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("how", ["stop", "close", "a signal to the worker"])
 def test_a_stopped_task_saves_its_state(pool: Processes, tmp_path: Path, how: str) -> None:
     file = tmp_path / "state"

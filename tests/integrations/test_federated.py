@@ -43,6 +43,7 @@ def test_a_fault_of_the_server_is_found(fault: str, message: str, tmp_path: Path
     assert message in " ".join(str(checked).split())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("clients", "updates", "noise", "message"),
     [

@@ -24,9 +24,10 @@ def warned(folder: Path, loader: Any = None, **given: Any) -> list[str]:
     return [str(one.message) for one in caught if "dpspec.record" in str(one.message)]
 
 
-def test_a_sound_training_gets_no_warning(tmp_path: Path) -> None:
-    assert warned(tmp_path / "run") == []
-    assert warned(tmp_path / "ghost", clipping="ghost", physical=None) == []
+@pytest.mark.family
+@pytest.mark.parametrize("made", [{}, {"clipping": "ghost", "physical": None}])
+def test_a_sound_training_gets_no_warning(made: dict[str, Any], tmp_path: Path) -> None:
+    assert warned(tmp_path / "run", **made) == []
 
 
 def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> None:

@@ -252,15 +252,20 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
     assert cost <= verdict["claimed"] <= cost * 1.001
 
 
-def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys):
+@pytest.mark.family
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"steps": 10, "noises": (1.0, 0.0)}, "updates got no noise"),
+        ({"rate": None}, "distribution of the batches is unknown"),
+    ],
+)
+def test_what_has_no_bound_of_its_own_has_no_spec(made, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    plain_loop(tmp_path / "bare", 10, noises=(1.0, 0.0))
-    plain_loop(tmp_path / "rateless", rate=None)
-    for name, words in (("bare", "updates got no noise"), ("rateless", "distribution of the batches is unknown")):
-        assert main(["new", "spec", "recorded", "--from", name]) == 2
-        printed = capsys.readouterr().err
-        assert words in printed
-        assert not (tmp_path / "recorded.yaml").exists()
+    plain_loop(tmp_path / "run", **made)
+    assert main(["new", "spec", "recorded", "--from", "run"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "recorded.yaml").exists()
 
 
 def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):

@@ -219,7 +219,7 @@ def test_a_plain_loop_with_other_noise_deviates(attack: str, tmp_path: Path) -> 
     assert found.status == ("open", "deviates")
 
 
-@pytest.mark.parametrize("steps", [1, 30])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.ci), 30])
 def test_a_plain_loop_with_fresh_noise_conforms(steps: int, tmp_path: Path) -> None:
     torch.manual_seed(4)
     plain_loop(tmp_path / "run", fresh, steps=steps)
@@ -444,7 +444,7 @@ def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
     assert min(check.p_value for check in watched([(2100,)], 70, samplers[kind])) > HONEST
 
 
-@pytest.mark.parametrize("rank", [16, 64, None])
+@pytest.mark.parametrize("rank", [16, pytest.param(64, marks=pytest.mark.ci), None])
 def test_noise_of_low_rank_leaves_the_claim_open(tmp_path: Path, rank: int | None) -> None:
     """Its squared length varies 9 or 3 times as much as that of independent values; each value looks normal."""
     torch.manual_seed(11)

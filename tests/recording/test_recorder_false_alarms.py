@@ -174,7 +174,7 @@ def counting(training: Training) -> None:
     [
         *((script, "Skipping drawn batches changes the sampling distribution") for script in (skipped, glued)),
         (clamped, "after the recorded block"),
-        (counting, "keep it outside the recorded model"),
+        (counting, "belongs outside of the recorded model"),
     ],
 )
 def test_deviations_come_with_advice(script: Script, words: str, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import random
+import secrets
 import warnings
 
 import numpy as np
@@ -13,6 +15,7 @@ from support.sketches import directions
 from torch import nn
 
 import dpspec
+from dpspec.cli.app import main
 from dpspec.errors import UsageError
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.folder.step_record import UNSEEN, PublicStep
@@ -27,7 +30,7 @@ WAYS = {
     "sum": {"reduction": "sum"},
     "shuffled": {"poisson": False},
     "loaded-ahead": {"workers": 1, "epochs": 1},
-    "empty-batches": {"batch": 1, "epochs": 1},
+    "empty-batches": {"batch": 2, "epochs": 1},
 }
 
 
@@ -65,6 +68,23 @@ def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(name
     header, public, internal, _ = steps_of(folder)
     assert (len(public) >= 10, header.source) == (True, "opacus")
     assert {kept.outside for kept in internal} == {0.0}
+
+
+@pytest.mark.unrepeated
+def test_the_path_of_the_readme_with_the_system_s_random_numbers(tmp_path, capsys):
+    """Record and check as the README does, with no part of the product replaced: other steps are audited each time.
+
+    Its false-alarm rate is that of ``dpspec check``, 1e-9 for each test of the recording.
+    """
+    assert random.SystemRandom.__module__ == "random"
+    assert secrets.randbits.__self__.__class__ is random.SystemRandom
+    training = Training().build()
+    parts = {"model": training.model, "optimizer": training.private, "loader": training.loader}
+    with dpspec.record(tmp_path / "run", engine=training.engine, **parts):
+        training.train()
+    command = ["check", str(tmp_path / "run"), "--epsilon", "8", "--delta", "1e-5", "--group-size", "1,2"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.split()[0] == "PROVED"
 
 
 def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
@@ -137,7 +157,7 @@ def test_ghost_clipping_has_counts_and_norms(trained):
 def test_empty_batches_are_steps(trained):
     _, public, internal, _ = steps_of(trained("empty-batches")[0])
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]
-    assert (len(public), len(empty) > 50) == (RECORDS, True)
+    assert (len(public), len(empty) > 5) == (RECORDS // 2, True)
     assert all(step.drawn == 0 and step.noise_squares > 0.0 for step, _ in empty)
     assert {float(kept.largest) for _, kept in empty if not math.isnan(kept.largest)} == {0.0}
 

@@ -41,6 +41,7 @@ def two_sided(distribution, value):
     return 2 * min(distribution.cdf(value), distribution.sf(value - 1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("rate", [0.01, 0.3])
 def test_poisson_includes_each_record_at_the_rate(rate):
     records, draws = 200, 3000
@@ -106,6 +107,7 @@ def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> 
     return found
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "batches"), [(3, 1), (3, 2), (4, 2)])
 def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batches: int) -> None:
     """Two records in an epoch: all pairs of sets."""

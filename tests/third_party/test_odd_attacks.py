@@ -88,6 +88,7 @@ def test_rows_cannot_be_written_to(odd) -> None:
         odd("def make(asked):\n    asked.x[0] = 1\n").attack.records(4, 1)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scored", ["np.full(len(observed.copies), np.nan)", "np.zeros(3)", "'high'"])
 def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str) -> None:
     context = odd(f"def make(asked):\n    return {GOOD}\ndef score(observed):\n    return {scored}\n")
@@ -130,6 +131,7 @@ def score(observed):
 """
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("learns", [False, True])
 def test_no_coin_that_is_guessed_reaches_a_score(odd, learns: bool) -> None:
     """Half of the canaries are taught where a score learns, and none otherwise; the job holds the real rows alone."""

@@ -88,6 +88,7 @@ def test_limits_and_learning_rate_zero():
     assert [rule.next_clip_norm(1.0, count, 1e-3) for count in (1e300, -1e300)] == [0.02, 200.0]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", SAMPLINGS)
 def test_a_run_is_that_of_a_plain_loop(make_job, scheme):
     """Each sum, count and clip norm, computed from single gradients; the noise is the reported one."""

@@ -25,6 +25,7 @@ def excess(seen, sigma):
     return (1.0 - seen.directions.count / seen.directions.parameters) * float(seen.spread.sum()) / sigma**2
 
 
+@pytest.mark.family
 @pytest.mark.rounding
 @pytest.mark.parametrize(
     "options",
@@ -77,6 +78,7 @@ def test_phases_are_measured_each_in_its_own_units(make_job):
     assert float(seen.squares[:40].max()) < 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.rounding
 @pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):

@@ -175,6 +175,7 @@ KINDS = (
 )
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(100, 130), marks=pytest.mark.ci)], ids=["3", "30"])
 @pytest.mark.parametrize("check", KINDS, ids=lambda check: check.__name__)
 def test_random_settings(check: Callable[[np.random.Generator], None], seeds: range) -> None:

@@ -82,6 +82,7 @@ def test_figure_2_at_noise_2(tmp_path: Path) -> None:
     assert series.columns["epsilon"][1] == pytest.approx(60.39340542, rel=1e-4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("baselines", ["", "linear"])
 def test_without_baselines_or_with_marked_ones_the_table_is_certified(baselines: str, tmp_path: Path) -> None:
     """The legend marks the line of ``linear`` as no bound."""

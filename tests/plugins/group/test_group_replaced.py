@@ -28,6 +28,7 @@ FULL, FIXED = "mechanism.sampling={scheme: full}", "mechanism.sampling={scheme: 
 SHUFFLED = "mechanism.sampling={scheme: shuffled, batch_size: 30}"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("sampling", "least"), [("mechanism.steps=9", 0), (FULL, 0), (FIXED, 100), (SHUFFLED, 100)])
 def test_each_scheme_is_proved_and_refuted_in_its_scope(sampling: str, least: int, tmp_path: Path) -> None:
     audit = audited(tmp_path, sampling, text=TEXT)

@@ -59,11 +59,10 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
     return f"id: {name}, kind: approx-dp, epsilon: {epsilon}, delta: 1e-5{more}"
 
 
-@pytest.mark.family
 @pytest.mark.parametrize(
     ("scheme", "sizes", "stated", "verdicts", "upper", "lower", "source"),
     [
-        (
+        pytest.param(
             ALLOCATED,
             [1, 2],
             [
@@ -77,8 +76,9 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
             {("all", 0)},
             {("all", 0)},
             "RandomAllocation",
+            marks=pytest.mark.ci,
         ),
-        (
+        pytest.param(
             (*TRUNCATED, "mechanism.steps=30"),
             [1, 2],
             [
@@ -93,6 +93,7 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
             {("this", 0)},
             {("all", 199), ("all", 198)},
             "TruncatedPoisson",
+            marks=pytest.mark.ci,
         ),
         (
             (*SHUFFLED, ZERO_OUT),

@@ -94,6 +94,7 @@ def attained(case: dict[str, Any], delta: float, direction: str) -> None:
 FEW = {"suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.ci
 @settings(**FEW)
 @given(mechanisms(("fixed",)), st.sampled_from((0.03, 1e-3)))
 def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: float) -> None:

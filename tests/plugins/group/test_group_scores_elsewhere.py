@@ -256,6 +256,7 @@ LOW_NOISE = ("claims.one.epsilon=1", "claims.one.expect=refuted", "mechanism.noi
 HIGH = ("claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates", "mechanism.noise_multiplier=8")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("overrides", "verdict", "words", "conformance"),
     [

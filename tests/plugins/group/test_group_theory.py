@@ -137,6 +137,7 @@ def test_all_records_in_all_steps_are_full_batches(steps: int, batches: int, sig
         assert found.upper == pytest.approx(exact, rel=1e-3)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("steps", "batches", "size", "sigma"), [(3, 1, 1, 0.1), (3, 1, 1, 0.05), (3, 1, 4, 0.15), (4, 2, 2, 0.05)]
 )
@@ -193,6 +194,7 @@ def once_only(past: list[Array]) -> Array:
     return np.where(sum(past) > 1.0, 0.2, 1.0) if past else np.array(1.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("chosen", [by_sign, once_only])
 @pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
 def test_adaptive_gradients_leak_no_more(chosen: Callable[[list[Array]], Array], steps: int, batches: int) -> None:
@@ -291,6 +293,7 @@ def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_r
         assert found.upper <= replaced.upper
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])
 def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -> None:
     """Two batches of two of four records, every order: delta by summing over the plane, for any other records."""
@@ -341,6 +344,7 @@ def test_last_batches_are_the_difference_of_executed_epochs(records: int, size: 
     assert mu >= exact * (1.0 - 1e-8) or group > 1 or mu == 0.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
 def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
     axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)

@@ -413,7 +413,7 @@ def visits(folder: Path, *overrides: str) -> AuditResult:
     return audit
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("fault", "deviating"), [("none", set()), ("by-record", {"sampling"}), ("twice", {"sensitivity"})]
 )

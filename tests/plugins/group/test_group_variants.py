@@ -148,6 +148,7 @@ def test_an_audit_with_estimates_refutes_conforms_and_says_how_it_estimated(tmp_
     assert {evidence.scope.access for evidence in audit.evidence} == {"all-iterates"}
 
 
+@pytest.mark.ci
 def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
     audit = audited(tmp_path, *ESTIMATED, "audit.canary={space: input, count: 24}", text=TEXT)
     assert audit.conformance.status == "no-deviation-found"
@@ -187,6 +188,7 @@ def test_what_is_not_seen_without_a_canary_free_run_is_said(tmp_path: Path) -> N
     assert said == [False, True, True]
 
 
+@pytest.mark.ci
 def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path, base):
     both, alone = base, audited(tmp_path, ALONE, text=TEXT)
     verdicts = [[(v.claim, v.verdict, v.upper) for v in one.verdicts] for one in (both, alone)]

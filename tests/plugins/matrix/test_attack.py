@@ -162,6 +162,7 @@ class HalfNoise(Correlated):
         super().train(replace(job, phases=[options.replace(noise_multiplier=0.5 * options.noise_multiplier)]))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("trainer", "std"), [(Correlated(), 1.0), (HalfNoise(), 0.5)])
 def test_released_noise_has_the_standard_deviation_that_was_added(trainer: dps.Trainer, std: float) -> None:
     """Relative to the declared one; of n normal numbers it is off by 5 / sqrt(2 n) once in 10^6 runs."""

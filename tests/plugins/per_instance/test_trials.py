@@ -173,6 +173,7 @@ def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: Audi
     assert any(f.method.startswith("confidence bound over 3 runs") for f in shared.findings)
 
 
+@pytest.mark.ci
 def test_a_bound_of_runs_against_several_records_names_none(folder: Path, shared: AuditResult) -> None:
     """Where pilot runs on different devices chose different records."""
     spec = loaded(folder, SHARED)

@@ -278,6 +278,7 @@ def test_missing_values_need_imputation(tmp_path: Path, pipeline: str, overrides
         ran(target, tmp_path, *overrides)
 
 
+@pytest.mark.ci
 def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     catalog = load_catalog()
     loaded = load_specs([SPECS / "papers" / "preprocessing-figure-2.yaml"], catalog)

@@ -129,6 +129,7 @@ def test_figures_3_and_4(case: tuple[int, float, float, dict[float, tuple[float,
     assert contains(epsilon, 4.0, 1e-7)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("kappa", "effect", "count"), [("0.1", "0.5", 2), ("0.01", "1", 3), ("0.9", "0.7", 2)])
 def test_composed_laplace_against_the_finite_sum(kappa: str, effect: str, count: int) -> None:
     exact = float(laplace_gamma(kappa, effect, count))

@@ -93,6 +93,7 @@ def test_sums_without_variance_have_no_power() -> None:
     assert measured(planted({1: (np.zeros(12), np.full(12, 6.0))}, outside=0.0, inclusion=0.0)).p_value == 1.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("rate", "count"), [(0.1, 15), (0.5, 15), (0.01, 40), (0.001, 200)])
 def test_records_that_happen_not_to_be_drawn_are_no_deviation(rate: float, count: int) -> None:
     """One step with almost no noise: at rate 0.1 a fifth of all runs draws none of 15 records."""
