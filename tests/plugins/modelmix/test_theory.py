@@ -314,6 +314,7 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     assert corrected.mean > printed.mean > 0.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("q", "s", "t", "p"),
     [

@@ -127,6 +127,7 @@ def test_the_score_is_the_likelihood_ratio_of_the_theory() -> None:
     assert plain == pytest.approx(stats.norm.logpdf(o), rel=1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["one-hot", "spread"])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_scores_are_likelihood_ratios(noise: str, kind: str) -> None:

@@ -150,6 +150,7 @@ def bounds_of(spec: Spec) -> list[Finding]:
     return [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding)]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("form", ["isotropic-floor", "residual-only"])
 def test_a_trial(tmp_path: Path, form: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
@@ -177,7 +178,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     assert np.mean(scores[coins == 1][:, None] > scores[coins == 0]) > 0.95
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("form", "override"),
     [

@@ -374,6 +374,7 @@ def one_cluster(copies: int, far: float, at: float) -> Pair:
     return both(np.tile([[at, offset]], (copies, 1)), [far, 0.0], [-far, 0.0])
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("noise", "n", "order", "last", "step", "reference"),
     [

@@ -89,6 +89,7 @@ def named(trials: Sequence[Trial]) -> int:
     return sum(trial.evidence["rank"] == 0 for trial in trials)
 
 
+@pytest.mark.ci
 def test_runs_together_and_alone_rank_alike(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     together, alone = trials_of(spec, 6), trials_of(spec, 6, Alone())
@@ -145,6 +146,7 @@ def test_without_its_noise_the_pipeline_is_contradicted(tmp_path, monkeypatch, n
     assert found.conformance.status == "deviates"
 
 
+@pytest.mark.ci
 def test_the_final_model_alone_shows_less_and_not_nothing(tmp_path: Path) -> None:
     quiet = "mechanism.noise_multiplier=0.05"
     final = trials_of(spec_of(tmp_path, quiet, "threat_model.access=final-model"), 48)

@@ -108,6 +108,7 @@ def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
     assert "Approximate" in verdicts["too-good"].reason
 
 
+@pytest.mark.ci
 def test_rates_of_membership_follow_from_the_profile(audited: AuditResult) -> None:
     """Hardly above the exact power, and far below the power that one epsilon allows."""
     leakage = Leakage((Steps(noise="gaussian", effect=1.0, rate=0.1, count=10),))
@@ -229,6 +230,7 @@ def test_methods_are_no_part_of_a_trial(small: Path) -> None:
 FOLDER = Path(__file__).parents[3] / "specs" / "rero"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ["levels-16", "levels-256", "mnist-16", "mnist-256"])
 def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
     loaded = load_specs([FOLDER / f"{name}.yaml"], load_catalog())
