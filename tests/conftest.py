@@ -77,8 +77,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
-#: Tests of ``dpspec.testing`` that start a process: each is one family for all mechanisms.
-_STARTING = (
+#: Tests of ``dpspec.testing`` that start a process, train or bound several times: each is one family for all mechanisms.
+_FAMILIES_OF_MECHANISMS = (
+    "test_bounds_are_monotone_where_declared",
+    "test_much_noise_hides_the_inclusion_bits",
+    "test_trials_are_reproducible_by_seed",
     "test_another_process_repeats_the_run",
     "test_checking_a_spec_imports_neither_torch_nor_scipy",
     "test_importing_the_descriptor_is_light",
@@ -90,9 +93,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:  # of a family the first case without another marker runs on every change
         if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
             continue
-        starts = item.name in _STARTING
-        name = item.name if starts else item.nodeid.partition("[")[0]
-        if (starts or item.get_closest_marker("family")) and name in first_cases:
+        of_mechanisms = item.name in _FAMILIES_OF_MECHANISMS
+        name = item.name if of_mechanisms else item.nodeid.partition("[")[0]
+        if (of_mechanisms or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)
     slow = config.getoption("--run-slow")

@@ -209,7 +209,7 @@ def test_a_grid_is_no_finer_than_its_losses(others: tuple[Pair, Pair], level: fl
     require_sane(PrivacyLoss(phases, "absent-first").tradeoff(level, width=1e-2), 0.0, 1.0 - level)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("level", [1e-100, 1e-300])
 @pytest.mark.parametrize("effect", [1e-6, 1e-4])
 def test_powers_at_tiny_levels_of_almost_no_effect(effect: float, level: float) -> None:

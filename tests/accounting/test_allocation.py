@@ -234,7 +234,7 @@ def test_the_laws_have_the_moments_of_all_assignments(steps: int, sigma: float, 
     assert (second - 1.0) * (1.0 - 1e-6) <= high <= 1.2 * (second - 1.0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("steps", "members", "epochs"), [(4, 3, 2), (6, 2, 1)])
 def test_members_of_every_angle_against_simulated_sums(steps: int, members: int, epochs: int) -> None:
     """Sums are drawn as a training does; the ratio is the mean over all assignments. Six standard errors."""

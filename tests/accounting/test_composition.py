@@ -257,7 +257,7 @@ def test_infinite_losses_are_counted_once() -> None:
     assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("pair", "steps", "delta"),
     [

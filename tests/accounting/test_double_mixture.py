@@ -248,6 +248,13 @@ def test_one_side_without_records_is_the_mixture(direction: Direction) -> None:
         exact = np.exp(mixture.log_delta_bounds(epsilon, direction))
         assert np.exp(pair.log_delta_bounds(epsilon, direction)) == pytest.approx(exact, abs=1e-9)
         assert np.exp(mirrored.log_delta_bounds(epsilon, other)) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_steps_without_records_on_one_side_are_those_of_the_mixture(direction: Direction) -> None:
+    mixture, none = Mixture.poisson(3, 0.1, 0.8), Mixture([0.0], [1.0], 0.8)
+    pair = DoubleMixture(mixture, none)
     steps = PrivacyLoss.of(mixture, direction).compose(30).epsilon(1e-5)
     found = PrivacyLoss.of(pair, direction).compose(30).epsilon(1e-5)
     assert max(steps.lower, found.lower) <= min(steps.upper, found.upper)

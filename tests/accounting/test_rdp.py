@@ -286,6 +286,7 @@ def test_sampling_everything_is_the_laplace_mechanism() -> None:
             )
 
 
+@pytest.mark.ci
 def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
     phases = [(Laplace(1.0, 1.0, 0.1), 100), (Mixture.full(1, 4.0), 3)]
     total = composed_rdp(phases, [4.0])

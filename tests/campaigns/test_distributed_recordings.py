@@ -8,7 +8,7 @@ from campaigns import distributed_recordings as campaign
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [

@@ -49,6 +49,7 @@ def test_cheap_cases_have_no_findings(catalog: Catalog) -> None:
     assert outcomes == {"answered", "refused"}
 
 
+@pytest.mark.ci
 def test_bounds_below_the_exact_value_of_one_step_are_findings(catalog: Catalog) -> None:
     document = {**extreme_specs.SPECS[8], "claims": [extreme_specs.DP, extreme_specs.MEMBER]}
     (audit,) = runner.run([from_document(document, catalog, ".")], catalog, store=None, train=False).audits

@@ -8,6 +8,7 @@ from scipy.stats import binom, norm
 _FEW = ("Gaussian 4", "response 1", "Gaussian 2, shared coin 0.3")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
@@ -31,6 +32,7 @@ def test_the_truth_of_a_gaussian_and_of_randomized_response_is_their_formula() -
     assert of["response 1"].mu() == pytest.approx(2.0 * norm.ppf(1.0 / (1.0 + 2.718281828**-1)), abs=1e-6)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [

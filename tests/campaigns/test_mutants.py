@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+import pytest
 from campaigns import mutants
 
 SOURCE = '''\
@@ -32,6 +33,7 @@ def test_each_place_has_one_mutant_that_differs_there_alone() -> None:
         assert len(changed) == 1
 
 
+@pytest.mark.ci
 def test_drawn_mutants_are_repeatable_and_have_tests() -> None:
     first, second = (list(mutants.draw(("stats", "engine"), 5, seed=3)) for _ in range(2))
     assert first == second

@@ -46,6 +46,7 @@ def test_declared_sources_detect_their_faults(catalogs, cell):
     assert saboteur.hole(cell, found) == ""
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fault", ["half-steps-hundredth-noise", "steps-triple"])
 @pytest.mark.parametrize("declared", ["all", "states", "logs"])
 def test_steps_are_counted_with_adam_behind_the_final_model(catalogs, fault, declared):

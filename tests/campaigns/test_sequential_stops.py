@@ -5,6 +5,7 @@ from campaigns import sequential_stops
 from scipy.stats import binom
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", sequential_stops.nulls())
 @pytest.mark.parametrize(("runs", "seeds"), [(60, 200), pytest.param(500, 1000, marks=pytest.mark.slow)])
 def test_no_more_than_five_of_a_hundred_sound_audits_stop(name: str, runs: int, seeds: int) -> None:

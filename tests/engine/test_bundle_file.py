@@ -148,6 +148,7 @@ def _is_read(file: Path) -> bool:
     return True
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("cut", [0, 10, 200, 2000, 9000])
 def test_a_truncated_bundle_keeps_the_records_before_its_end(location: str, cut: int) -> None:
     store = kept(location)

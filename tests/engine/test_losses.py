@@ -116,6 +116,7 @@ def test_errors_have_their_place(tmp_path):
     assert message == "'composition' does not train with training.loss"
 
 
+@pytest.mark.ci
 def test_a_run_with_another_loss_conforms_and_has_other_keys_but_equal_bounds():
     results = [dpspec.run({**SPEC, "training": {"loss": loss}}) for loss in ("cross-entropy", "squared-error")]
     first, second = (result.audits[0] for result in results)

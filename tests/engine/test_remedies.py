@@ -72,6 +72,7 @@ def test_the_noise_of_an_adaptive_count_is_just_enough(tmp_path: Any) -> None:
     assert enough <= found["mechanism.clipping.count_std"].value <= 1.02 * enough
 
 
+@pytest.mark.ci
 def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
     audit = audited(spec(4.0, group_size=6), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}

@@ -76,6 +76,7 @@ def test_mu_covers_every_tail_of_sampled_steps() -> None:
     assert group.mu.lower < 1.0 <= group.mu.upper
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("noise", [1e-6, 1e-4, 5e-3])
 def test_hardly_any_noise_has_the_epsilon_of_one_gaussian(noise: float) -> None:
     group = group_privacy(make_schedule(noise=noise, rate=1, steps=1), 1, 1e-5)

@@ -77,6 +77,7 @@ def audited(tmp_path: Path) -> Callable[..., Result]:
     return make
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("part", FAMILIES)
 def test_another_version_or_code_of_any_part_is_trained_again(audited: Any, site: Path, part: str) -> None:
     result = audited(catalog(part))
@@ -101,6 +102,7 @@ def test_another_version_or_code_of_any_part_is_trained_again(audited: Any, site
     assert "installed is acme 0.2, code " in found.recomputed
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("part", FAMILIES)
 def test_who_promises_to_raise_the_revision_is_believed(audited: Any, site: Path, part: str) -> None:
     audited(catalog(part, revision_only=True))

@@ -184,7 +184,7 @@ def test_data_that_no_run_would_take_is_a_mismatch(bench: Bench) -> None:
     assert "write mechanism.clip_rows: true" in said
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("public", [True, False])
 def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, public: bool) -> None:
     result = bench.result("per-instance", trained=True, public=public)

@@ -229,7 +229,7 @@ def shorter(training: Ranked, rank: int) -> None:
         training.step(*next(iter(training.loader)))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "codes", "test"),
     [

@@ -257,6 +257,7 @@ def test_classes_get_their_methods_back(tmp_path: Path) -> None:
         assert {key: vars(getattr(lr_scheduler, name))[key] for key in kept} == kept
 
 
+@pytest.mark.ci
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
     """With two groups and a rate of each that changes at every step."""
     script = scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.99))

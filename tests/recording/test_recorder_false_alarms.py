@@ -108,7 +108,7 @@ def fetched_across_passes(training: Training) -> None:
         training.step(*batch)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("script", [fetched_before, fetched_across_passes])
 def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)

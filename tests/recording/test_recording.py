@@ -146,6 +146,7 @@ def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
     assert 0.9 < total < 1.1
 
 
+@pytest.mark.ci
 def test_ghost_clipping_has_counts_and_norms(trained):
     header, public, internal, _ = steps_of(trained("ghost-virtual")[0])
     assert header.clipping == "ghost"

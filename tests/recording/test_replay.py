@@ -195,6 +195,7 @@ def test_ghost_clipping_is_replayed_by_its_own_criterion_alone(given: str) -> No
         assert any("no loader, and no dataset" in reason for reason in found.unseen)
 
 
+@pytest.mark.ci
 def test_a_replaced_record_leaves_the_number_alone() -> None:
     replacement = (torch.full((5,), 50.0), 1)
     counting = dpspec.replay(lambda dataset: opacus(dataset, fault="divisor"), rows(), replacement=replacement)

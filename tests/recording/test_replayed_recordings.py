@@ -96,7 +96,7 @@ class CenteredTokens(Tokens):
     centered = True
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_of_tokens_are_replaced_by_as_many_different_ones(clipping: str, tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", Tokens, clipping=clipping)

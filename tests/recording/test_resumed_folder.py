@@ -292,6 +292,7 @@ def test_killed_parts_of_other_trainings_are_resumed(jobs: list[dict[str, Any]],
     assert doubts in found.doubts
 
 
+@pytest.mark.ci
 def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
     """Replays find that the loss of the first part mixes records, and not the later one's."""
 
@@ -456,6 +457,7 @@ def test_ranks_that_record_other_steps_in_each_part_are_not_proved(tmp_path: Pat
     assert joined_checks.SHORTER in checked(jobs.folder).rejected
 
 
+@pytest.mark.ci
 def test_a_part_that_the_recorder_gave_up_counts(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
 

@@ -87,7 +87,7 @@ def late_step(wrong: bool) -> Callable[[OwnLoop, Any, int], None]:
     return step
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("wrong", [True, False])
 def test_another_clipping_of_a_custom_loop_that_begins_late_is_replayed(wrong: bool, tmp_path: Path) -> None:
     loop, step = OwnLoop(), late_step(wrong)

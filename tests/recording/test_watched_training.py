@@ -235,7 +235,7 @@ def test_the_mark_of_accelerate_on_a_prepared_model_is_no_change_of_state(tmp_pa
     assert checked(tmp_path / "run").status == ("proved", "no-deviation-found")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [None, SECRET])
 def test_rounds_in_one_process_run_on_unless_the_script_seeds_each(seed: int | None, tmp_path: Path) -> None:
     torch.manual_seed(SECRET + 1)

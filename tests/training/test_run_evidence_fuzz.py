@@ -101,6 +101,7 @@ def outcomes(
             yield place, value, message
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("few", [2, pytest.param(len(OTHERS), marks=pytest.mark.slow)])
 def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> None:
     assert list(table.checks(PHASES, [FrozenMap(run) for run in runs]))

@@ -62,7 +62,7 @@ def test_planted_records_are_expected_in_the_observed_steps(make_job):
 LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.rounding
 @pytest.mark.parametrize("options", [LOST, MOMENTUM])
 def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):

@@ -193,6 +193,7 @@ def test_how_far_one_unit_in_each_step_moves_the_model(make_job, momentum: float
     assert scorer._scale(steps) == pytest.approx(rate * float(np.mean(weights)))
 
 
+@pytest.mark.ci
 def test_scores_separate_planted_records_from_others(make_job) -> None:
     """20 canaries in 20 steps at rate .3, five runs: mean rank of inserted canaries; random ranks give .5 +- .06."""
     ranks = []

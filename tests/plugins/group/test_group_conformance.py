@@ -126,6 +126,7 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
         assert other.lower <= worst(spec, one.at["group_size"], 0.9) <= other.value
 
 
+@pytest.mark.ci
 def test_reports_show_it_and_name_unmeasured_quantities(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
     *estimates, decides_nothing = words.as_run(audited[1])
     assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 2

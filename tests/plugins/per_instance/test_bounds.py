@@ -82,7 +82,7 @@ def test_the_composition_is_that_of_its_parts():
     assert Composer(mechanism(steps=1), "present-first").kappa(4.0) == (0.0, 0.0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 def test_a_saturated_record_is_never_below_the_data_independent_value(direction):
     """At every order: the composition charges it more, so that the smaller of the two is the data-independent one."""

@@ -147,6 +147,7 @@ def test_membership_claims_are_judged_from_the_same_curve(small: Path, tmp_path:
     assert tprs[0.1, "add"].value < tprs[0.1, "both"].value
 
 
+@pytest.mark.ci
 def test_laplace_without_sampling_is_pure(tmp_path: Path) -> None:
     loaded = specs.loaded(PAPERS / "kaissis-figure-1a.yaml", "matrix={mechanism.scale: [0.5, 5.0]}")
     one, tenth = run(loaded, load_catalog(), store=Store(tmp_path / "store"), options=ON_CPU).audits
