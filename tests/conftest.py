@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
-#: Tests of ``dpspec.testing`` that start a process, train or bound several times: each is one family for all mechanisms.
+#: Tests of ``dpspec.testing`` that start a process, train, or bound many times: each is one family for all mechanisms.
 _FAMILIES_OF_MECHANISMS = (
     "test_bounds_are_monotone_where_declared",
     "test_much_noise_hides_the_inclusion_bits",

@@ -52,6 +52,7 @@ def test_the_noisy_count_is_charged(physical: int | None, recordings: Recordings
     assert "nothing bounds if a record is added" in added.reason
 
 
+@pytest.mark.ci
 def test_shuffled_batches_have_no_bound(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", clipping="adaptive", epochs=1, poisson=False, asked={"epsilon": 1e-3})
     assert (found.costs[1].interval, found.verdict) == (None, "open")

@@ -81,6 +81,7 @@ def test_the_token_is_the_only_target_and_precedes_the_padding():
         assert not one["input_ids"][last + 1 :].any()
 
 
+@pytest.mark.ci
 def test_random_tokens_are_uniform_over_the_ids_of_the_data():
     planted = plant(padded(), "random-tokens", 4000, special=(0, 3))
     drawn = np.concatenate([one["input_ids"].numpy()[one["attention_mask"].numpy() == 1] for one in planted.canaries])

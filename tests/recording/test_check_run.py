@@ -58,6 +58,7 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert not any("noisy sums" in text for text in found.audit.recording.cautions)
 
 
+@pytest.mark.ci
 def test_groups_cost_what_their_mixture_does(sound):
     found = checked(sound, epsilon=100.0, group_sizes=(4, 1))
     assert list(found.costs) == [4, 1]
@@ -79,6 +80,7 @@ def test_opacus_constants_reveal_the_number_of_records(sound):
     ]
 
 
+@pytest.mark.ci
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
     """Opacus' PRV accountant adds 0.01 to its result, and so must the reported figure."""
     way = Training(epochs=2, accountant="prv")

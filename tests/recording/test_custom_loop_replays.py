@@ -229,7 +229,7 @@ def sum_first(loop: OwnLoop, run: Any) -> None:
     run.stepped()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("step", "reason"), [(read_in_python, "in Python, by .tolist()"), (sum_first, "before its records and norms")]
 )

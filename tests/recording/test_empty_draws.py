@@ -53,7 +53,7 @@ def test_a_run_with_filled_batches_deviates_by_the_name_of_the_option(made: dict
     assert not found.audit.recording.rules  # the random rows are not rows of drawn records
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}])
 def test_the_option_leaves_no_bound_although_no_batch_was_empty(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Filled(batch=10, epochs=1, **made))

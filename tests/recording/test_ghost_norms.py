@@ -196,6 +196,5 @@ def test_ghost_clipping_of_a_named_layer_is_open(tmp_path: Path) -> None:
     assert check_run(tmp_path / "run", question).verdict == "proved"
 
 
-@pytest.mark.ci
 def test_gradients_of_single_records_are_proved(tmp_path: Path) -> None:
     assert BagTraining(tmp_path / "run", "hooks").checked().fine

@@ -143,7 +143,7 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     assert checks.SUM_MOVED in found.rejected
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "mode", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["replayed", "mode of the script"]
 )
@@ -168,7 +168,7 @@ def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None
     assert asked is not is_replayed
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 @pytest.mark.parametrize("precision", ["high", "medium", "tf32"])
 def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp
     assert (found.status, found.assumption("precision").status) == (("open", "no-deviation-found"), "unchecked")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> None:
     """Opacus' ghost optimizer prefers another attribute to the multiplier that its accountant counts."""

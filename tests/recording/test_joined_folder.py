@@ -98,6 +98,7 @@ def test_four_ranks_are_proved(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", world=4, batch=150, epochs=8).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path) -> None:
     joined = check_run(sound, QUESTION)
     assert Ranked(tmp_path / "run", batch=100, world=1).run() == [0]

@@ -90,7 +90,7 @@ def others(found: CheckedRun) -> Any:
     return next(check for check in found.tests if check.test.startswith("gradients other than the reported"))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("divisor", "after", "steps"), [(1.0, True, 40), (1.0, False, 1), (50.0, True, 3), (50.0, False, 40)]
 )
@@ -265,6 +265,7 @@ def test_a_run_without_end_or_statistics_has_no_checks() -> None:
 IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", GOOD)
 def test_impossible_statistics_raise_nothing(name: str) -> None:
     for value in IMPOSSIBLE:

@@ -102,6 +102,7 @@ def test_an_accumulator_that_was_filled_is_no_fresh_one(tmp_path: Path) -> None:
     assert (found.verdict, found.channel("released-model").status) == ("open", "open")
 
 
+@pytest.mark.ci
 def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     rule = trained(tmp_path / "run", Custom, nothing).channel("update-rule")
     assert (rule.status, "assumes update-rule" in rule.text) == ("assumed", True)

@@ -167,6 +167,7 @@ def test_options_that_no_known_scheduler_set_are_open(script: Script, option: st
         assert check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, **given)).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_an_option_that_hooks_change_around_the_step_is_another_update(tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", hooked).channel("update-rule").status == "violated"
 

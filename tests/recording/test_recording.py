@@ -163,6 +163,7 @@ def test_empty_batches_are_steps(trained):
     assert {float(kept.largest) for _, kept in empty if not math.isnan(kept.largest)} == {0.0}
 
 
+@pytest.mark.ci
 def test_accumulation_over_batches_takes_all_of_them(tmp_path):
     way = Training(poisson=False, epochs=1).build()
     with way.recorder(tmp_path / "run"):

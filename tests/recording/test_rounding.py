@@ -132,7 +132,7 @@ def trained_frozen_layer(training: AdapterTraining) -> None:
     training.adapted.base.weight.add_(1e-5 * torch.randn_like(training.adapted.base.weight))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("change", [evaluated, merged_once, scaled_buffer, trained_frozen_layer])
 def test_adapters_that_are_merged_and_taken_out_are_proved(change: Any, tmp_path: Path) -> None:
     training = AdapterTraining(tmp_path / "run")

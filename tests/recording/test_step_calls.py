@@ -163,7 +163,7 @@ class CenteredInDevice(InDevice):
         return nn.Sequential(Center(), super().module())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [0, 1])  # a batch of this process is traced before the device begins
 @pytest.mark.parametrize("kind", [InDevice, WithDefaultDevice])
 def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], workers: int, tmp_path: Path) -> None:

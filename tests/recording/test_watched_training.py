@@ -158,6 +158,7 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_p
         checked(tmp_path / "run")
 
 
+@pytest.mark.ci
 def test_an_exception_of_the_training_is_no_error_of_the_recorder(tmp_path: Path) -> None:
     """The recorder reads the clip norm before Opacus does, and fails first."""
     training = Training(epochs=1).build()

@@ -75,6 +75,7 @@ def holds(found: as_run.Ran, noise: float, clip: float, rate: float) -> bool:
     return all(low <= truth <= high for (low, high), truth in within)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("noise", "clip", "rate"), [(1.0, 1.0, RATE), (0.9, 1.0, RATE), (1.0, 1.5, 0.2)])
 def test_all_intervals_hold_together_as_often_as_they_say(noise: float, clip: float, rate: float) -> None:
     """By chance one of these tests fails once in a thousand times, had the intervals no room."""

@@ -133,6 +133,7 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("steps", "width"), [(2, 1), (3, 128), (30, 20)])
 def test_p_values_of_independent_noise_are_at_most_uniform(steps: int, width: int) -> None:
     repeats = 1000

@@ -71,6 +71,7 @@ def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, li
         follow(spec, trials, size, 120)
 
 
+@pytest.mark.ci
 def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> None:
     """Scores follow the law of members that are 0.9 radians off: its cosine, 0.62, is far from 1."""
     spec = spec_of(tmp_path, "audit.canary.spread=0.9", "audit.canary.count=200", "threat_model.group_size=[4]")
@@ -79,6 +80,7 @@ def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> Non
     assert all(o.p_value > 1e-9 for o in outcomes_of(spec, trials) if isinstance(o, Check))
 
 
+@pytest.mark.ci
 def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Path) -> None:
     """500 canaries on average lower each record's sampling rate, and scores follow that rate."""
     spec = spec_of(tmp_path, "mechanism.sampling={scheme: fixed, batch_size: 60}", "mechanism.steps=60")

@@ -115,6 +115,7 @@ def test_several_audits_share_the_level(tmp_path: Path) -> None:
     assert verify(result, load_catalog()) == ()
 
 
+@pytest.mark.ci
 def test_a_result_with_fewer_trials_than_decide_does_not_follow(stopped):
     result, _ = stopped
     audit = result.audits[0]

@@ -110,6 +110,7 @@ def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size
     assert allocated_log_ratio(z, size, sigma) == pytest.approx(exact, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("steps", "sigma", "epochs", "low", "high"),
     [pytest.param(10, 1.0, 10, 13.81, 16.26, marks=pytest.mark.ci), (4, 0.5, 1, 20.3, 21.62)],

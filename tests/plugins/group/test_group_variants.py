@@ -138,6 +138,7 @@ def test_a_claim_may_not_see_more_than_the_threat_model(tmp_path: Path) -> None:
 # --- mean updates that are estimated from some records
 
 
+@pytest.mark.ci
 def test_an_audit_with_estimates_refutes_conforms_and_says_how_it_estimated(tmp_path: Path) -> None:
     audit = audited(tmp_path, *ESTIMATED, text=TEXT)
     assert [v.verdict for v in audit.verdicts] == ["proved", "refuted"]

@@ -269,6 +269,7 @@ def audit_of(tmp_path: Path, *overrides: str) -> AuditResult:
     return specs.audited(tmp_path, TEXT, *overrides)
 
 
+@pytest.mark.ci
 def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     audit = audit_of(tmp_path)
     findings = [f for f in audit.findings if isinstance(f, Finding)]

@@ -233,6 +233,7 @@ def test_without_an_audit_there_are_bounds_alone(tmp_path: Path) -> None:
     assert result.audits[0].trials == ()
 
 
+@pytest.mark.ci
 def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     only = ["threat_model={population: test, points: {count: 7, seed: 1}, direction: add}", "audit.attack=null"]
     metric = "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}"

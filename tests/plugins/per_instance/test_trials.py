@@ -203,6 +203,7 @@ def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
         np.testing.assert_allclose(one.arrays["own"], other.arrays["own"], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.ci
 def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: AuditResult) -> None:
     unbundle(folder / "store")
     store = Store(folder / "store")

@@ -252,6 +252,7 @@ def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
     assert 1.56 < lower < upper
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("claimed_deltas_alone")
 def test_a_table_with_missing_values_from_end_to_end(tmp_path: Path) -> None:
     audit = ran(SPECS / "preprocessing" / "imputed-csv.yaml", tmp_path)

@@ -86,6 +86,7 @@ def test_every_method_with_its_rigor(audited: AuditResult) -> None:
     assert found["clt-printed"].printed.refuted
 
 
+@pytest.mark.ci
 def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Path) -> None:
     changes = ("mechanism.noise_multiplier=4", "mechanism.steps=2", "mechanism.baselines=[epsilon-delta]")
     found = gammas(specs.audit_of(small, tmp_path / "store", *changes), 0.1)
@@ -158,6 +159,7 @@ def test_laplace_without_sampling_is_pure(tmp_path: Path) -> None:
     assert gammas(one, 0.1)["pld/connect-the-dots"].value > 0.99
 
 
+@pytest.mark.ci
 def test_pure_claims_are_judged_in_their_own_direction(tmp_path: Path) -> None:
     """Sampled Laplace noise: epsilon is 0.823 for a record that is removed and 0.190 for one that is added."""
     path = tmp_path / "pure.yaml"

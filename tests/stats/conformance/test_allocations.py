@@ -51,6 +51,7 @@ def test_the_tail_is_above_that_of_all_allocations(records: int, epoch_steps: in
         assert found.p_value >= sum(chance for s, chance in law.items() if s <= spread) * (1.0 - 1e-9)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("records", "epoch_steps", "epochs"), [(200, 10, 5), (90, 2, 20), (40, 40, 6)])
 def test_sizes_as_declared_pass_and_even_ones_do_not(records: int, epoch_steps: int, epochs: int) -> None:
     rng = np.random.default_rng(1)
@@ -163,6 +164,7 @@ def test_a_fault_is_found_by_its_check(fault: str) -> None:
     assert any(by in note for note in rejected), rejected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("phase", "times", "checks"), [(PHASE, 1, 5), (SEVERAL, TIMES, 4)])
 def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(phase, times, checks):
     sampler = RandomAllocation(RECORDS, EPOCH, times)
