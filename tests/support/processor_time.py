@@ -3,9 +3,11 @@
 $ pytest --ci --processor-time costs.tsv     # seconds, file and test of all tests, most expensive first
 """
 
+import importlib
 import os
 import resource
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +21,9 @@ MOST_SECONDS, MOST_SHARED_SECONDS = 2.0, 6.0
 
 #: Median of 200 references on the two cores for which the README states the duration of the suite, otherwise idle.
 _REFERENCE = 0.018
+
+#: Imported before the first test, because otherwise the first test that needs one would pay for it.
+_LIBRARIES = ("jsonschema", "mpmath", "opacus", "rich.console", "scipy.stats", "sklearn.datasets", "torch._dynamo")
 
 #: A reference is measured again after as many seconds, since other work on a shared machine comes and goes.
 _INTERVAL = 20.0
@@ -57,6 +62,12 @@ class ProcessorTime:
         self._slowness = 1.0
         self._measured = float("-inf")
         self.seconds: dict[str, float] = {}
+
+    def pytest_collection_finish(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for library in _LIBRARIES if self._limited else ():
+                importlib.import_module(library)
 
     def slowness(self) -> float:
         """Return the ratio of the present reference to the one of the README's machine, at least 1."""
