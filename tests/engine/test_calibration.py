@@ -136,12 +136,13 @@ claims:
 ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("sampling", "steps", "epsilon", "vary", "tried"),
     [
-        (ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 16)),
-        pytest.param(ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 22), marks=pytest.mark.ci),
-        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 25), marks=pytest.mark.ci),
+        ("{scheme: full}", 3, 12.0, "mechanism.steps", range(1, 9)),
+        (ALLOCATED, 15, 5.0, "mechanism.steps", range(1, 22)),
+        ("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 25)),
     ],
 )
 def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
