@@ -128,6 +128,7 @@ def _first_assumptions(
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
+    yield from _gradient_map(run)
     yield from _model_state(run)
     yield from _released_model(run, released)
     yield stated("one-record")
@@ -279,6 +280,32 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
     named = _CLASS.fullmatch(end.optimizer)
     text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
     yield from _doubted("update-rule", doubts, text)
+
+
+def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
+    """Whether a map of the noisy gradient reads no record, if the optimizer steps with other gradients."""
+    if run.end is None or run.end.maps is None:
+        return
+    explained, without, replayed, _ = run.end.maps
+    if steps := run.mapped_steps:
+        shapes = run.end.map_inputs
+        reads = (
+            f"reads tensors of shape {shapes} (a mask, a matrix, parameters, a public batch?)" if shapes else "varies"
+        )
+        text = (
+            f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over the "
+            f"divisor. What changes them {reads}, and {several(replayed, 'replay')} with other records moved none: if "
+            "it depends on no record, --assume gradient-map"
+        )
+        yield stated("gradient-map", text, "unchecked")
+    elif explained and without:
+        text = (
+            f", but {several(explained, 'step')} changed it and {without} did not: if no record chose the steps, as by "
+            "the loss of a batch, --assume gradient-map"
+        )
+        yield stated("gradient-map", text, "unchecked")
+    elif explained:
+        yield stated("gradient-map", f"; {several(explained, 'step')} changed it by operations that read nothing else")
 
 
 def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption]:

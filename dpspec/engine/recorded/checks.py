@@ -74,7 +74,9 @@ _ADVICE = {
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
-    MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer, on a copy of p.grad.",
+    MEDDLED: "Gradients changed between the noise and the update: add nothing of the records there. A map of the noisy "
+    "gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make them in the inner "
+    "optimizer, on a copy of p.grad.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
@@ -293,7 +295,8 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        yield _audited("update", MEDDLED, end, end.meddled, "", _limit(end))
+        changed = 0 if run.mapped_steps else end.meddled  # else the assumption gradient-map asks
+        yield _audited("update", MEDDLED, end, changed, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 
 

@@ -25,7 +25,8 @@ class Facts:
     made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. ``error`` belongs to the end alone.
+    tables: of those that depend on a table of all records. maps: of :class:`GradientMaps`; map_inputs: the shapes of
+    further tensors that a map of the noisy gradient reads. ``error`` belongs to the end alone.
     """
 
     outside: Number
@@ -38,6 +39,8 @@ class Facts:
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
+    maps: tuple[Count, Count, Count, Count] | None
+    map_inputs: str
     sums: tuple[Count, Count] | None
     clip_limits: tuple[Count, Number, Number] | None
     ghost: tuple[Count, Count, Count] | None = None
@@ -105,14 +108,14 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 _RANKS: dict[str, Join] = {
     **dict.fromkeys(("meddled", "restated", "carrying", "tables"), sum),
     **dict.fromkeys(
-        ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
+        ("sums", "ghost", "maps", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
         ("buffers", "state", "attributes", "rounded", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "loaded", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "replay_failure"), _word),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "map_inputs", "error", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
     "clip_limits": _columns(max, min, max),
