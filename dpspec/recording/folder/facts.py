@@ -36,6 +36,7 @@ class Facts:
     state: Names
     attributes: Names
     rounded: Names
+    coarse: Names
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
@@ -111,7 +112,7 @@ _RANKS: dict[str, Join] = {
         ("sums", "ghost", "maps", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes", "rounded", "unverified_norms"),
+        ("buffers", "state", "attributes", "rounded", "coarse", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(("outside", "loaded", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max),
