@@ -147,7 +147,7 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._loaded = LoadedWeights(self._watch.moved, None if part > 1 else self._watch.advance)
+        self._loaded = LoadedWeights(self._watch, None if part > 1 else self._watch.advance)
         self._loaded.attach(inner_module(training_parts.model), self.guarded, self._undo)
         self._others = OtherEngines([training_parts.optimizer, inner], self._undo)
         self._model_state = ModelState(training_parts.model, trained)
@@ -350,6 +350,7 @@ class WatchedTraining:
         return {
             "outside": float(self._watch.moved()),
             "loaded": self._loaded.count + self._loaded.is_pending,
+            "returned": self._loaded.returned + self._loaded.is_returned,
             "other_steps": self._others.steps,
             **self._model_state.changed(),
             "audits": self.audits.counts,

@@ -329,8 +329,8 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     if run.end is not None and run.end.coarse:
         named = ", ".join(run.end.coarse[:5])
         doubts.append(
-            f"{named} changed by no more than rounding in half precision, as frozen weights do when adapters are merged "
-            "and taken out, but a training may be as small: merge copies of the weights, or merge in float32"
+            f"{named} changed by no more than rounding in half precision, as frozen weights do when adapters are "
+            "merged and taken out, but a training may be as small: merge copies of the weights, or merge in float32"
         )
     texts = [text] if run.header.model == ARRAYS else []
     if run.end is not None and run.end.rounded:
