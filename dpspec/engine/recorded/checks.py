@@ -72,8 +72,8 @@ _ADVICE = {
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
     "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     RETURNED: "The training went back to weights that it had before: if a loss or an accuracy on the records chose "
-    "them (the best so far), the choice has no noise and depends on each record. Go on from the last weights, or choose "
-    "by public records and record what follows as a part, with resume=True.",
+    "them (the best so far), the choice has no noise and depends on each record. Go on from the last weights, or "
+    "choose by public records and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
