@@ -160,13 +160,15 @@ def why_noise_seems_cut(run: RecordedRun) -> str:
 
 
 def why_squares_vary(run: RecordedRun) -> str:
-    """The variation of the squared noise over the steps of a custom loop, if it is too large; empty otherwise.
+    """The variation of the squared noise over the steps of one process, if it is too large; empty otherwise.
 
     A product of Gaussian matrices (m, r) and (r, n) has normal-looking values of the declared size, but its squared
     length varies 1 + (m + n) / r times as much, and a record shows in the directions that the product lacks.
     """
     squares, count = run.scaled_squares, run.header.parameters
-    if run.header.source != "own-loop" or squares is None or len(squares) < _FEWEST_STEPS or count < _FEWEST_NUMBERS:
+    if squares is None or len(squares) < _FEWEST_STEPS or count < _FEWEST_NUMBERS:
+        return ""
+    if run.header.world or run.sums_type:  # ranks draw shares of the noise, and half precision rounds it
         return ""
     mean = float(squares.mean())
     if not mean > 0.0:
