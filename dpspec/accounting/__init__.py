@@ -5,9 +5,9 @@ contains the exact value, if library functions are accurate (:func:`library_accu
 
 * Steps: :class:`Mixture` (DP-SGD and groups), :class:`DoubleMixture` and
   :class:`SymmetricMixture` (replaced records), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
-  with a cap), :class:`FilledPoisson` (a row in place of an empty batch), :class:`RandomAllocation` (an epoch of
-  balls-in-bins batches), :func:`largest_sum_pair` (an epoch of shuffled batches, from below), noise
-  of any log-concave distribution (:class:`LogConcaveNoise`), or a custom :class:`Pair`.
+  with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), :func:`largest_sum_pair` (an epoch of
+  shuffled batches, from below), noise of any log-concave distribution (:class:`LogConcaveNoise`), or a custom
+  :class:`Pair`.
 * Adaptive clipping: :func:`joint_noise_multiplier`, its inverse :func:`gradient_noise_multiplier`,
   :func:`real_divisor_pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
@@ -22,7 +22,7 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``additive_noise``, ``discrete``, ``mixture``, ``double_mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``filled_poisson``, ``displacement``, ``adaptive_clipping``, ``shuffled``: other sampling
+* ``truncated_poisson``, ``displacement``, ``adaptive_clipping``, ``shuffled``: other sampling
 * ``allocation`` (on ``convex_laws`` and ``group_allocation``): random allocation
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``merging``, ``refinement``, ``privacy_loss``: certified answers about a composition
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from dpspec.accounting.discrete import *
     from dpspec.accounting.displacement import *
     from dpspec.accounting.double_mixture import *
-    from dpspec.accounting.filled_poisson import *
     from dpspec.accounting.findings import *
     from dpspec.accounting.grid import *
     from dpspec.accounting.laplace import *
@@ -83,7 +82,6 @@ _NAMES = {
     "double_mixture": "DoubleMixture SymmetricMixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
     "displacement": "displacement_pair",
-    "filled_poisson": "FilledPoisson",
     "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
     "allocation": "RandomAllocation",
     "shuffled": "largest_sum_pair",

@@ -147,7 +147,7 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._loaded = LoadedWeights(self._watch.moved, None if part > 1 else self._watch.advance)
+        self._loaded = LoadedWeights(self._watch, None if part > 1 else self._watch.advance)
         self._loaded.attach(inner_module(training_parts.model), self.guarded, self._undo)
         self._others = OtherEngines([training_parts.optimizer, inner], self._undo)
         self._model_state = ModelState(training_parts.model, trained)
@@ -343,15 +343,20 @@ class WatchedTraining:
     def _facts(self) -> dict[str, Any]:
         opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant
         passes = None if self._passes is None else self._passes.found
+        maps = self._replays.maps if self._replays is not None else None
+        compared = opacus.gradients.compared if opacus is not None else int((self._reported.found or [0, 0])[1])
         if passes is not None and self._rank is not None:
             passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
             "loaded": self._loaded.count + self._loaded.is_pending,
+            "returned": self._loaded.returned + self._loaded.is_returned,
             "other_steps": self._others.steps,
             **self._model_state.changed(),
             "audits": self.audits.counts,
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
+            "maps": maps.found(compared) if maps is not None else None,
+            "map_inputs": maps.shapes if maps is not None else "",
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
             "clip_limits": opacus.limits.ratios if opacus is not None else None,
@@ -429,6 +434,8 @@ class WatchedTraining:
                 math.nan if clip_norm is None else clip_norm,
                 dataset_records=self._header.records,
             )
+        elif self.loop is not None:
+            self.loop.note(quantity, tensors)
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{quantity} must have real numbers")
@@ -488,7 +495,7 @@ class WatchedTraining:
             measured = self._sketch.measure(*layers)
             step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
             self._noise.add(measured, [step.deviation])
-        self._reported.compare(step, noise, total)
+        self._reported.compare(step, noise, total, self._explain)
         drawn: tuple[Indices, int] | None = None
         if step.members:
             drawn = np.concatenate(step.members), 1
@@ -499,6 +506,9 @@ class WatchedTraining:
         else:
             step.moved_outside(self._watch.moved())
         self._write(step, drawn, noise)
+
+    def _explain(self, total: Tensor, noise: Tensor, gradients: Tensor) -> bool:
+        return self.loop is not None and self.loop.explain(total, noise, gradients)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
@@ -532,8 +542,7 @@ class WatchedTraining:
     def _before(self, opacus: OpacusWatch) -> None:
         opacus.step.outside = self._watch.moved()
         self._loaded.before_step(opacus.step.outside)
-        opacus.gradients.compare()
-        opacus.gradients.divide(opacus.step)
+        opacus.begin_update()
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
@@ -569,6 +578,8 @@ class WatchedTraining:
         self.own.moved_outside(moved)
         self._loaded.before_step(moved)
         self._reported.before_step()
+        if self.loop is not None:
+            self.loop.update_begins([p.grad for p in self._parts.noisy_parameters() if p.grad is not None])
         self._before_update()
 
     def _after_own(self) -> None:

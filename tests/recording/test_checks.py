@@ -176,7 +176,7 @@ def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], ad
             (optimizer.accumulate if "clipping" in made else optimizer.clip_and_accumulate)()
             optimizer.add_noise()
             for p in optimizer.params:
-                p.grad.data.add_(added)
+                p.grad.data.add_(added * p.summed_grad.view_as(p))
             if "reduction" not in made:
                 optimizer.scale_grad()
             optimizer.step_hook(optimizer)
@@ -196,7 +196,7 @@ def meddled(training: Training) -> None:
 
     def more(optimizer: Any) -> None:
         for p in optimizer.params:
-            p.grad.add_(0.01)
+            p.grad.add_(0.01 * p.summed_grad.view_as(p))
 
     training.private.attach_step_hook(more)
     training.train()

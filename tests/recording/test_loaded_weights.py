@@ -8,8 +8,9 @@ import pytest
 import torch
 from support.checked_runs import CheckedRun
 from support.opacus_training import Training, recorded
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpspec.engine.recorded.checks import LOADED, MOVED, OTHER_PARAMETERS
+from dpspec.engine.recorded.checks import LOADED, MOVED, OTHER_PARAMETERS, RETURNED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -86,6 +87,48 @@ def test_loaded_weights_deviate_by_their_name(script: Script, tmp_path: Path) ->
     assert MOVED not in run.rejected
     assert "resume=True" in advice_of(run)
     assert not any(word in advice_of(run) for word in ("clamping", "SAM"))
+
+
+def copied_back(step: int, to: int, how: str) -> Script:
+    """Return a script that copies the weights of a step into the parameters after another one."""
+
+    def script(training: Training) -> None:
+        earlier: list[list[torch.Tensor]] = []
+        parameters = training.private.params
+
+        def each(_: Training) -> None:
+            earlier.append([p.detach().clone() for p in parameters])
+            if len(earlier) != step:
+                return
+            if how == "vector":
+                vector_to_parameters(parameters_to_vector(earlier[to - 1]), parameters)
+            for p, value in zip(parameters, earlier[to - 1], strict=True):
+                if how == "data":
+                    p.data = value.clone()
+                elif how == "copy":
+                    p.data.copy_(value)
+
+        training.train(each=each)
+
+    return script
+
+
+@pytest.mark.family
+@pytest.mark.parametrize(
+    "script",
+    [copied_back(9, 5, "vector"), copied_back(9, 1, "data"), copied_back(9, 8, "copy"), copied_back(20, 3, "copy")],
+)
+def test_copies_of_earlier_weights_deviate_by_their_name(script: Script, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", script)
+    assert run.status == ("open", "deviates")
+    assert RETURNED in run.rejected
+    assert not run.rejected & {MOVED, LOADED}
+    assert "weights that it had before" in advice_of(run)
+    assert "clamping" not in advice_of(run)
+
+
+def test_the_weights_of_the_last_step_are_no_earlier_ones(tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", copied_back(9, 9, "vector")).fine
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import opacus.optimizers.optimizer as opacus_optimizer
+import opacus.optimizers.optimizer_fast_gradient_clipping as opacus_fast_optimizer
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import dpspec
 from dpspec.contract import Check
-from dpspec.engine.recorded.noise_checks import ALONG, EXTREME, POOLED, noise_checks
+from dpspec.engine.recorded.noise_checks import ALONG, EXTREME, POOLED, noise_checks, why_squares_vary
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 
@@ -443,6 +444,58 @@ def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
         "four sums": lambda _: torch.randn(4, 2100).sum(0) / 2.0,
     }
     assert min(check.p_value for check in watched([(2100,)], 70, samplers[kind])) > HONEST
+
+
+class Wide(Training):
+    def module(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 2))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+@pytest.mark.parametrize("rank", [2, None])
+def test_noise_of_low_rank_in_opacus_leaves_the_claim_open(
+    tmp_path: Path, rank: int | None, clipping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = opacus_optimizer._generate_noise
+
+    def product(std: float, reference: Tensor, **options: Any) -> Tensor:
+        if reference.dim() < 2 or rank is None:
+            return drawn(std, reference, **options)
+        factors = torch.randn(len(reference), rank), torch.randn(rank, reference.shape[1])
+        return std * (factors[0] @ factors[1]) / rank**0.5
+
+    for module in (opacus_optimizer, opacus_fast_optimizer):
+        monkeypatch.setattr(module, "_generate_noise", product)
+    Wide(clipping=clipping, epochs=3).run(tmp_path / "run")
+    (assumption,) = [a for a in checked(tmp_path / "run").assumptions if a.name == "noise-law"]
+    assert (assumption.status == "unchecked") == (rank is not None)
+    assert ("as noise of low rank does" in assumption.text) == (rank is not None)
+
+
+@pytest.mark.parametrize("steps", [4, 60, 400])
+@pytest.mark.parametrize("numbers", [256, 5000])
+def test_squares_of_normal_values_do_not_vary_too_much(steps: int, numbers: int) -> None:
+    """A correct implementation fails with probability 5e-4 in all 500 recordings, without the factor for rounding."""
+    generator = np.random.default_rng(steps + numbers)
+    for _ in range(500):
+        squares = generator.chisquare(numbers, steps)
+        assert why_squares_vary(recorded_squares(squares, numbers)) == ""
+
+
+@pytest.mark.parametrize(("steps", "ratio"), [(100, 2.6), (10_000, 1.14)])
+def test_the_documented_variation_of_squares_is_found(steps: int, ratio: float) -> None:
+    """The limit of ``conformance.md``, which 99 of 100 recordings exceed."""
+    generator, numbers = np.random.default_rng(steps), 4000
+    squares = (numbers + (2.0 * numbers * ratio) ** 0.5 * generator.standard_normal((50, steps))).clip(0.0)
+    found = [why_squares_vary(recorded_squares(row, numbers)) != "" for row in squares]
+    assert sum(found) >= 45
+
+
+def recorded_squares(squares: Any, numbers: int) -> Any:
+    """A recording with these squared noises in units of the declared variance."""
+    header = types.SimpleNamespace(parameters=numbers, world=0)
+    return types.SimpleNamespace(scaled_squares=squares, header=header, sums_type="")
 
 
 @pytest.mark.parametrize("rank", [16, pytest.param(64, marks=pytest.mark.ci), None])

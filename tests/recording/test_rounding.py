@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.checked_runs import Question, check_run
+from support.checked_runs import Question, check_run, checked
 from support.opacus_training import FEATURES, SECRET, PrivateTraining
+from support.plain_loop import plain_loop, rebuilt
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.engine.recorded.checks import CHANGED
+from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.rounding import BlockSums
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -65,8 +67,31 @@ def test_other_changes_are_no_rounding(change: Callable[[Tensor], Tensor]) -> No
     assert not all(BlockSums(original).differ_by_rounding(change(original.clone())) for _ in range(12))
 
 
-def test_coarse_types_have_no_rounding_that_holds_no_training() -> None:
-    assert not any(BlockSums.is_kept(weights(kind)) for kind in (torch.bfloat16, torch.float16, torch.int64))
+def test_integers_have_no_rounding() -> None:
+    assert not BlockSums.is_kept(weights(torch.int64))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("change", "found"), [("merged", "coarse"), ("trained", "coarse"), ("moved", "buffers")])
+def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, change: str, found: str) -> None:
+    """Adapters that are merged ten times, a step of a small learning rate, and one of a large one."""
+    model = nn.Linear(40, 30, bias=False).to(kind).requires_grad_(False)
+    state, weight, generator = ModelState(model, []), model.weight.data, torch.Generator().manual_seed(3)
+    step = torch.randn(weight.shape, generator=generator).to(kind)
+    for _ in range(10 if change == "merged" else 0):
+        weight.add_(0.1 * step).sub_(0.1 * step)
+    weight.add_({"merged": 0.0, "trained": 1e-3, "moved": 1.0}[change] * step)
+    names = state.changed()
+    assert {name for name in ("buffers", "rounded", "coarse") if names[name]} == {found}
+
+
+def test_a_change_by_rounding_of_half_precision_is_asked(tmp_path: Path) -> None:
+    plain_loop(tmp_path / "run")
+    changed = rebuilt(tmp_path / "run", tmp_path / "changed", end={"coarse": ("base.weight",)})
+    before, after = (checked(folder, epsilon=100.0) for folder in (tmp_path / "run", changed))
+    assert (before.verdict, after.status) == ("proved", ("open", "no-deviation-found"))
+    assert "base.weight changed by no more than rounding in half precision" in after.reason
+    assert checked(changed, epsilon=100.0, assume=("model-state",)).verdict == "proved"
 
 
 class Adapted(nn.Module):

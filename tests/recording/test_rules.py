@@ -14,6 +14,7 @@ from dpspec.recording.rules import guessable_seed, model_inputs
 from dpspec.recording.rules.builtin import RULES
 from dpspec.recording.rules.class_weights_from_labels import ClassWeightsFromLabels
 from dpspec.recording.rules.duplicate_records import DuplicateRecords
+from dpspec.recording.rules.equal_norms import EqualNorms
 from dpspec.recording.rules.metric_scheduler import MetricScheduler
 from dpspec.recording.rules.observed import ObservedRules, code_of
 from dpspec.recording.rules.one_norm_at_the_bound import OneNormAtTheBound
@@ -357,6 +358,28 @@ def test_batches_that_are_scaled_by_their_largest_norm():
         clipped.after_step(step(number, norms=np.minimum(norms, 1.0)))
     assert "In 39 of 39 batches" in caution(scaled)
     assert caution(clipped) == ""
+
+
+def test_batches_that_are_clipped_as_one():
+    """Honest norms differ, or all are at the clip norm, or all gradients are normalized to one length."""
+    generator = np.random.default_rng(6)
+    norms = {
+        "as one": lambda: np.full(20, generator.uniform(0.1, 0.9)),
+        "sometimes longer": lambda: np.full(20, min(1.0, generator.uniform(0.1, 3.0))),
+        "by record": lambda: np.minimum(generator.uniform(0.2, 1.5, 20), 1.0),
+        "all clipped": lambda: np.ones(20),
+        "normalized": lambda: np.full(20, 0.5),
+        "no gradients": lambda: np.zeros(20),
+        "groups": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
+    }
+    found = {}
+    for name, draw in norms.items():
+        rule = EqualNorms()
+        for number in range(1, 200):
+            rule.after_step(step(number, norms=draw()))
+        found[name] = caution(rule)
+    assert [name for name, text in found.items() if text] == ["as one", "sometimes longer"]
+    assert found["as one"] == "In 199 of 199 batches all contributions have one norm, below the clip norm."
 
 
 def test_widths_of_inputs_that_vary_with_the_batch():

@@ -128,6 +128,7 @@ def _first_assumptions(
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
+    yield from _gradient_map(run)
     yield from _model_state(run)
     yield from _released_model(run, released)
     yield stated("one-record")
@@ -281,6 +282,32 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
     yield from _doubted("update-rule", doubts, text)
 
 
+def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
+    """Whether a map of the noisy gradient reads no record, if the optimizer steps with other gradients."""
+    if run.end is None or run.end.maps is None:
+        return
+    explained, without, replayed, _ = run.end.maps
+    if steps := run.mapped_steps:
+        shapes = run.end.map_inputs
+        reads = (
+            f"reads tensors of shape {shapes} (a mask, a matrix, parameters, a public batch?)" if shapes else "varies"
+        )
+        text = (
+            f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over the "
+            f"divisor. What changes them {reads}, and {several(replayed, 'replay')} with other records moved none: if "
+            "it depends on no record, --assume gradient-map"
+        )
+        yield stated("gradient-map", text, "unchecked")
+    elif explained and without:
+        text = (
+            f", but {several(explained, 'step')} changed it and {without} did not: if no record chose the steps, as by "
+            "the loss of a batch, --assume gradient-map"
+        )
+        yield stated("gradient-map", text, "unchecked")
+    elif explained:
+        yield stated("gradient-map", f"; {several(explained, 'step')} changed it by operations that read nothing else")
+
+
 def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption]:
     """The assumption with its doubts, which leave it open; none without doubts and text."""
     if doubts or text:
@@ -298,6 +325,12 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
         doubts.append(
             f"buffers or attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of "
             "the model does not hold them, but a model that is saved as a whole does"
+        )
+    if run.end is not None and run.end.coarse:
+        named = ", ".join(run.end.coarse[:5])
+        doubts.append(
+            f"{named} changed by no more than rounding in half precision, as frozen weights do when adapters are "
+            "merged and taken out, but a training may be as small: merge copies of the weights, or merge in float32"
         )
     texts = [text] if run.header.model == ARRAYS else []
     if run.end is not None and run.end.rounded:

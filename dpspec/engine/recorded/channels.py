@@ -57,7 +57,7 @@ KINDS = {
     ),
     "update-rule": _Kind(
         text="the parameters move by the noisy sums and by public numbers alone",
-        names=("update", "steps"),
+        names=("update", "steps", "gradient-map"),
         missing="the recording does not show what moved the parameters",
     ),
     "gradient-parameters": _Kind(
@@ -104,6 +104,7 @@ TEXTS: Mapping[str, str] = {
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
     "and arrays of parameters are the update as rounding leaves it, with nothing written into their last bits",
+    "gradient-map": "what changes the noisy gradient between its noise and the update reads no record",
     "released-model": "only the values of the parameters and buffers in state_dict() at the end of the recording are "
     "released, not storages, metadata or further entries, the module object (with its class, attributes, hooks and "
     "per-sample gradients) or the optimizer's state; nothing is "

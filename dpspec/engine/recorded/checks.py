@@ -33,6 +33,7 @@ OTHERS_MOVED = (
 OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
 UPDATES = "updates that differ from the recomputed update"
 LOADED = "weights that load_state_dict put into the model between steps"
+RETURNED = "weights of an earlier step that were put back between steps"
 MOVED = "parameter changes outside the DP optimizer"
 CHANGED = "changed model state without noise"
 COUNT_NOISE = "noise of the count of unclipped records"
@@ -70,11 +71,16 @@ _ADVICE = {
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
     "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
+    RETURNED: "The training went back to weights that it had before: if a loss or an accuracy on the records chose "
+    "them (the best so far), the choice has no noise and depends on each record. Go on from the last weights, or "
+    "choose by public records and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
     DIVISOR: "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad unchanged, and "
     "clip or scale the noisy gradient in the inner optimizer.",
-    MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer, on a copy of p.grad.",
+    MEDDLED: "Gradients changed between the noise and the update: add nothing of the records there. A map of the noisy "
+    "gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make them in the inner "
+    "optimizer, on a copy of p.grad.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon.",
     noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
     "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
@@ -197,7 +203,9 @@ def _specific_advice(check: Check, rejected: Collection[Check]) -> str:
                 )
             if check.test.startswith(_SCALED) or (scale.measured > 1.0 and check.test.startswith(_LARGER)):
                 return ""
-    if check.test.startswith(OTHER_PARAMETERS) and any(LOADED in bad.test for bad in rejected):
+    if check.test.startswith(OTHER_PARAMETERS) and any(
+        name in bad.test for bad in rejected for name in (LOADED, RETURNED)
+    ):
         return ""
     if check.test.startswith(_MORE_ROWS) and any(FILLED in bad.test for bad in rejected):
         return ""
@@ -284,16 +292,20 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
         moved += end is not None and end.outside > 0.0
         loaded = 0 if end is None else min(end.loaded, moved)
+        returned = 0 if end is None else min(end.returned, moved - loaded)
         note = "between and after the recorded steps"
-        yield none_found("update", MOVED, "measured", moved - loaded, note)
+        yield none_found("update", MOVED, "measured", moved - loaded - returned, note)
         if loaded:
             yield none_found("update", LOADED, "measured", loaded, note)
+        if returned:
+            yield none_found("update", RETURNED, "measured", returned, note)
     if end is not None:
         names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        yield _audited("update", MEDDLED, end, end.meddled, "", _limit(end))
+        changed = 0 if run.mapped_steps else end.meddled  # else the assumption gradient-map asks
+        yield _audited("update", MEDDLED, end, changed, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 
 

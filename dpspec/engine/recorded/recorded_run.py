@@ -297,6 +297,14 @@ class RecordedRun:
         return empty & self.options.fills_empty
 
     @property
+    def mapped_steps(self) -> int:
+        """The number of inspected steps whose other gradients no replay explains, and that replays with other records
+        did not move; 0 if a record moved one, or none was replayed: then they deviate."""
+        if self.end is None or self.end.maps is None or not self.end.maps[2] or self.end.maps[3]:
+            return 0
+        return (self.end.meddled or 0) + (self.end.gradients or (0, 0, 0))[2]
+
+    @property
     def norm_excess(self) -> float:
         """Relative amount by which half precision lets a contribution exceed the clip norm.
 

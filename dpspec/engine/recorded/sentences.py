@@ -45,7 +45,9 @@ def confirmations(
     )
     yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
     architecture = ("selected features and classes", "vocabulary", "layer sizes", "frozen layers", "initial weights")
-    constants = joined([*architecture, *_constants(run, public), f"{run.steps} steps"])
+    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps[0]
+    maps = ["the map of the noisy gradient"] if is_mapped else []
+    constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "

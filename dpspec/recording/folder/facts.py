@@ -20,24 +20,30 @@ class Facts:
     """Facts over all steps; None if the recorder does not observe them. The observers' ``found`` describes the rows.
 
     outside: 1 if code other than the optimizer moved a parameter after the last step. loaded: the number of steps
-    before which loaded weights moved the parameters. other_steps: of other private optimizers. audits: the numbers of
+    before which loaded weights moved the parameters; returned: before which weights of an earlier step were put back in
+    another way. other_steps: of other private optimizers. audits: the numbers of
     steps and of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had
     made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. ``error`` belongs to the end alone.
+    tables: of those that depend on a table of all records. maps: of :class:`GradientMaps`; map_inputs: the shapes of
+    further tensors that a map of the noisy gradient reads. ``error`` belongs to the end alone.
     """
 
     outside: Number
     loaded: Count
+    returned: Count
     other_steps: Count
     buffers: Names
     state: Names
     attributes: Names
     rounded: Names
+    coarse: Names
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
+    maps: tuple[Count, Count, Count, Count] | None
+    map_inputs: str
     sums: tuple[Count, Count] | None
     clip_limits: tuple[Count, Number, Number] | None
     ghost: tuple[Count, Count, Count] | None = None
@@ -105,14 +111,16 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 _RANKS: dict[str, Join] = {
     **dict.fromkeys(("meddled", "restated", "carrying", "tables"), sum),
     **dict.fromkeys(
-        ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
+        ("sums", "ghost", "maps", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes", "rounded", "unverified_norms"),
+        ("buffers", "state", "attributes", "rounded", "coarse", "unverified_norms"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
-    **dict.fromkeys(("outside", "loaded", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "replay_failure"), _word),
+    **dict.fromkeys(
+        ("outside", "loaded", "returned", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max
+    ),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "map_inputs", "error", "replay_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "adaptive": _columns(sum, sum, max, sum, sum, min),
     "clip_limits": _columns(max, min, max),
@@ -124,7 +132,7 @@ _RANKS: dict[str, Join] = {
 
 _PARTS: dict[str, Join] = {
     **_RANKS,
-    **dict.fromkeys(("loaded", "other_steps", "passed_over", "seconds"), sum),
+    **dict.fromkeys(("loaded", "returned", "other_steps", "passed_over", "seconds"), sum),
     **dict.fromkeys(("history", "error"), itemgetter(-1)),
     "audits": _columns(sum, sum, min),
     "resumed": itemgetter(0),

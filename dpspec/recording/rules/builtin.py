@@ -3,6 +3,7 @@
 from dpspec.recording.rules import (
     class_weights_from_labels,
     duplicate_records,
+    equal_norms,
     guessable_seed,
     loaded_weights,
     metric_scheduler,
@@ -29,5 +30,6 @@ RULES = (
     mixing_dataset.RULE,
     records_in_model.RULE,
     one_norm_at_the_bound.RULE,
+    equal_norms.RULE,
     *run_counts.RULES,
 )

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from dpspec.recording.step_replay.calls import Pauses, is_script_mode_active
 from dpspec.recording.step_replay.limits import ROWS_ROUNDING
-from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in, written_by
+from dpspec.recording.step_replay.trace import AbstainError, Operation, StepTrace, tensors_in, written_by
 
 #: Operations whose results have the shape of their argument, and not its values.
 _OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
@@ -34,14 +34,19 @@ class CarriedValues(TorchDispatchMode):
         self._pauses = pauses
         #: The memory that holds values of the batch. A weak reference keeps its number from another use.
         self._memory: dict[int, StorageWeakRef] = {}
+        self._before: dict[int, StorageWeakRef] = {}  # of the batch before
         self._active = False
 
     def begin(self, trace: StepTrace, batch: Sequence[Tensor]) -> None:
         """Note the values of a stopped trace that come from the tensors of its batch."""
-        self._memory = {}
+        self._before, self._memory = self._memory, {}
         for tensor in batch:
             self._add(tensor)
-        for operation in trace.operations:
+        self.follow(trace.operations)
+
+    def follow(self, operations: Sequence[Operation]) -> None:
+        """Note the values that further operations of the step compute from the batch."""
+        for operation in operations:
             self._follow(operation.function, operation.args, operation.kwargs, operation.results)
 
     def start(self) -> None:
@@ -79,6 +84,10 @@ class CarriedValues(TorchDispatchMode):
             return False
         pairs = zip(moved, sums, strict=True)
         return any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs)
+
+    def held_before(self, tensor: Tensor) -> bool:
+        """Whether a tensor of a step holds values of the batch before that of :meth:`begin`."""
+        return tensor.layout == torch.strided and _memory(tensor) in self._before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -8,16 +8,19 @@ such as a sum of clipped means, breaks this.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec.recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec.recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 from dpspec.recording.step_replay.watch import ALWAYS, chosen
@@ -39,6 +42,10 @@ _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
 _ROUNDINGS, _FEWEST = 64.0, 16
 
 
+#: The quantities that a loop reports as tensors, and the place of the map between them and the update.
+_QUANTITIES, _PLACE = ("the sum", "noise"), "before the update"
+
+
 class ReplayedLoop:
     """Traces some steps of a custom loop, and replays them when it reports their sums.
 
@@ -53,12 +60,20 @@ class ReplayedLoop:
         """model_tensors: the parameters and buffers of the model."""
         self._audits, self._pauses, self._calls = audits, pauses, StepCalls(pauses)
         self._known = {id(tensor) for tensor in model_tensors}
-        self._trained = {id(tensor) for tensor in model_tensors if tensor.requires_grad}
+        self._parameters = [tensor for tensor in model_tensors if tensor.requires_grad]
+        self._trained = {id(tensor) for tensor in self._parameters}
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = 0.0
+        #: Of the noisy gradient between its noise and the update.
+        self.maps = GradientMaps()
+        self._batch_tensors: list[Tensor] = []
+        self._held: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
+        self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
+        self._update: tuple[list[Tensor], list[Tensor], int] | None = None
+        self._shapes: tuple[list[torch.Size], list[torch.Size]] | None = None  # of the map's tensors
         self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
         self.abstained = ""
 
@@ -82,11 +97,62 @@ class ReplayedLoop:
             self._trace.start()
 
     def end(self) -> None:
-        """The sum, or the step, is over."""
+        """The step is over."""
         if self._trace is not None:
             self._trace.stop()
             self._trace = None
+        self._batch_tensors, self._held, self._reported, self._update = [], None, {}, None
         self._calls.stop()
+
+    def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
+        """Keep the tensors of a reported quantity, their values, and the number of operations before."""
+        if self._trace is not None and not self._trace.failure:
+            values = [tensor.detach().clone() for tensor in tensors]
+            self._reported[quantity] = [*tensors], values, len(self._trace.operations)
+
+    def update_begins(self, gradients: Sequence[Tensor]) -> None:
+        """The optimizer begins its step with these gradients."""
+        if self._trace is not None and not self._trace.failure:
+            values = [gradient.detach().clone() for gradient in gradients]
+            self._update = [*gradients], values, len(self._trace.operations)
+
+    def explain(self, sums: Tensor, noise: Tensor, gradients: Tensor) -> bool:
+        """Whether gradients other than sum and noise over a divisor come from a map of their total that reads no more.
+
+        Args:
+            sums: The reported sum, all coordinates in a row.
+            noise: The reported noise, likewise.
+            gradients: Of the optimizer, likewise.
+        """
+        if self._trace is not None and self._update is not None and len(self._reported) == len(_QUANTITIES):
+            self._trace.stop()
+            with contextlib.suppress(Exception):  # operations that cannot be repeated
+                self._find_map(self._trace)
+        if not self._shapes:
+            return False
+        of_sums, of_gradients = self._shapes
+        values = [*_split(sums, of_sums), *_split(noise, of_sums)]
+        return self.maps.explain(_PLACE, values, _split(gradients, of_gradients))
+
+    def _find_map(self, trace: StepTrace) -> None:
+        (sums, of_sums, summed), (noise, of_noise, noised) = (self._reported[quantity] for quantity in _QUANTITIES)
+        assert self._update is not None
+        gradients, results, end = self._update
+        if [total.shape for total in sums] != [part.shape for part in noise] or trace.failure:
+            return
+        made = min(end, max(summed, noised))
+        # parameters have moved when the loop reports the step, so they are not recomputed
+        found = GradientMap(trace, [*sums, *noise], gradients, end=end, made=made, parameters=())
+        values = [*of_sums, *of_noise]
+        if not found.gives(values, results):
+            return
+        is_moved = found.depends_on_parts(of_sums, of_noise)
+        if not is_moved and found.inputs:
+            if self._held is None:
+                raise AbstainError("the records of the step are not known")
+            is_moved = found.moves(values, self._batch_tensors, self._held)
+        self.maps.add(_PLACE, found, is_moved=is_moved)
+        self._shapes = [value.shape for value in of_sums], [value.shape for value in results]
 
     def summed(
         self,
@@ -108,10 +174,12 @@ class ReplayedLoop:
         """
         trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
         self._earlier = [weakref.ref(total) for total in sums]
-        self.end()
+        self._calls.stop()
         self._calls.end_step(replayed=trace is not None and records != 0)
         if trace is None or not records:
+            self.end()
             return
+        trace.stop()
         self._tried += 1
         start = time.monotonic()
         try:
@@ -123,6 +191,9 @@ class ReplayedLoop:
         except Exception as error:
             self.abstained = f"{type(error).__name__}: {error}"[:200]
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+        self.note(_QUANTITIES[0], sums)
+        if not trace.failure and not is_script_mode_active():
+            trace.start()
 
     def _measure(
         self,
@@ -146,8 +217,8 @@ class ReplayedLoop:
         batch = self._batch(trace, records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
-
-        locations = self._places_of(trace, batch, drawn, records, dataset_records)
+        held = partial(self._places_of, trace, batch, drawn, records, dataset_records)
+        self._batch_tensors, self._held, locations = batch, held, held()
 
         def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
             changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
@@ -256,6 +327,12 @@ class ReplayedLoop:
                 computed |= {id(tensor) for tensor in results}
             produced |= {id(tensor) for tensor in results}
         return batch
+
+
+def _split(row: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The tensors of these shapes in a row of all their coordinates."""
+    parts = torch.split(row, [shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:

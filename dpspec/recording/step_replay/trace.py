@@ -198,6 +198,12 @@ class StepTrace(TorchDispatchMode):
         self.failure = reason[:200]
         self.operations, self.before = [], {}
 
+    def part(self, operations: Sequence[Operation], before: Mapping[int, Tensor]) -> StepTrace:
+        """Return a trace of some of the operations, for replays. before: as the attribute."""
+        part = StepTrace(self._pauses)
+        part.failure, part.operations, part.before = self.failure, [*operations], {**before}
+        return part
+
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""
         results = (result for operation in self.operations for result in tensors_in(operation.results))

@@ -21,11 +21,12 @@ from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.carried_values import CarriedValues
-from dpspec.recording.step_replay.held_records import DrawnRecords
+from dpspec.recording.step_replay.gradient_map import GradientMap, GradientMaps
+from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.record_tables import reads_record_table
-from dpspec.recording.step_replay.trace import StepTrace, tensors_in
+from dpspec.recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
 #: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
@@ -88,6 +89,11 @@ class ReplayedSteps:
         self._chosen: bool | None = None
         self._given_up = self._compiles = False
         self.abstained = ""
+        #: Of the noisy gradient between its noise and the update.
+        self.maps = GradientMaps()
+        self._is_noised = False  # whether the trace goes on from the noise to the update
+        self._sources: list[Tensor] = []
+        self._made = self._noised = 0  # operations up to the values of the sources, and up to the noise
 
     @property
     def counts(self) -> list[float]:
@@ -117,12 +123,14 @@ class ReplayedSteps:
                 self._trace.start()
 
         def loaded(batch: Any, records: int) -> None:
-            if not self._segments:
+            if not self._segments or self._is_noised:
                 guarded(lambda: self._try(lambda: self._load(batch, records)))
             if self._steps and not self._segments and not self._compiles:
                 start()
 
         def before(_: Any, args: Any, kwargs: Any) -> None:
+            if self._is_noised:  # of public records, whose gradient joins the noisy one
+                return
             if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
                 self._compiles = True
                 return
@@ -131,7 +139,7 @@ class ReplayedSteps:
             start()
 
         def after(_: Any, __: Any, output: Any) -> None:
-            if self._trace is not None and not torch.compiler.is_compiling():
+            if self._trace is not None and not self._is_noised and not torch.compiler.is_compiling():
                 guarded(lambda: self._try(lambda: self._note(output)))
 
         hooks = (
@@ -284,7 +292,57 @@ class ReplayedSteps:
             with contextlib.suppress(Exception):  # the step is not compared
                 self._resize(trace, () if replay.abstained else sums, clip_norm)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
-        self._forget()
+        if trace.failure:
+            self._forget()
+
+    def after_noise(self, gradients: Sequence[Tensor]) -> None:
+        """Trace what is computed from the noisy gradients, in a step that was traced up to its noise."""
+        if self._trace is not None and not is_script_mode_active():
+            self._sources, self._made = list(gradients), len(self._trace.operations)
+            self._is_noised, self._noised = True, self._made
+            self._trace.start()
+
+    def explain(self, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether gradients other than the noisy ones come from a map of them that reads nothing else.
+
+        Args:
+            place: Of the map in the step.
+            values: The values of the gradients with which it begins.
+            gradients: Those with which it ends.
+        """
+        if self._trace is not None and self._is_noised:
+            self._pause(lambda trace: self._find_map(trace, place, values, gradients))
+        return self.maps.explain(place, values, gradients)
+
+    def update_begins(self, gradients: Sequence[Tensor]) -> None:
+        """The inner optimizer gets these gradients: what it or its hooks change follows."""
+        if self._trace is not None and self._is_noised:
+            self._sources, self._made = list(gradients), len(self._trace.operations)
+
+    def _pause(self, observe: Callable[[StepTrace], None]) -> None:
+        trace = self._trace
+        assert trace is not None
+        trace.stop()
+        start = time.monotonic()
+        with contextlib.suppress(AbstainError):
+            if not trace.failure:
+                observe(trace)
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+        trace.start()
+
+    def _find_map(self, trace: StepTrace, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        end = len(trace.operations)
+        found = GradientMap(trace, self._sources, gradients, start=self._made, end=end, parameters=parameters)
+        if found.gives(values, gradients):
+            batch = self._loaded or [*self._inputs, *self._labels(trace)]
+            is_carried = any(map(self._carried.held_before, found.inputs))
+            held = partial(self._held, trace, batch)
+            self.maps.add(place, found, is_moved=is_carried or found.moves(values, batch, held))
+
+    def _held(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
+        omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        return HeldRecords(trace, batch, list(map(trace.value_before, batch)), self._drawn(), omitted=omitted)
 
     def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
         """Look for values of the batch before in this step, and follow the values of this batch."""
@@ -332,6 +390,8 @@ class ReplayedSteps:
         """The next step begins."""
         self._steps += 1
         self._chosen = None
+        if self._trace is not None and self._is_noised:
+            self._carried.follow(self._trace.operations[self._noised :])
         self.stop()
         self._calls.end_step(replayed=self._tried > self._tried_before)
         self._tried_before = self._tried
@@ -339,6 +399,7 @@ class ReplayedSteps:
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
+        self._is_noised, self._sources = False, []
         self._calls.stop()
         if self._trace is None:
             return

@@ -6,13 +6,17 @@ Centered gradients (:mod:`dpspec.recording.sums.centering`), a projection of the
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.centering import is_centered_row
+
+#: Whether a map explains gradients: from the sum, the noise, to the gradients.
+Explaining: TypeAlias = Callable[[Tensor, Tensor, Tensor], bool]
 
 #: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
@@ -60,8 +64,13 @@ class ReportedGradients:
         return torch.cat([grad.detach().reshape(-1).to(grads[0].device) for grad in grads])
 
     @torch.no_grad()
-    def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
-        """Compare a reported step that made one update with its noise and sum, all coordinates in a row."""
+    def compare(
+        self, step: PendingStep, noise: Tensor | None, total: Tensor | None, explain: Explaining = lambda *_: False
+    ) -> None:
+        """Compare a reported step that made one update with its noise and sum, all coordinates in a row.
+
+        explain: Returns whether the gradients come from a map of sum and noise.
+        """
         got, self._got = self._got, None
         comparable = step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or noise is None or not comparable or got.shape != noise.shape:
@@ -86,7 +95,8 @@ class ReportedGradients:
         differs = not (divisor > 0.0 and math.sqrt(float(left)) <= rounding)
         if differs and divisor > 0.0:
             differs = not self._is_centered(summed + noise, divisor * got)
-        self._apart += differs
+        is_mapped = differs and explain(summed, noise, got)
+        self._apart += differs and not is_mapped
         self._room = max(self._room, rounding / step.deviation)
         step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
 

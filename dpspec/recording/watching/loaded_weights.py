@@ -1,12 +1,13 @@
-"""Weights that a script loads into the recorded model by ``load_state_dict`` during the recording."""
+"""Weights that a script puts into the recorded model during the recording: loaded ones, and those of earlier steps."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from dpspec.recording.model_hook import ModelHook
+from dpspec.recording.watching.parameter_watch import ParameterWatch
 
 
 class LoadedWeights:
@@ -16,19 +17,20 @@ class LoadedWeights:
 
     Attributes:
         count: The number of these steps.
+        returned: The number of other steps that begin with the weights of an earlier step, as copies put them back.
     """
 
-    def __init__(self, moved: Callable[[], bool | Tensor], begin: Callable[[], None] | None) -> None:
+    def __init__(self, watch: ParameterWatch, begin: Callable[[], None] | None) -> None:
         """Observe nothing yet.
 
         Args:
-            moved: Returns whether the parameters moved since the last step.
+            watch: Of the parameters, as the last step left them.
             begin: Called when weights are loaded before the first step; None in a later part of a training, whose
                 first part has the initial weights.
         """
-        self._moved, self._begin = moved, begin
+        self._watch, self._begin = watch, begin
         self._is_loaded = False
-        self.count = 0
+        self.count = self.returned = 0
 
     def attach(self, module: nn.Module, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Observe a module until ``undo`` ends it."""
@@ -38,7 +40,12 @@ class LoadedWeights:
     @property
     def is_pending(self) -> bool:
         """Whether loaded weights moved the parameters after the last step."""
-        return self._is_loaded and bool(self._moved())
+        return self._is_loaded and bool(self._watch.moved())
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether weights of an earlier step were put back after the last step."""
+        return not self._is_loaded and bool(self._watch.moved()) and self._watch.returned()
 
     def before_step(self, moved: Any) -> None:
         """A step begins. moved: whether the parameters moved since the last one."""
@@ -46,6 +53,8 @@ class LoadedWeights:
         if self._is_loaded:
             self._is_loaded = False
             self.count += bool(moved)
+        elif bool(moved):
+            self.returned += self._watch.returned()
 
     def _note(self) -> None:
         if self._begin is None:

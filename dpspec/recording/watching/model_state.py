@@ -76,7 +76,7 @@ class ModelState:
         Returns:
             ``buffers``: buffers in ``state_dict()`` and frozen parameters, at any step. ``state``: names of other
             parameters than at the beginning. ``attributes``: other buffers, and attributes of modules. ``rounded``:
-            frozen parameters that changed by rounding alone.
+            frozen parameters that changed by rounding alone; ``coarse``: by rounding of half precision.
         """
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
         different = _different(digests, self._digests)
@@ -84,11 +84,13 @@ class ModelState:
         changed, attributes = (different - rounded) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
         self._compare_names()
+        within = (rounded | self._rounded) - changed
         names = {
             "buffers": changed - unsaved,
             "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
-            "rounded": (rounded | self._rounded) - changed,
+            "rounded": {name for name in within if not self._sums[name].is_coarse},
+            "coarse": {name for name in within if self._sums[name].is_coarse},
         }
         return {
             kind: sorted(name[:100] for name in changed_names)[:_MOST_NAMES] for kind, changed_names in names.items()

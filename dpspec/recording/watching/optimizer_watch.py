@@ -51,6 +51,9 @@ Moment = Callable[[], None]
 #: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
 Entering = Callable[[float], Tensor]
 
+#: Whether a map explains gradients: of a place in the step, from values, to gradients.
+Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool]
+
 
 class StepRows:
     """Copies of the noisy gradients and the sums of a few steps of a small model, which are read together.
@@ -92,18 +95,22 @@ class StepRows:
 class SteppedGradients:
     """Whether the optimizer steps with the noisy sum over the declared divisor, at audited steps.
 
-    Centered gradients count as the noisy sum, whether centered before the step or in it.
+    Centered gradients count as the noisy sum, whether centered before the step or in it, and so do those that a map
+    of it explains.
 
     Attributes:
         changed: The number of updates with other gradients.
+        compared: The number of compared updates.
     """
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer, self._parameters = optimizer, list(optimizer.params)
+    def __init__(self, optimizer: Any, explain: Explaining = lambda *_: False) -> None:
+        """explain: Returns whether the gradients of a place in the step come from a map of the ones before."""
+        self._optimizer, self._parameters, self._explain = optimizer, list(optimizer.params), explain
         self._noisy: Tensor | None = None
         self._divided: Tensor | None = None
         self._left = TensorSnapshot()
         self.changed = Tally()
+        self.compared = 0
 
     def _row(self) -> Tensor | None:
         """(coordinates,), a copy of all gradients; None if a parameter has none."""
@@ -121,6 +128,7 @@ class SteppedGradients:
         """Compare the divided gradients with the kept noisy sum, and measure the divisor."""
         noisy, self._noisy = self._noisy, None
         if noisy is not None:
+            self.compared += 1
             self._compare_divided(step, noisy)
 
     @torch.no_grad()
@@ -142,15 +150,27 @@ class SteppedGradients:
             residual += difference @ difference
         tolerance = max(_DIVIDED, *(8.0 * torch.finfo(kind).eps for kind in {p.grad.dtype for p in self._parameters}))
         differs = residual > (tolerance * measured).square() * square
+        step.divided = torch.where(differs, torch.nan, fitted), 1.0
         if bool(differs) and self._is_centered(noisy, divided * measured):
+            differs, step.divided = torch.zeros_like(differs), (fitted, 1.0)
+        if bool(differs) and self._is_mapped("before the update", noisy):
             differs = torch.zeros_like(differs)
         self.changed.add(differs)
-        step.divided = torch.where(differs, torch.nan, fitted), 1.0
         self._divided = divided
         self.keep_divided()
 
     def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
         return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
+
+    def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
+        return self._is_centered(divided, stepped) or self._is_mapped("in the update", divided)
+
+    def _is_mapped(self, place: str, values: Tensor) -> bool:
+        """Whether the gradients come from a map of a row of all values."""
+        shapes = [local(p).shape for p in self._parameters]
+        parts = torch.split(values, [shape.numel() for shape in shapes])
+        values_of = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        return self._explain(place, values_of, [local(p.grad) for p in self._parameters])
 
     def keep_divided(self) -> None:
         self._left.keep(p.grad for p in self._parameters)
@@ -168,7 +188,7 @@ class SteppedGradients:
         if all(p.grad is not None for p in self._parameters) and not adds_in_place(self._optimizer.original_optimizer):
             differs = self._left.differ(p.grad for p in self._parameters)
             stepped = self._row() if divided is not None and bool(differs) else None
-            if stepped is None or divided is None or not self._is_centered(divided, stepped):
+            if stepped is None or divided is None or not self._is_explained(divided, stepped):
                 self.changed.add(differs)
         self._left.forget()
 
@@ -190,7 +210,7 @@ class OpacusWatch:
         self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self.gradients = SteppedGradients(optimizer)
+        self.gradients = SteppedGradients(optimizer, self._explain)
         self.step = PendingStep()
         self._sharded = rank is not None and rank.sharded
         self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
@@ -261,6 +281,16 @@ class OpacusWatch:
     def _after_sum(self, _: Any) -> None:
         self.sums.keep(audited=True)
 
+    def _explain(self, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        return self.replays is not None and self.replays.explain(place, values, gradients)
+
+    def begin_update(self) -> None:
+        """The inner optimizer begins its step: compare the gradients that it gets."""
+        self.gradients.compare()
+        self.gradients.divide(self.step)
+        if self.replays is not None:
+            self.replays.update_begins([p.grad for p in self._parameters])
+
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
         self.sums.compare(first=self._audits.audited and self.step.rows == UNSEEN)
@@ -299,6 +329,8 @@ class OpacusWatch:
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         if self._audits.audited:
             self.gradients.keep()
+            if self.replays is not None:
+                self.replays.after_noise([p.grad for p in parameters])
         if len(self.rows.steps) >= self.rows.count:
             self.read()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)

@@ -13,6 +13,9 @@ from dpspec.recording.fingerprints import KEY, Tally, differ, fingerprint, is_pl
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.ranks.shards import local
 
+#: The largest number of steps whose parameters are remembered, by 16 bytes each.
+_MOST_STEPS = 2**20
+
 _Guarded = Callable[[Callable[[], None]], None]
 
 
@@ -25,13 +28,21 @@ class ParameterWatch:
         self._addresses: list[tuple[int, tuple[int, ...]]] | None = None
         self._memories: list[Any] | None = None  # at these addresses; None if not in the host's memory
         self._last = self._read()
+        self._earlier: set[bytes] = set()
 
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
         now = self._read()
         return now != self._last if isinstance(now, bytes) else differ(self._last, now)
 
+    def returned(self) -> bool:
+        """Whether the parameters, which moved, are those that an earlier step left; only in the host's memory."""
+        now = self._read()
+        return isinstance(now, bytes) and now in self._earlier
+
     def advance(self) -> None:
+        if isinstance(self._last, bytes) and len(self._earlier) < _MOST_STEPS:
+            self._earlier.add(self._last)
         self._last = self._read()
 
     def _read(self) -> Any:

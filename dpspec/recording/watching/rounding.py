@@ -9,7 +9,10 @@ from torch import Tensor
 _BLOCK, _CHUNK = 256, 2**20
 
 #: The largest change that is rounding, relative to the coordinates: eight times the error of one operation.
-_LARGEST = {torch.float32: 2.0**-21, torch.float64: 2.0**-50}
+_LARGEST = {torch.float32: 2.0**-21, torch.float64: 2.0**-50, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5}
+
+#: Types whose rounding may hold a training.
+_COARSE = (torch.float16, torch.bfloat16)
 
 
 class BlockSums:
@@ -28,8 +31,13 @@ class BlockSums:
 
     @staticmethod
     def is_kept(tensor: Tensor) -> bool:
-        """Whether rounding is so small in the tensor's type that a change by rounding holds no training."""
+        """Whether the rounding of the tensor's type is known."""
         return tensor.dtype in _LARGEST and type(tensor.data) in (Tensor, torch.nn.Parameter)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether a change by rounding may hold a training, in half precision."""
+        return self._kind in _COARSE
 
     def differ_by_rounding(self, tensor: Tensor) -> bool:
         """Whether each block's sum differs from the kept one by rounding at most."""

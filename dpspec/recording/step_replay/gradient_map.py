@@ -1,0 +1,234 @@
+"""Maps of the noisy gradient between its noise and the optimizer's step.
+
+A map that reads no record is a post-processing, which costs no privacy: a mask, a projection, a filter along an axis, a
+factor of a layer. The operations of a traced step show from what the gradients of the optimizer are computed:
+
+* the noisy gradient, parameters and constants alone: the same operations must give the gradients of later steps;
+* also other tensors of the script (a mask, a matrix, a public batch): no replay shows that these are public, so the
+  claim is open (assumption ``gradient-map``);
+* records: the noisy gradient stays as executed, other records are in the batch, and the gradients move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.step_replay.held_records import HeldRecords
+from dpspec.recording.step_replay.trace import AbstainError, Operation, StepTrace, address_of, tensors_in, written_by
+
+#: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
+_ROUNDINGS = 16.0
+
+#: Factors of the features of all records in the replays with other records.
+_SCALES = (1.0, -30.0)
+
+#: Largest change of a function of sum and noise if both change by opposite values, relative to the change by the noise
+#: alone: of a tensor, and of a coordinate, which may be tiny. The numbers of random values and of roundings.
+_OPPOSITE, _OF_COORDINATE, _DIRECTIONS, _OPPOSITE_ROUNDINGS = 2.0**-14, 0.1, 3, 64.0
+
+#: The number of shapes in a text.
+_MOST_SHAPES = 3
+
+
+class GradientMap:
+    """The operations that compute some tensors of a step from others.
+
+    Attributes:
+        inputs: The tensors that they read except for the sources and parameters.
+    """
+
+    def __init__(
+        self,
+        trace: StepTrace,
+        sources: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        *,
+        start: int = 0,
+        end: int,
+        made: int = 0,
+        parameters: Collection[int],
+    ) -> None:
+        """Find the operations.
+
+        Args:
+            trace: The stopped trace of the step.
+            sources: The tensors that the map begins with.
+            targets: Its results.
+            start: The number of operations before all of its own.
+            end: The number of operations of the step when the targets had their values.
+            made: The number of operations when the sources had their values: earlier ones that write a source make it.
+            parameters: Addresses of the memory of parameters.
+        """
+        self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
+        operations, places = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
+        last = {place: n for n, op in enumerate(operations[:made]) for place in _writes(op) & places}
+        needed, kept = places | {address_of(tensor) for tensor in targets} - {0}, list[Operation]()
+        for number in range(len(operations) - 1, start - 1, -1):
+            operation = operations[number]
+            touched = _writes(operation) | {*operation.addresses}
+            if {place for place in touched if number > last.get(place, -1)} & needed:
+                kept.append(operation)
+                needed |= {address_of(tensor) for tensor in _arguments(operation)} - {0}
+            needed -= {place for place in touched if number == last.get(place)}
+        kept.reverse()
+        ids, known = {id(tensor) for tensor in sources}, {*places, *parameters, 0}
+        inputs = list[Tensor]()
+        for operation in kept:
+            inputs += [t for t in _arguments(operation) if address_of(t) not in known and id(t) not in ids]
+            known |= {*operation.addresses}
+        inputs += [tensor for tensor in targets if address_of(tensor) not in known]
+        self.inputs = list({id(tensor): tensor for tensor in inputs}.values())
+        before = {place: content for place, content in trace.before.items() if place not in parameters}
+        self._part = trace.part(kept, before)
+
+    def apply(self, values: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Return the results for other values of the sources and inputs, and the present parameters.
+
+        Raises:
+            AbstainError: The operations cannot be repeated with these values.
+        """
+        changed = [*zip(self._sources, values, strict=True), *zip(self.inputs, inputs, strict=False)]
+        if any(tensor.shape != value.shape for tensor, value in changed):
+            raise AbstainError("the gradients have other shapes")
+        return self._part.replay([(t, value.to(t.dtype, copy=True)) for t, value in changed], self._targets)
+
+    def gives(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+        """Whether the map of some values has these results, up to rounding."""
+        try:
+            mapped = self.apply(values)
+        except Exception:  # operations that cannot be repeated with these values
+            return False
+        return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
+
+    def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], held: Callable[[], HeldRecords]) -> bool:
+        """Whether other records move the results, with the sources as executed.
+
+        Args:
+            values: The executed values of the sources.
+            batch: The tensors of the step with a row for each record.
+            held: Finds the records of the batch in the trace.
+
+        Raises:
+            AbstainError: The step cannot be replayed with other records.
+        """
+        if not self.inputs:
+            return False
+        same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
+        locations = held()
+        for scale in _SCALES:
+            other = [_others(value, scale) for value in locations.values]
+            memory = locations.memory(range(len(other[0])), other)
+            inputs = step.replay([*zip(batch, other, strict=False)], self.inputs, memory)
+            if not all(map(torch.equal, self.apply(values, inputs), same)):
+                return True
+        return False
+
+    def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
+        """Whether the results depend on more than the total of sum and noise, the sources in this order.
+
+        A function of S + n has the same value at S + d and n - d, for random d, up to rounding.
+
+        Raises:
+            AbstainError: The operations cannot be repeated.
+        """
+        spread = max([float(value.std()) for value in noise if value.numel() > 1], default=1.0)
+        longest = max([float(value.abs().max()) for value in (*sums, *noise) if value.numel()], default=0.0)
+        same = self.apply([*sums, *noise])
+        changes, rests = ([torch.zeros_like(result) for result in same] for _ in range(2))
+        for _ in range(_DIRECTIONS):
+            other = [spread * torch.randn_like(value) for value in noise]
+            opposite = [n - d for n, d in zip(noise, other, strict=True)]
+            noisier = self.apply([*sums, *(n + d for n, d in zip(noise, other, strict=True))])
+            exchanged = self.apply([*(total + d for total, d in zip(sums, other, strict=True)), *opposite])
+            changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
+            rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
+        for change, rest in zip(changes, rests, strict=True):
+            if not rest.numel():
+                continue
+            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(rest.dtype).eps * (8.0 + longest / max(spread, 1e-30))
+            is_small = float(rest.max()) <= max(_OPPOSITE, rounding) * float(change.max())
+            if not is_small or bool((rest > _OF_COORDINATE * change).any()):
+                return True
+        return False
+
+    @property
+    def shapes(self) -> str:
+        """The shapes of the inputs in words, such as ``32 x 20``."""
+        shapes = dict.fromkeys(" x ".join(map(str, tensor.shape)) or "1" for tensor in self.inputs)
+        more = f" and {len(shapes) - _MOST_SHAPES} more" if len(shapes) > _MOST_SHAPES else ""
+        return f"{', '.join([*shapes][:_MOST_SHAPES])}{more}"
+
+
+class GradientMaps:
+    """The maps of a training's steps.
+
+    Attributes:
+        replayed: The number of steps whose map was replayed with other records.
+        moved: The number of these whose gradients a record moves beside the noisy gradient.
+        shapes: The shapes of further tensors that a map reads; empty without.
+    """
+
+    def __init__(self) -> None:
+        self.replayed = self.moved = 0
+        self.shapes = ""
+        self._known: dict[str, GradientMap] = {}
+        self._explained: dict[str, int] = {}
+
+    def explain(self, place: str, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+        """Whether the known map of a place in the step, such as ``"before the update"``, has these results."""
+        known = self._known.get(place)
+        is_explained = known is not None and known.gives(values, results)
+        if is_explained:
+            self._explained[place] = self._explained.get(place, 0) + 1
+        return is_explained
+
+    def found(self, compared: int) -> list[int]:
+        """[steps with the gradients of a known map, steps without it, replayed maps, those that a record moves].
+
+        A map of some steps only may have been chosen by a record, as by the loss of a batch.
+
+        Args:
+            compared: The number of steps whose gradients were compared.
+        """
+        most = max(self._explained.values(), default=0)
+        without = compared - min(self._explained.values(), default=compared)
+        return [most, max(0, without), self.replayed, self.moved]
+
+    def add(self, place: str, found: GradientMap, *, is_moved: bool) -> None:
+        """Note a map that was replayed."""
+        self.replayed += 1
+        self.moved += is_moved
+        if found.inputs:
+            self.shapes = self.shapes or found.shapes
+        elif not is_moved:
+            self._known[place] = found
+
+
+def _others(tensor: Tensor, scale: float) -> Tensor:
+    """Each record in the row of the one before, with features times ``scale``."""
+    rolled = tensor.roll(-1, 0)
+    return rolled * scale if tensor.is_floating_point() else rolled
+
+
+def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
+    if mapped.shape != result.shape:
+        return False
+    if torch.equal(mapped, result) or not mapped.numel():
+        return True
+    if not (mapped.is_floating_point() and bool(mapped.isfinite().all())):
+        return False
+    unit = torch.finfo(mapped.dtype).eps
+    return float((mapped - result).abs().max()) <= _ROUNDINGS * unit * float(mapped.abs().max())
+
+
+def _arguments(operation: Operation) -> list[Tensor]:
+    return tensors_in((operation.args, dict(operation.kwargs)))
+
+
+def _writes(operation: Operation) -> set[int]:
+    """The addresses of the memory that an operation writes, or makes for its results; not those of views."""
+    written = {*map(address_of, written_by(operation.function, operation.args, operation.kwargs))}
+    return written | ({*operation.addresses} - {address_of(tensor) for tensor in _arguments(operation)})
