@@ -172,8 +172,8 @@ class MechanismSuite(ExampleSuite):
             prepared = self._prepared(spec)
             if prepared.facts.digest is None:
                 continue
-            usual = self._bounds(spec)
-            for name, change in _ROWS.items():
+            usual, reads_rows = self._usual_bounds(spec)
+            for name, change in _ROWS.items() if reads_rows else ():
                 try:
                     changed = self._bounds(spec, rows=change(prepared.source.load()))
                 except DataError:
@@ -190,7 +190,8 @@ class MechanismSuite(ExampleSuite):
 
     def test_much_noise_hides_the_inclusion_bits(self) -> None:
         """With a thousand times the noise, no attack shows more than the bound: scores do not read the bits."""
-        self.first(trials=True)
+        if not any(attacked_curves(audit) for audit in self.first(trials=True).result.audits):
+            raise unittest.SkipTest("no attack of the example tests a bound on epsilon")
         tried = 0
         for key in self._noise_keys():
             (spec, *_) = self.load()
@@ -324,10 +325,9 @@ class MechanismSuite(ExampleSuite):
 
         for audit in self.first().result.audits:
             tested = False
-            bounds = [*audit.findings, *series_bounds(audit.findings, audit.series)]
-            for (_, _, kind, points), evidence, _ in bound_hypotheses(0, bounds, audit.evidence):
+            for points, evidence in attacked_curves(audit):
                 finite = [point for point in points if math.isfinite(point[0])]
-                if kind != "curve" or not finite:
+                if not finite:
                     continue
                 tested = True
 
@@ -363,11 +363,20 @@ class MechanismSuite(ExampleSuite):
         return prepared, context
 
     def _bounds(self, spec: Spec, rows: LoadedData | None = None, facts: Facts | None = None) -> list[Finding | Series]:
-        prepared, context = self._context(spec, rows, facts)
         if rows is None and facts is None:
-            with in_words("bound"):
-                return list(prepared.audit.bound(spec, context))
+            return self._usual_bounds(spec)[0]
+        prepared, context = self._context(spec, rows, facts)
         return list(prepared.audit.bound(spec, context))
+
+    def _usual_bounds(self, spec: Spec) -> tuple[list[Finding | Series], bool]:
+        """The bounds of a spec and whether they read rows, computed once."""
+        known = _bounds_of.setdefault(type(self), {})
+        if spec.document not in known:
+            prepared, context = self._context(spec)
+            with in_words("bound"):
+                found = list(prepared.audit.bound(spec, context))
+            known[spec.document] = found, context._rows is not None
+        return known[spec.document]
 
     def _attacked(self) -> AttackedMechanism:
         audit = self.audit()
@@ -469,14 +478,19 @@ class MechanismSuite(ExampleSuite):
                 )
 
 
+def attacked_curves(audit: AuditResult) -> list[tuple[Sequence[tuple[float, float]], Evidence]]:
+    """The points (epsilon, delta) of each proved bound that an attack tests, with its evidence."""
+    bounds = [*audit.findings, *series_bounds(audit.findings, audit.series)]
+    hypotheses = bound_hypotheses(0, bounds, audit.evidence)
+    return [(points, evidence) for (_, _, kind, points), evidence, _ in hypotheses if kind == "curve"]
+
+
 def attack_above_bound(audit: AuditResult) -> str:
     """The attack that rejects a proved bound of the audit, in words; empty if none does."""
     from dpspec.stats.attacks import evidence_tests
 
-    bounds = [*audit.findings, *series_bounds(audit.findings, audit.series)]
-    for (_, _, kind, points), evidence, _ in bound_hypotheses(0, bounds, audit.evidence):
-        p_value = evidence_tests.curve_p_value(evidence, points) if kind == "curve" else 1.0
-        if p_value <= LEVEL:
+    for points, evidence in attacked_curves(audit):
+        if evidence_tests.curve_p_value(evidence, points) <= LEVEL:
             epsilon, delta = min(points, key=lambda point: point[0])
             shown = evidence_tests.epsilon_lower(evidence, delta, 1.0 - LEVEL)
             return f"the attack shows epsilon >= {shown:.4g} at delta {delta:g}, and the bound is {epsilon:.4g}"
@@ -510,6 +524,9 @@ def _least(of_spec: Sequence[Curve]) -> float:
     values = [(d, e) for curve in of_spec for e, d in curve.points if math.isfinite(e)]
     return min((e for _, e in sorted(values)[:1]), default=math.inf)
 
+
+#: By suite and document of a spec.
+_bounds_of: dict[type, dict[Mapping[str, Any], tuple[list[Finding | Series], bool]]] = {}
 
 #: Standard errors beyond which the size of noise is another one: a chance of 2e-9 for a normal estimate.
 _FAR = 6.0
