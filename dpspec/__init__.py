@@ -3,7 +3,7 @@
     >>> import dpspec
     >>> result = dpspec.run("specs/quickstart.yaml")  # doctest: +SKIP
     >>> result.to_frame()  # doctest: +SKIP
-    >>> bounds = dpspec.epsilon(noise=1.1, rate=0.01, steps=1000)
+    >>> bounds = dpspec.epsilon(noise_multiplier=1.1, rate=0.01, steps=1000)
     >>> 1.514 < bounds.lower <= bounds.upper < 1.516
     True
 

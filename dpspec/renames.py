@@ -1,4 +1,4 @@
-"""Old names of the public tools of plugins, which stay importable for two minor versions after a rename.
+"""Old names of public functions, classes and arguments, which work for two minor versions after a rename.
 
 A module of :data:`RENAMED` defines ``__getattr__ = old_names(__name__)``. An entry leaves the table with the second
 minor version after ``since``: :func:`expired` finds it, and a test fails.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: The number of minor versions for which an old name stays.
 KEPT = 2
@@ -31,6 +34,69 @@ RENAMED: Mapping[str, Mapping[str, Rename]] = {
     "dpspec.sampling": {},
 }
 
+#: New names of arguments, and of attributes of the same name, since 0.3.
+_NOISE, _SIZE, _RATE = Rename("noise_multiplier", (0, 3)), Rename("group_size", (0, 3)), Rename("rate", (0, 3))
+
+#: The renames of arguments by callable and old name; of a class, also of its attributes.
+RENAMED_ARGUMENTS: Mapping[str, Mapping[str, Rename]] = {
+    "dpspec.epsilon": {"noise": _NOISE},
+    "dpspec.accounting.DoubleMixture.poisson": {"q": _RATE, "sigma": _NOISE},
+    "dpspec.accounting.FilledPoisson": {"k": _SIZE, "sigma": _NOISE},
+    "dpspec.accounting.Mixture": {"sigma": _NOISE},
+    "dpspec.accounting.Mixture.fixed": {"k": _SIZE, "sigma": _NOISE},
+    "dpspec.accounting.Mixture.full": {"k": _SIZE, "sigma": _NOISE},
+    "dpspec.accounting.Mixture.poisson": {"k": _SIZE, "q": _RATE, "sigma": _NOISE},
+    "dpspec.accounting.PrivacyLoss.gaussian": {"sigma": Rename("std", (0, 3))},
+    "dpspec.accounting.RandomAllocation": {"sigma": _NOISE, "members": _SIZE},
+    "dpspec.accounting.RandomAllocation.has_noise": {"sigma": _NOISE, "members": _SIZE},
+    "dpspec.accounting.TruncatedPoisson": {"k": _SIZE, "sigma": _NOISE},
+    "dpspec.accounting.largest_sum_pair": {"sigma": _NOISE},
+    "dpspec.accounting.sampled_gaussian_rdp": {"sigma": _NOISE},
+}
+
+
+def _last(rename: Rename) -> str:
+    return f"{rename.since[0]}.{rename.since[1] + KEPT - 1}"
+
+
+def _warn(text: str, rename: Rename) -> None:
+    message = f"{text} is now {rename.new}; the old name works up to dpspec {_last(rename)}"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+def old_arguments(name: str) -> Callable[[T], T]:
+    """Decorate a function or class so that old keywords of :data:`RENAMED_ARGUMENTS` work, with a warning."""
+    renames = RENAMED_ARGUMENTS[name]
+
+    def decorate(thing: Any) -> Any:
+        if isinstance(thing, type):
+            thing.__init__ = decorate(thing.__init__)  # type: ignore[misc]
+            for old, rename in renames.items():
+                setattr(thing, old, property(_reader(f"{name}.{old}", rename)))
+            return thing
+
+        @wraps(thing)
+        def call(*values: Any, **keywords: Any) -> Any:
+            for old, rename in renames.items() if keywords else ():
+                if old in keywords:
+                    if rename.new in keywords:
+                        raise TypeError(f"{name} got both {old} and {rename.new}, which are one argument")
+                    _warn(f"the argument {old} of {name}", rename)
+                    keywords[rename.new] = keywords.pop(old)
+            return thing(*values, **keywords)
+
+        return call
+
+    return decorate
+
+
+def _reader(name: str, rename: Rename) -> Callable[[Any], Any]:
+    def read(owner: Any) -> Any:
+        _warn(name, rename)
+        return getattr(owner, rename.new)
+
+    return read
+
 
 def old_names(module: str) -> Callable[[str], Any]:
     """The function ``__getattr__`` of a module: an old name gives the object of the new one, with a warning."""
@@ -39,9 +105,7 @@ def old_names(module: str) -> Callable[[str], Any]:
         rename = RENAMED.get(module, {}).get(name)
         if rename is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        last = f"{rename.since[0]}.{rename.since[1] + KEPT - 1}"
-        text = f"{module}.{name} is now {rename.new}; the old name works up to dpspec {last}"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        _warn(f"{module}.{name}", rename)
         return getattr(import_module(module), rename.new)
 
     return find
@@ -49,7 +113,7 @@ def old_names(module: str) -> Callable[[str], Any]:
 
 def expired(version: tuple[int, int]) -> Iterator[str]:
     """The old names that this minor version may remove."""
-    for module, names in RENAMED.items():
+    for owner, names in (*RENAMED.items(), *RENAMED_ARGUMENTS.items()):
         for old, rename in names.items():
             if version[0] > rename.since[0] or version[1] >= rename.since[1] + KEPT:
-                yield f"{module}.{old}"
+                yield f"{owner}.{old}"

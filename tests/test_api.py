@@ -234,7 +234,7 @@ def test_calibrate_finds_the_noise_and_writes_plain_values() -> None:
     assert found.proved is not None
     assert found.unproved is not None
     noises = [found.proved.value, found.unproved.value]
-    bounds = dpspec.epsilon(noise=noises, rate=0.01, steps=1000, width=1e-5)
+    bounds = dpspec.epsilon(noise_multiplier=noises, rate=0.01, steps=1000, width=1e-5)
     assert bounds.upper[0] <= 1.0 < bounds.upper[1]
     proved = json.loads(json.dumps(found.as_json()))["proved"]
     assert (proved["value"], proved["verdicts"][0]["verdict"]) == (found.proved.value, "proved")

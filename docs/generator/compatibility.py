@@ -12,7 +12,7 @@ from dpspec.contract.events import HOOK_API
 from dpspec.contract.results import SCHEMA as RESULT
 from dpspec.engine.storage.trial_store import SCHEMA as TRIAL
 from dpspec.recording.folder.header import FORMAT
-from dpspec.renames import KEPT, RENAMED
+from dpspec.renames import KEPT, RENAMED, RENAMED_ARGUMENTS
 from dpspec.tested_versions import TESTED
 from generator.markdown import table
 
@@ -59,4 +59,9 @@ def _renames() -> Iterator[str]:
         for module, names in RENAMED.items()
         for old, rename in names.items()
     ]
-    yield from table(("old name", "new name", "removed in"), rows) if rows else ("No name was renamed.",)
+    rows += [
+        (f"`{old}` of `{name}`", f"`{rename.new}`", f"{rename.since[0]}.{rename.since[1] + KEPT}")
+        for name, names in RENAMED_ARGUMENTS.items()
+        for old, rename in names.items()
+    ]
+    yield from table(("old name", "new name", "removed in"), rows)

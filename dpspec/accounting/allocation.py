@@ -25,6 +25,7 @@ from dpspec.accounting.densities import LogRatio, Masses
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.group_allocation import FARTHEST, group_laws
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
+from dpspec.renames import old_arguments
 
 #: Points of the distribution of a sum, and slices of one log-normal number.
 _POINTS, _SLICES = 1200, 1600
@@ -39,46 +40,51 @@ _DEEPEST = 720.0
 _MOST_STEPS, _SMALLEST_NOISE, _LARGEST_NOISE = 10**7, 0.1, 1e13
 
 
+@old_arguments("dpspec.accounting.RandomAllocation")
 class RandomAllocation(Pair):
-    """All ``steps`` t of one epoch as a single pair, for groups of up to ``members`` records, each in one step.
+    """All ``steps`` t of one epoch as a single pair, for groups of up to ``group_size`` records, each in one step.
 
     For add-remove and zero-out adjacency. Members of one gradient, of the clip norm, attain it if all other records
     have none (Theorem 2 of ``docs/explanation/proofs/random-allocation.md``).
 
     Args:
         steps: t, at most 10^7.
-        sigma: the noise's standard deviation in clip norms, at most 1e13; sigma / members is at least 0.1.
-        members: the group's size k, at most 16; above ``exact_members`` only lower ends are bounds.
+        noise_multiplier: the noise's standard deviation in clip norms, at most 1e13 and at least 0.1 for each member.
+        group_size: k, at most 16; above ``exact_members`` only lower ends are bounds.
     """
 
     most_members, exact_members = 16, 8
 
     @staticmethod
-    def has_noise(sigma: float, members: int) -> bool:
-        """Return whether sigma / members is at least 0.1, except for rounding: 0.3 for three members is enough."""
-        return sigma >= _SMALLEST_NOISE * members * (1.0 - 4.0 * EPS)
+    @old_arguments("dpspec.accounting.RandomAllocation.has_noise")
+    def has_noise(noise_multiplier: float, group_size: int) -> bool:
+        """Return whether the noise is at least 0.1 for each member, except for rounding: 0.3 for three is enough."""
+        return noise_multiplier >= _SMALLEST_NOISE * group_size * (1.0 - 4.0 * EPS)
 
-    def __init__(self, steps: int, sigma: float, members: int = 1) -> None:
-        self.steps, self.sigma = whole("steps", steps, 1), positive("sigma", sigma)
-        self.members = whole("members", members, 1)
+    def __init__(self, steps: int, noise_multiplier: float, group_size: int = 1) -> None:
+        self.steps = whole("steps", steps, 1)
+        self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
+        self.group_size = whole("group_size", group_size, 1)
         if self.steps > _MOST_STEPS:
             raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps!r}")
-        if not self.has_noise(self.sigma, self.members):
-            raise ValueError(f"sigma must be at least {_SMALLEST_NOISE} for each member, got {sigma!r}")
-        if self.sigma > _LARGEST_NOISE:
-            raise ValueError(f"sigma must be at most {_LARGEST_NOISE:g}, got {sigma!r}")
-        if self.members > self.most_members:
-            raise ValueError(f"members must be at most {self.most_members}, got {members!r}")
-        self.has_estimated_upper_end = self.members > self.exact_members
-        self.key = (type(self).__name__, self.steps, self.sigma, self.members)
+        if not self.has_noise(self.noise_multiplier, self.group_size):
+            raise ValueError(
+                f"noise_multiplier must be at least {_SMALLEST_NOISE} for each member, got {noise_multiplier!r}"
+            )
+        if self.noise_multiplier > _LARGEST_NOISE:
+            raise ValueError(f"noise_multiplier must be at most {_LARGEST_NOISE:g}, got {noise_multiplier!r}")
+        if self.group_size > self.most_members:
+            raise ValueError(f"group_size must be at most {self.most_members}, got {group_size!r}")
+        self.has_estimated_upper_end = self.group_size > self.exact_members
+        self.key = (type(self).__name__, self.steps, self.noise_multiplier, self.group_size)
         # An adversary who knows the steps sees at most one Gaussian release of all members.
-        self.dominating_effect = self.members / self.sigma
+        self.dominating_effect = self.group_size / self.noise_multiplier
         if self.steps == 1:
             self.effect = self.dominating_effect
 
     def __repr__(self) -> str:
-        group = f", {self.members} members" if self.members > 1 else ""
-        return f"{type(self).__name__}(one of {self.steps} steps, sigma {self.sigma:g}{group})"
+        group = f", {self.group_size} members" if self.group_size > 1 else ""
+        return f"{type(self).__name__}(one of {self.steps} steps, noise {self.noise_multiplier:g}{group})"
 
     def largest_loss(self, direction: Direction) -> float:
         """Infinite: losses are unbounded."""
@@ -87,9 +93,11 @@ class RandomAllocation(Pair):
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The distribution of the ratio, whose cut tails have less than these masses under either distribution."""
         depth = _depth(log_edge, log_far)
-        arguments = (self.steps, self.sigma, depth)
+        arguments = (self.steps, self.noise_multiplier, depth)
         exact = not self.has_estimated_upper_end
-        above, below = _laws(*arguments) if self.members == 1 else group_laws(*arguments, self.members, exact=exact)
+        above, below = (
+            _laws(*arguments) if self.group_size == 1 else group_laws(*arguments, self.group_size, exact=exact)
+        )
         return _RatioPart(above, below, one_direction(direction))
 
 

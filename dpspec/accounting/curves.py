@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.numerics import EPS, OPPOSITE, Floats, Interval, inside, whole
+from dpspec.accounting.numerics import EPS, OPPOSITE, Floats, Interval, accountant_direction, inside, whole
 from dpspec.accounting.privacy_loss import PrivacyLoss
 from dpspec.accounting.tradeoff import LARGEST_EPSILON, Lines, Polygon
 
@@ -82,7 +82,8 @@ def tradeoff_bounds(loss: PrivacyLoss, *, nodes: int = NODES, fprs: Sequence[flo
     """
     whole("nodes", nodes, _SCOUTS)
     levels = [inside("fpr", fpr) for fpr in fprs]
-    opposite_loss = loss if loss.direction == "both" else replace(loss, direction=OPPOSITE[loss.direction])
+    side = accountant_direction(loss.direction)
+    opposite_loss = loss if side == "both" else replace(loss, direction=OPPOSITE[side])
     first = _profile(loss, nodes)
     second = first if opposite_loss is loss else _profile(opposite_loss, nodes)
     bounds = _conjugate(first, second)

@@ -50,7 +50,12 @@ def displacement_pair(step: TruncatedPoisson) -> Discrete | None:
         The pair; None if the cap never or always binds, or out of the range of Theorem 4b.
     """
     batches = Batches.of(step)
-    in_range = step.k == 1 and step.rate < 1.0 and _NOISE[0] <= step.sigma <= _NOISE[1] and step.cap <= _LARGEST_CAP
+    in_range = (
+        step.group_size == 1
+        and step.rate < 1.0
+        and _NOISE[0] <= step.noise_multiplier <= _NOISE[1]
+        and step.cap <= _LARGEST_CAP
+    )
     if batches is None or not in_range or batches.without_group(step.cap - 1) <= 0.0:
         return None
     return _pair_above(*_Profile(step, batches).largest())
@@ -72,7 +77,7 @@ class _Profile:
     @functools.cached_property
     def ratios(self) -> Floats:
         """e^epsilon - 1 at the losses of Poisson batches, above -rate, (n,)."""
-        slope = 1.0 / self.step.sigma
+        slope = 1.0 / self.step.noise_multiplier
         lowest = max(-_REACH, 0.5 * slope - _LOWEST / slope)
         middle, highest = 0.7 * _REACH + slope, 2.0 * _REACH + 4.0 * slope
         z = np.append(np.linspace(lowest, middle, _LOSSES, endpoint=False), np.linspace(middle, highest, _LOSSES // 3))
@@ -80,7 +85,7 @@ class _Profile:
 
     def largest(self) -> tuple[Floats, Floats]:
         """e^epsilon - 1, from -rate on, and the profile there, (n + 1,) each."""
-        rate, cap, ratios, slope = self.step.rate, self.step.cap, self.ratios, 1.0 / self.step.sigma
+        rate, cap, ratios, slope = self.step.rate, self.step.cap, self.ratios, 1.0 / self.step.noise_multiplier
         poisson = _call(-(rate + ratios), rate, slope)
         two_before = self.batches.without_group(cap - 2)
         low = self._of_full(ratios) > 0.0
@@ -117,7 +122,9 @@ class _Profile:
         """The profile of batches of cap - 2 or more others, if the median is from ``least`` to ``most``."""
         rate, cap = self.step.rate, self.step.cap
         two_before = self.batches.without_group(cap - 2)
-        alone = _call(-(1.0 - share) * two_before * (rate + ratios), two_before * rate, 1.0 / self.step.sigma)
+        alone = _call(
+            -(1.0 - share) * two_before * (rate + ratios), two_before * rate, 1.0 / self.step.noise_multiplier
+        )
         return alone + self._compared(ratios, self._compositions, most, least, share)
 
     @functools.cached_property
@@ -165,7 +172,7 @@ class _Profile:
         self, ratios: Floats, compositions: list[tuple[float, float, float]], most: float, least: float, share: float
     ) -> Floats:
         """The part of batches with displaced records, where the excess of full batches is below 0, (n,)."""
-        slope, gain = 1.0 / self.step.sigma, self._gain
+        slope, gain = 1.0 / self.step.noise_multiplier, self._gain
         across = max(math.sqrt(1.0 - least * least), _ACROSS)
         far = math.sqrt(1.0 - most * most) if share == 0.0 else (1.0 + least * most) / across * (1.0 + 1e-12)
         far = max(far, 1e-3)

@@ -34,6 +34,7 @@ from dpspec.accounting.numerics import (
     one_direction,
     whole,
 )
+from dpspec.renames import old_arguments
 
 #: Relative rounding error of a weight, and ln of the largest tail of one case that may be cut off.
 _ROUNDED, _HEAVIEST_TAIL = 1e-12, -0.7
@@ -54,8 +55,9 @@ class DoubleMixture(Pair):
     """
 
     def __init__(self, present: Mixture, absent: Mixture) -> None:
-        if present.sigma != absent.sigma:
-            raise ValueError(f"both mixtures must have the same sigma, got {present.sigma!r} and {absent.sigma!r}")
+        if present.noise_multiplier != absent.noise_multiplier:
+            found = f"{present.noise_multiplier!r} and {absent.noise_multiplier!r}"
+            raise ValueError(f"both mixtures must have the same noise_multiplier, got {found}")
         self.present, self.absent = present, absent
         self.key = ("double", present.key, absent.key)
         self.is_symmetric = present.key == absent.key
@@ -64,11 +66,13 @@ class DoubleMixture(Pair):
         self.dominating_effect = present.dominating_effect + absent.dominating_effect
 
     @classmethod
-    def poisson(cls, removed: int, inserted: int, q: float, sigma: float) -> "DoubleMixture":
-        """Poisson batches at rate ``q`` in (0, 1]: up to ``removed`` records are removed and ``inserted`` inserted."""
+    @old_arguments("dpspec.accounting.DoubleMixture.poisson")
+    def poisson(cls, removed: int, inserted: int, rate: float, noise_multiplier: float) -> "DoubleMixture":
+        """Poisson batches at ``rate`` in (0, 1]: up to ``removed`` records are removed and ``inserted`` inserted."""
         for name, count in (("removed", removed), ("inserted", inserted)):
             whole(name, count, 0)
-        return cls(*(Mixture.poisson(count, q, sigma) if count else nothing(sigma) for count in (removed, inserted)))
+        noise = noise_multiplier
+        return cls(*(Mixture.poisson(count, rate, noise) if count else nothing(noise) for count in (removed, inserted)))
 
     def __repr__(self) -> str:
         return f"DoubleMixture({self.present!r}, {self.absent!r})"

@@ -41,6 +41,7 @@ from dpspec.accounting.numerics import (
     positive,
     whole,
 )
+from dpspec.renames import old_arguments
 
 #: Relative rounding error of ln P[c = 0].
 _ROUNDED = 1e-12
@@ -61,18 +62,19 @@ _SUM_ERROR, _STRIP, _HIGHEST_MOMENT = 40.0, 6.0, 200.0
 _PILED = 64.0
 
 
+@old_arguments("dpspec.accounting.Mixture")
 class Mixture(Pair):
-    """The pair N(0, sigma^2) and sum_j p_j N(c_j, sigma^2), immutable.
+    """The pair N(0, sigma^2) and sum_j p_j N(c_j, sigma^2), immutable; sigma is ``noise_multiplier``.
 
     Scaling all sensitivities and sigma by one factor changes nothing.
 
     Args:
         sensitivities: c_j >= 0, (m,); sorted, with equal ones merged.
         probabilities: p_j > 0, (m,), summing to one. ``log_probabilities`` are their exact logarithms.
-        sigma: the noise's standard deviation, above 0.
+        noise_multiplier: the noise's standard deviation in the unit of the sensitivities, above 0.
     """
 
-    def __init__(self, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float) -> None:
+    def __init__(self, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, noise_multiplier: float) -> None:
         c = _vector("sensitivities", sensitivities)
         p = _vector("probabilities", probabilities)
         if len(c) != len(p):
@@ -85,33 +87,37 @@ class Mixture(Pair):
         logs, largest = np.log(p), int(np.argmax(p))
         if p[largest] > 0.5:  # one minus rare others
             logs[largest] = math.log1p(-math.fsum(np.delete(p, largest)))
-        self._set(c, logs, sigma)
+        self._set(c, logs, noise_multiplier)
 
     @classmethod
-    def poisson(cls, k: int, q: float, sigma: float) -> Mixture:
-        """Poisson sampling at rate ``q`` in (0, 1], groups of up to ``k``: c ~ Binomial(k, q) (Theorem 3.1)."""
-        k, q = whole("k", k, 1), inside("q", q, one=True)
+    @old_arguments("dpspec.accounting.Mixture.poisson")
+    def poisson(cls, group_size: int, rate: float, noise_multiplier: float) -> Mixture:
+        """Poisson sampling at ``rate`` in (0, 1], groups of up to ``group_size``: c is binomial (Theorem 3.1)."""
+        k, q = whole("group_size", group_size, 1), inside("rate", rate, one=True)
         if q == 1.0:
-            return cls.full(k, sigma)
-        return cls.__new__(cls)._set(np.arange(k + 1.0), log_binomial(k, q), sigma)
+            return cls.full(k, noise_multiplier)
+        return cls.__new__(cls)._set(np.arange(k + 1.0), log_binomial(k, q), noise_multiplier)
 
     @classmethod
-    def fixed(cls, k: int, n: int, batch_size: int, sigma: float) -> Mixture:
+    @old_arguments("dpspec.accounting.Mixture.fixed")
+    def fixed(cls, group_size: int, n: int, batch_size: int, noise_multiplier: float) -> Mixture:
         """Batches of ``batch_size``, at least ``n`` records without the group: c ~ 2 Hypergeometric (Theorem 3.3).
 
-        A group member displaces a record, so it moves the sum by up to two clip norms; sigma is relative to one.
+        A group member displaces a record, so it moves the sum by up to two clip norms; the noise is relative to one.
         """
-        k, n = whole("k", k, 1), whole("n", n, 1)
+        k, n = whole("group_size", group_size, 1), whole("n", n, 1)
         batch_size = whole("batch_size", batch_size, 1)
         if batch_size > n:
             raise ValueError(f"batch_size must be at most n, the records without the group: {batch_size} > {n}")
         logs = log_hypergeometric(k, n, batch_size)
-        return cls.__new__(cls)._set(2.0 * np.arange(float(len(logs))), logs, sigma)
+        return cls.__new__(cls)._set(2.0 * np.arange(float(len(logs))), logs, noise_multiplier)
 
     @classmethod
-    def full(cls, k: int, sigma: float) -> Mixture:
-        """Every record in every batch: the Gaussian mechanism of sensitivity ``k``."""
-        return cls.__new__(cls)._set(np.array([float(whole("k", k, 1))]), np.zeros(1), sigma)
+    @old_arguments("dpspec.accounting.Mixture.full")
+    def full(cls, group_size: int, noise_multiplier: float) -> Mixture:
+        """Every record in every batch: the Gaussian mechanism of sensitivity ``group_size``."""
+        moved = np.array([float(whole("group_size", group_size, 1))])
+        return cls.__new__(cls)._set(moved, np.zeros(1), noise_multiplier)
 
     @classmethod
     def of_logs(cls, shifts: Floats, log_probabilities: Floats) -> Mixture:
@@ -119,16 +125,16 @@ class Mixture(Pair):
         return cls.__new__(cls)._set(shifts, log_probabilities, 1.0, is_checked=True)
 
     def _set(
-        self, sensitivities: Floats, log_probabilities: Floats, sigma: float, *, is_checked: bool = False
+        self, sensitivities: Floats, log_probabilities: Floats, noise_multiplier: float, *, is_checked: bool = False
     ) -> Mixture:
-        self.sigma = positive("sigma", sigma)
+        self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)
         for sensitivity in [] if is_checked else self.sensitivities.tolist():
-            bounded_effect("sigma", sensitivity, self.sigma)
+            bounded_effect("noise_multiplier", sensitivity, self.noise_multiplier)
         self.log_probabilities = np.full(len(self.sensitivities), -np.inf)
         np.logaddexp.at(self.log_probabilities, where, log_probabilities)
         self.probabilities = np.exp(self.log_probabilities)
-        self.ratio = LogRatio(self.sensitivities / sigma, self.log_probabilities)
+        self.ratio = LogRatio(self.sensitivities / noise_multiplier, self.log_probabilities)
         shifts = self.ratio.shifts
         for array in (self.sensitivities, self.log_probabilities, self.probabilities, shifts):
             array.flags.writeable = False
@@ -141,7 +147,8 @@ class Mixture(Pair):
 
     def __repr__(self) -> str:
         top = float(self.sensitivities[-1])
-        return f"Mixture({len(self.sensitivities)} components, sensitivities up to {top:g}, sigma {self.sigma:g})"
+        count, noise = len(self.sensitivities), self.noise_multiplier
+        return f"Mixture({count} components, sensitivities up to {top:g}, noise {noise:g})"
 
     def largest_loss(self, direction: Direction) -> float:
         """-ln P[c = 0] absent-first, up to rounding; infinite present-first."""
@@ -185,7 +192,7 @@ class Mixture(Pair):
 
     def log_ratio(self, x: npt.ArrayLike) -> Floats:
         """Log-likelihood ratio of outputs ``x`` (any shape): ln of the density with the group over that without it."""
-        return self.ratio(np.asarray(x, dtype=np.float64) / self.sigma)
+        return self.ratio(np.asarray(x, dtype=np.float64) / self.noise_multiplier)
 
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
         """ln delta(epsilon) of one step, any real epsilon; -inf if delta is 0.

@@ -60,6 +60,12 @@ Direction: TypeAlias = Literal["present-first", "absent-first"]
 #: A direction, or the worse of the two.
 Directions: TypeAlias = Literal["present-first", "absent-first", "both"]
 
+#: The names of specs: with the group against without it is ``remove``.
+_OF_SPECS: Final[dict[str, Direction]] = {"remove": "present-first", "add": "absent-first"}
+
+#: A direction as an argument: by the name of specs, or as pairs call it.
+AnyDirection: TypeAlias = Literal["remove", "add", "both", "present-first", "absent-first"]
+
 #: Both directions, in the order of computation.
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("present-first", "absent-first")
 
@@ -155,19 +161,27 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be a number, got {value!r}") from None
 
 
+def accountant_direction(value: str) -> Directions:
+    """``value``, such as ``remove``, as pairs call it. Raises ``ValueError`` for any other string."""
+    value = _OF_SPECS.get(value, value)
+    if value == "both":
+        return "both"
+    if value not in DIRECTIONS:
+        raise ValueError(f"direction must be one of remove, add, both, got {value!r}")
+    return value
+
+
 def directions(value: str) -> tuple[Direction, ...]:
     """The one-sided directions of ``value``, two for ``both``. Raises ``ValueError`` for any other string."""
-    if value == "both":
-        return DIRECTIONS
-    if value not in DIRECTIONS:
-        raise ValueError(f"direction must be one of present-first, absent-first, both, got {value!r}")
-    return (value,)
+    side = accountant_direction(value)
+    return DIRECTIONS if side == "both" else (side,)
 
 
 def one_direction(value: str) -> Direction:
     """``value`` as a single direction. Raises ``ValueError`` for ``both`` and any other string."""
+    value = _OF_SPECS.get(value, value)
     if value not in DIRECTIONS:
-        raise ValueError(f"direction must be present-first or absent-first, got {value!r}")
+        raise ValueError(f"direction must be remove or add, got {value!r}")
     return value
 
 

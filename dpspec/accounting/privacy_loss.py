@@ -24,10 +24,12 @@ from dpspec.accounting.numerics import (
     DIRECTIONS,
     EPS,
     OPPOSITE,
+    AnyDirection,
     Direction,
     Directions,
     Floats,
     Interval,
+    accountant_direction,
     bounded_effect,
     directions,
     inside,
@@ -52,6 +54,7 @@ from dpspec.accounting.profiles import (
 )
 from dpspec.accounting.refinement import TINY, GridRefinement, PendingAnswer, truncate_phases
 from dpspec.accounting.single_steps import SingleSteps
+from dpspec.renames import old_arguments
 
 #: The default relative width of an interval.
 WIDTH = 1e-4
@@ -79,14 +82,15 @@ class PrivacyLoss:
 
     Args:
         phases: (pair, steps) each; steps of equal pairs are added.
-        direction: of the answers.
+        direction: of the answers: ``remove``, ``add``, or the worse of ``both``. The attribute is the name that pairs
+            use: ``present-first`` or ``absent-first``.
     """
 
     phases: tuple[tuple[Pair, int], ...]
-    direction: Directions = "both"
+    direction: AnyDirection = "both"
 
     def __post_init__(self) -> None:
-        directions(self.direction)
+        object.__setattr__(self, "direction", accountant_direction(self.direction))
         if not self.phases:
             raise ValueError("phases must not be empty")
         merged: dict[object, tuple[Pair, int]] = {}
@@ -98,17 +102,21 @@ class PrivacyLoss:
         object.__setattr__(self, "phases", tuple(merged.values()))
 
     @classmethod
-    def of(cls, pair: Pair, direction: Directions = "both") -> PrivacyLoss:
+    def of(cls, pair: Pair, direction: AnyDirection = "both") -> PrivacyLoss:
         """One step of ``pair``."""
         return cls(((pair, 1),), direction)
 
     @classmethod
+    @old_arguments("dpspec.accounting.PrivacyLoss.gaussian")
     def gaussian(
-        cls, sigma: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
+        cls, std: float, sensitivity: float = 1.0, rate: float = 1.0, direction: AnyDirection = "both"
     ) -> PrivacyLoss:
-        """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``."""
-        q, noise, moved = inside("rate", rate, one=True), positive("sigma", sigma), positive("sensitivity", sensitivity)
-        bounded_effect("sigma", moved, noise)
+        """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``.
+
+        ``std`` has the unit of ``sensitivity``; with a sensitivity of 1 it is the noise multiplier.
+        """
+        q, noise, moved = inside("rate", rate, one=True), positive("std", std), positive("sensitivity", sensitivity)
+        bounded_effect("std", moved, noise)
         return cls.of(Mixture.poisson(1, q, noise / moved), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
@@ -196,9 +204,9 @@ class PrivacyLoss:
             alpha: the type-I error.
             width: relative to the smaller of the error and the power.
         """
-        return self._powers("alpha", [alpha], self.direction, width, miss=True)[0].mirrored()
+        return self._powers("alpha", [alpha], accountant_direction(self.direction), width, miss=True)[0].mirrored()
 
-    def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
+    def rero(self, kappa: float, *, direction: AnyDirection = "remove", width: float = WIDTH) -> Interval:
         """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
         The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1).
@@ -211,14 +219,15 @@ class PrivacyLoss:
         return self.reros([kappa], direction=direction, width=width)[0]
 
     def reros(
-        self, kappas: Sequence[float], *, direction: Directions = "present-first", width: float = WIDTH
+        self, kappas: Sequence[float], *, direction: AnyDirection = "remove", width: float = WIDTH
     ) -> list[Interval]:
         """``rero`` at several baselines, in their order; nearby ones share one composition."""
-        return self._powers("kappa", kappas, direction, width, miss=False)
+        return self._powers("kappa", kappas, accountant_direction(direction), width, miss=False)
 
-    def level(self, power: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
+    def level(self, power: float, *, direction: AnyDirection = "remove", width: float = WIDTH) -> Interval:
         """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise."""
-        return self._tests("power", [inside("power", power)], direction, [width], power=True)[0]
+        side = accountant_direction(direction)
+        return self._tests("power", [inside("power", power)], side, [width], power=True)[0]
 
     def _powers(
         self, name: str, levels: Sequence[float], direction: Directions, width: float, *, miss: bool
@@ -328,7 +337,10 @@ def _cached_answers(
 
 
 def group_curve(
-    phases: Sequence[tuple[Mixture, int]], deltas: Sequence[float], direction: Directions = "both", width: float = WIDTH
+    phases: Sequence[tuple[Mixture, int]],
+    deltas: Sequence[float],
+    direction: AnyDirection = "both",
+    width: float = WIDTH,
 ) -> list[Interval]:
     """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
 

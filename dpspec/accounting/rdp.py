@@ -33,6 +33,7 @@ from dpspec.accounting.numerics import (
     EPS,
     LARGEST_EFFECT,
     SMALLEST_EFFECT,
+    AnyDirection,
     Directions,
     Floats,
     bisect,
@@ -41,6 +42,7 @@ from dpspec.accounting.numerics import (
     inside,
     whole,
 )
+from dpspec.renames import old_arguments
 
 #: Renyi divergences as a function of orders, same shape.
 Curve: TypeAlias = Callable[[Floats], Floats]
@@ -76,8 +78,9 @@ def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
     return np.asarray(np.logaddexp(0.0, np.logaddexp(up, down)) / below, dtype=np.float64)
 
 
+@old_arguments("dpspec.accounting.sampled_gaussian_rdp")
 def sampled_gaussian_rdp(
-    orders: npt.ArrayLike, rate: npt.ArrayLike, sigma: npt.ArrayLike, direction: Directions = "both"
+    orders: npt.ArrayLike, rate: npt.ArrayLike, noise_multiplier: npt.ArrayLike, direction: AnyDirection = "both"
 ) -> Floats:
     """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; arrays broadcast.
 
@@ -85,10 +88,11 @@ def sampled_gaussian_rdp(
     - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first (Mironov, Talwar and Zhang 2019, Theorem
     5).
 
-    Args: orders: any real numbers above 1. rate: 0 < q <= 1. sigma: the noise's standard deviation, above 0.
-    direction: of the divergence.
+    Args: orders: any real numbers above 1. rate: 0 < q <= 1. noise_multiplier: sigma, the noise's standard deviation,
+    above 0. direction: of the divergence.
     """
-    a, q, sd = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), _numbers("sigma", sigma))
+    noise = _numbers("noise_multiplier", noise_multiplier)
+    a, q, sd = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), noise)
     present = "present-first" in directions(direction)
     shifts = np.zeros((a.size, 2))
     shifts[:, 1] = 1.0 / sd.ravel()
@@ -109,7 +113,7 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019,
     3.3), with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to.
     """
-    a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("sigma", sigma))
+    a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("noise_multiplier", sigma))
     q = float(_numbers("rate", rate))
     if np.any(a != np.floor(a)):
         raise ValueError("orders must be integers here")
@@ -179,7 +183,7 @@ def composed_rdp(
                 one_side += count * gaussian_rdp(a, mixture.effect)
                 continue
             shape = (a.size, len(mixture.sensitivities))
-            shifts = np.broadcast_to(mixture.sensitivities / mixture.sigma, shape)
+            shifts = np.broadcast_to(mixture.sensitivities / mixture.noise_multiplier, shape)
             logs = np.broadcast_to(mixture.log_probabilities, shape)
             one_side += count * _divergence(a.ravel(), log_gaussian_excess(powers, shifts, logs)).reshape(a.shape)
         total = np.maximum(total, one_side)
@@ -205,14 +209,14 @@ def _log_exp_gap(x: Floats) -> Floats:
     return np.asarray(np.where(small, series, np.where(x > 30.0, far, direct)), dtype=np.float64)
 
 
-def _numbers(name: Literal["effect", "rate", "sigma"], values: npt.ArrayLike) -> Floats:
+def _numbers(name: Literal["effect", "rate", "noise_multiplier"], values: npt.ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if name == "effect" and not np.all((array == 0.0) | ((array >= SMALLEST_EFFECT) & (array <= LARGEST_EFFECT))):
         raise ValueError("effect must be 0 or from 1e-100 to 1e100")
     if name == "rate" and not np.all((array > 0.0) & (array <= 1.0)):
         raise ValueError("rate must be above 0 and at most 1")
-    if name == "sigma" and not np.all((array >= SMALLEST_EFFECT) & (array <= LARGEST_EFFECT)):
-        raise ValueError("sigma must be from 1e-100 to 1e100")
+    if name == "noise_multiplier" and not np.all((array >= SMALLEST_EFFECT) & (array <= LARGEST_EFFECT)):
+        raise ValueError("noise_multiplier must be from 1e-100 to 1e100")
     return array
 
 

@@ -11,6 +11,7 @@ from scipy.special import log_ndtr
 
 from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.numerics import EPS, Floats, bounded_effect, finite, inside, positive, whole
+from dpspec.renames import old_arguments
 
 #: Distance of the cells' edges, and their largest distance from the means, in units of sigma.
 _STEP, _REACH = 0.02, 37.0
@@ -25,7 +26,10 @@ _LEAST = 0.05
 _DISTINCT = 1e-11
 
 
-def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, share: float = 1.0) -> Discrete:
+@old_arguments("dpspec.accounting.largest_sum_pair")
+def largest_sum_pair(
+    batches: int, noise_multiplier: float, present: float, absent: float, share: float = 1.0
+) -> Discrete:
     """Bound the largest of ``batches`` sums from below: one random sum has noise of mean m, all others of mean 0.
 
     P[largest > x] = 1 - (1 - share) Phi(x / sigma)^batches - share Phi((x - m) / sigma) Phi(x / sigma)^(batches - 1),
@@ -35,7 +39,7 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
 
     Args:
         batches: number of observed sums, at least 1.
-        sigma: the noise's standard deviation in clip norms, > 0.
+        noise_multiplier: sigma, the noise's standard deviation in clip norms, > 0.
         present: the mean with the record, at least 0.
         absent: the mean without it, at least 0 and another one.
         share: the probability that the random sum is among them, in (0, 1].
@@ -44,13 +48,13 @@ def largest_sum_pair(batches: int, sigma: float, present: float, absent: float, 
         ValueError: an argument is out of range.
     """
     whole("batches", batches, 1)
-    positive("sigma", sigma)
+    positive("noise_multiplier", noise_multiplier)
     inside("share", share, one=True)
     low, high = sorted((finite("present", present), finite("absent", absent)))
     if not 0.0 <= low < high:
         raise ValueError(f"present and absent must be different and at least 0, got {present!r} and {absent!r}")
-    noise = max(sigma, _LEAST)
-    means = (0.0, bounded_effect("sigma", low, noise), bounded_effect("sigma", high, noise))
+    noise = max(noise_multiplier, _LEAST)
+    means = (0.0, bounded_effect("noise_multiplier", low, noise), bounded_effect("noise_multiplier", high, noise))
     steps = np.arange(-_REACH, _REACH, _STEP)
     edges = np.unique(np.concatenate([mean + steps for mean in means]))
     edges = edges[edges > -_REACH / math.sqrt(batches)]  # the largest of many sums is not smaller

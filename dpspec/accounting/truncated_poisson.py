@@ -19,6 +19,7 @@ from dpspec.accounting.gaussian import normal_masses
 from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
 from dpspec.accounting.mixture import Mixture, TruncatedMixture
 from dpspec.accounting.numerics import EPS, SUM_TOLERANCE, Direction, Floats, inside, one_direction, positive, whole
+from dpspec.renames import old_arguments
 
 #: ln of the largest tail of one case that may be cut off.
 _HEAVIEST_TAIL = -0.7
@@ -62,8 +63,8 @@ class Revealed(Pair):
         for total in totals:
             if abs(total - 1.0) > SUM_TOLERANCE:
                 raise ValueError(f"weights of cases must sum to 1, got {total!r}")
-        if len({pair.sigma for _, pair in cases}) != 1:
-            raise ValueError("all cases must have the same sigma")
+        if len({pair.noise_multiplier for _, pair in cases}) != 1:
+            raise ValueError("all cases must have the same noise_multiplier")
         self.cases = tuple((weight / totals[0], pair) for weight, pair in cases)
         self.present = tuple(weight / totals[1] for weight in present)
         self.rounding = rounding
@@ -173,58 +174,61 @@ _RARELY = 1e-9
 _SMALLEST = 1e-290
 
 
+@old_arguments("dpspec.accounting.TruncatedPoisson")
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
+    """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to k records.
 
     For add-remove adjacency only: replaced or null records displace other records.
 
     Attributes:
-        k: the largest group.
+        group_size: k, the largest group.
         rate: the Poisson sampling rate.
         cap: the largest batch.
         n: the largest number of records of the smaller dataset of a pair.
-        sigma: the noise's standard deviation in clip norms, > 0.
+        noise_multiplier: the noise's standard deviation in clip norms, > 0.
         fewest: the smallest such number, 0 if omitted: the bound is the tighter the closer it is to ``n``.
     """
 
-    k: int
+    group_size: int
     rate: float
     cap: int
     n: int
-    sigma: float
+    noise_multiplier: float
     fewest: int = 0
 
     def __post_init__(self) -> None:
-        for name, smallest in (("k", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
+        for name, smallest in (("group_size", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
             whole(name, getattr(self, name), smallest)
         if self.fewest > self.n:
             raise ValueError(f"fewest must be at most n, got {self.fewest!r} and {self.n!r}")
         inside("rate", self.rate, one=True)
-        positive("sigma", self.sigma)
+        positive("noise_multiplier", self.noise_multiplier)
 
     @property
     def displacing(self) -> float:
         """P[Binomial(n, rate) > cap - k], rounded up: the probability that the group may displace others."""
-        if self.n <= self.cap - self.k:
+        if self.n <= self.cap - self.group_size:
             return 0.0
-        return min(1.0, max(_SMALLEST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
+        return min(
+            1.0, max(_SMALLEST, binomial_tail(self.n, self.rate, self.cap - self.group_size + 1) * (1.0 + _BETA))
+        )
 
     def above(self) -> Mixture | Revealed:
         """A pair that dominates the step, for datasets whose smaller one has ``fewest`` to ``n`` records."""
-        roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
+        roomy, chance = Mixture.poisson(self.group_size, self.rate, self.noise_multiplier), self.displacing
         if chance == 0.0:
             return roomy
         # P[Binomial(fewest, rate) >= cap], rounded down: the probability that others fill a batch
         full = binomial_tail(self.fewest, self.rate, self.cap) * (1.0 - _BETA)
         full = min(full, chance) if full > _RARELY else 0.0
-        j = np.arange(self.k + 1, dtype=np.float64)
+        j = np.arange(self.group_size + 1, dtype=np.float64)
         cases = [(1.0 - chance, roomy)]
         if full > 0.0:
             ends = np.concatenate(([1.0], np.minimum.accumulate(self.tails_when_full()), [0.0]))
-            cases.append((full, Mixture(2.0 * j, ends[:-1] - ends[1:], self.sigma)))
-        drawn = Mixture.poisson(self.k, self.rate, 0.5 * self.sigma)
-        cases.append((chance - full, Mixture(2.0 * drawn.sensitivities, drawn.probabilities, self.sigma)))
+            cases.append((full, Mixture(2.0 * j, ends[:-1] - ends[1:], self.noise_multiplier)))
+        drawn = Mixture.poisson(self.group_size, self.rate, 0.5 * self.noise_multiplier)
+        cases.append((chance - full, Mixture(2.0 * drawn.sensitivities, drawn.probabilities, self.noise_multiplier)))
         cases = [(weight, pair) for weight, pair in cases if weight > 0.0]
         return cases[0][1] if len(cases) == 1 else Revealed(cases)
 
@@ -234,13 +238,17 @@ class TruncatedPoisson:
         P[B' >= cap + a] P[Hypergeometric(cap of fewest + k, k) >= a] / P[B >= cap], with B ~ Binomial(fewest, rate) and
         B' ~ Binomial(fewest + k, rate), and never more than P[Binomial(k, rate) >= a].
         """
-        alike = np.exp(log_hypergeometric(self.k, self.fewest, self.cap))
+        alike = np.exp(log_hypergeometric(self.group_size, self.fewest, self.cap))
         tails = []
-        for a in range(1, self.k + 1):
-            entered = binomial_tail(self.fewest + self.k, self.rate, self.cap + a)
+        for a in range(1, self.group_size + 1):
+            entered = binomial_tail(self.fewest + self.group_size, self.rate, self.cap + a)
             tail_when_full = math.fsum(alike[a:]) * entered / binomial_tail(self.fewest, self.rate, self.cap)
             tails.append(
-                min(1.0, tail_when_full * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA))
+                min(
+                    1.0,
+                    tail_when_full * (1.0 + 4.0 * _BETA),
+                    binomial_tail(self.group_size, self.rate, a) * (1.0 + _BETA),
+                )
             )
         return np.array(tails)
 
@@ -258,7 +266,9 @@ class TruncatedPoisson:
         batches = Batches.of(self)
         if batches is None:
             return None
-        sources: list[dict[int, float]] = [{} for _ in range(self.k + 1)]  # by cap - b, the weights of the distances
+        sources: list[dict[int, float]] = [
+            {} for _ in range(self.group_size + 1)
+        ]  # by cap - b, the weights of the distances
         for other_count, member_count, source, weight in batches.with_group():
             compared_weight = weight if other_count == source else share * weight
             if batches.without_group(other_count) == 0.0:
@@ -269,16 +279,16 @@ class TruncatedPoisson:
             ):
                 weights = sources[self.cap - b]
                 weights[distance] = weights.get(distance, 0.0) + mass
-        few = batches.fewer(self.cap - self.k)
+        few = batches.fewer(self.cap - self.group_size)
         cases, present = [], []
         if few > 0.0:
-            cases, present = [(few, Mixture.poisson(self.k, self.rate, self.sigma))], [few]
+            cases, present = [(few, Mixture.poisson(self.group_size, self.rate, self.noise_multiplier))], [few]
         for gap, weights in enumerate(sources):
             without, total = batches.without_group(self.cap - gap), math.fsum(weights.values())
             if without > 0.0:
                 distances = [distance for distance, mass in weights.items() if mass > 0.0]
                 shares = [weights[distance] / total for distance in distances]
-                cases.append((min(1.0, without), Mixture(distances, shares, self.sigma)))
+                cases.append((min(1.0, without), Mixture(distances, shares, self.noise_multiplier)))
                 present.append(min(1.0, total))
         return Revealed(cases, present, 4.0 * _BETA)
 
@@ -287,7 +297,7 @@ class TruncatedPoisson:
         chances = self.kept()
         chances[1:] *= 1.0 - _BETA
         chances[0] = 1.0 - math.fsum(chances[1:])
-        return Mixture(np.arange(len(chances), dtype=np.float64), chances, self.sigma)
+        return Mixture(np.arange(len(chances), dtype=np.float64), chances, self.noise_multiplier)
 
     def revealing(self, angle: float) -> Discrete | None:
         """What some data of n and n + k records show in two dimensions, in cells: Theorem 5a, a lower bound.
@@ -305,44 +315,58 @@ class TruncatedPoisson:
         if batches is None:
             return None
         along, across = -math.sin(angle), max(0.0, math.cos(angle))
-        low, high = self.cap - 10.0 * self.sigma - 2.0 * self.k, self.cap + 8.0 * self.sigma
-        columns = _edges(low, high, 0.25 * self.sigma, _COLUMNS)
-        rows = _edges(-8.0 * self.sigma, 8.0 * self.sigma + self.k * across, 0.125 * self.sigma, _COLUMNS)
+        low, high = (
+            self.cap - 10.0 * self.noise_multiplier - 2.0 * self.group_size,
+            self.cap + 8.0 * self.noise_multiplier,
+        )
+        columns = _edges(low, high, 0.25 * self.noise_multiplier, _COLUMNS)
+        rows = _edges(
+            -8.0 * self.noise_multiplier,
+            8.0 * self.noise_multiplier + self.group_size * across,
+            0.125 * self.noise_multiplier,
+            _COLUMNS,
+        )
         if across < 1e-9:
-            columns = _edges(low, high, 0.03 * self.sigma, 8 * _COLUMNS)
+            columns = _edges(low, high, 0.03 * self.noise_multiplier, 8 * _COLUMNS)
             rows = np.array([-np.inf, np.inf])
         # batches of fewer others than ``least`` are in the first column, up to 1e-300
-        least = min(max(batches.first, math.floor(columns[1] - 40.0 * self.sigma)), self.cap - self.k)
+        least = min(
+            max(batches.first, math.floor(columns[1] - 40.0 * self.noise_multiplier)), self.cap - self.group_size
+        )
         few, drawn = batches.fewer(least), batches.members
         absent = np.zeros((len(columns) - 1, 1))
-        present = np.zeros((self.k + 1, len(columns) - 1))
+        present = np.zeros((self.group_size + 1, len(columns) - 1))
         absent[0], present[:, 0] = few, few * drawn
         for b in range(least, self.cap + 1):
             chance = batches.without_group(b)
             absent[:, 0] += chance * self._masses(columns, b)
-            for i in range(self.k + 1) if b < self.cap - self.k else ():
+            for i in range(self.group_size + 1) if b < self.cap - self.group_size else ():
                 present[i] += chance * drawn[i] * self._masses(columns, b + along * i)
         for b, i, _, weight in batches.with_group():
             present[i] += weight * self._masses(columns, b + along * i)
-        heights = np.array([self._masses(rows, across * i) for i in range(self.k + 1)])
+        heights = np.array([self._masses(rows, across * i) for i in range(self.group_size + 1)])
         with_group, without = (present.T @ heights).ravel(), (absent * heights[0]).ravel()
         with_group, without = np.maximum(with_group, _LEAST_CELL), np.maximum(without, _LEAST_CELL)
         return Discrete(with_group, without, 4.0 * _BETA)
 
     def _masses(self, edges: Floats, mean: float) -> Floats:
         """Masses of N(``mean``, sigma^2) between the ``edges``, (n,)."""
-        return normal_masses((edges - mean) / self.sigma)
+        return normal_masses((edges - mean) / self.noise_multiplier)
 
     def kept(self) -> Floats:
         """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""
-        drawn = np.append(np.zeros(self.k), 1.0) if self.rate == 1.0 else np.exp(log_binomial(self.k, self.rate))
+        drawn = (
+            np.append(np.zeros(self.group_size), 1.0)
+            if self.rate == 1.0
+            else np.exp(log_binomial(self.group_size, self.rate))
+        )
         chances_to_enter = np.array(
-            [1.0 - binomial_tail(self.n, self.rate, self.cap - a + 1) for a in range(self.k + 1)]
+            [1.0 - binomial_tail(self.n, self.rate, self.cap - a + 1) for a in range(self.group_size + 1)]
         )
         chances: Floats = drawn * chances_to_enter
-        full = binomial_tail(self.n + self.k, self.rate, self.cap + 1)
+        full = binomial_tail(self.n + self.group_size, self.rate, self.cap + 1)
         if full > 0.0 and self.cap <= self.n:
-            alike = np.exp(log_hypergeometric(self.k, self.n, self.cap))
+            alike = np.exp(log_hypergeometric(self.group_size, self.n, self.cap))
             chances[: len(alike)] += full * alike
         # a full batch larger than n certainly holds some members; this bound ignores them
         chances[0] = max(0.0, 1.0 - math.fsum(chances[1:]))
@@ -388,7 +412,7 @@ class Batches:
     @classmethod
     def of(cls, step: TruncatedPoisson) -> "Batches | None":
         """None if a batch has cap others with a probability below e^-690, or out of range."""
-        n, rate, cap, k = step.n, step.rate, step.cap, step.k
+        n, rate, cap, k = step.n, step.rate, step.cap, step.group_size
         if k > min(_MEMBERS, cap) or n < cap:
             return None
         if rate == 1.0:
@@ -423,7 +447,7 @@ class Batches:
 
         For at least cap - k others drawn.
         """
-        k, cap = self.step.k, self.step.cap
+        k, cap = self.step.group_size, self.step.cap
         end = self.first + len(self.others)
         for source in range(max(cap - k, 0, min(self.first, cap)), cap + 1):
             drawn = np.arange(max(source, self.first), end if source == cap else source + 1)

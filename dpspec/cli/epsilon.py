@@ -90,7 +90,7 @@ def epsilon(
     def schedule(std: float | None) -> Schedule:
         return schedule_privacy.make_schedule(
             steps=steps,
-            noise=std,
+            noise_multiplier=std,
             rate=rate,
             sampling=sampling,
             batch_size=batch_size,
@@ -106,7 +106,8 @@ def epsilon(
             groups.append(schedule_privacy.group_privacy(schedule(std), size, delta))
     except ValueError as error:
         name, _, rule = str(error).partition(" ")
-        raise UsageError(f"--{name.replace('_', '-')} {rule}") from None
+        option = "noise" if name == "noise_multiplier" else name.replace("_", "-")
+        raise UsageError(f"--{option} {rule}") from None
     settings = schedule(groups[0].noise if laplace is None else None)
     if as_json:
         emit(_as_json(settings, groups, delta, target))

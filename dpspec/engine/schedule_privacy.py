@@ -32,6 +32,7 @@ from dpspec.accounting import (
     whole,
 )
 from dpspec.errors import ArgumentError
+from dpspec.renames import old_arguments
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction
@@ -80,7 +81,7 @@ class Schedule:
     laplace: bool = False
 
     def __post_init__(self) -> None:
-        name = "laplace" if self.laplace else "noise"
+        name = "laplace" if self.laplace else "noise_multiplier"
         positive(name, self.noise)
         if not MIN_NOISE <= self.noise <= MAX_NOISE:
             raise ValueError(f"{name} must be from {MIN_NOISE:g} to {MAX_NOISE:g}, got {self.noise!r}")
@@ -120,7 +121,7 @@ class Schedule:
 def make_schedule(
     *,
     steps: Any = None,
-    noise: Any = None,
+    noise_multiplier: Any = None,
     rate: Any = None,
     sampling: str = "poisson",
     batch_size: Any = None,
@@ -129,8 +130,8 @@ def make_schedule(
     epochs: Any = None,
 ) -> Schedule:
     """The schedule of the arguments of :func:`epsilon`. Raises ``ValueError`` for missing or surplus ones."""
-    if (noise is None) == (laplace is None):
-        raise ValueError("noise or laplace must be set, in clip norms, and not both")
+    if (noise_multiplier is None) == (laplace is None):
+        raise ValueError("noise_multiplier or laplace must be set, in clip norms, and not both")
     if sampling not in ("poisson", "fixed"):
         raise ValueError(f"sampling must be poisson or fixed, got {sampling!r}")
     if sampling == "fixed" and laplace is not None:
@@ -164,11 +165,11 @@ def make_schedule(
         rate, batch_size, records = batch_size / records, None, None
     return Schedule(
         steps=steps,
-        noise=laplace if noise is None else noise,
+        noise=laplace if noise_multiplier is None else noise_multiplier,
         rate=rate,
         batch_size=batch_size,
         records=records,
-        laplace=noise is None,
+        laplace=noise_multiplier is None,
     )
 
 
@@ -336,10 +337,11 @@ class EpsilonBounds:
         return f"EpsilonBounds(shape={self.shape}, upper={np.array2string(np.asarray(self.upper), threshold=8)})"
 
 
+@old_arguments("dpspec.epsilon")
 def epsilon(
     *,
     steps: npt.ArrayLike | None = None,
-    noise: npt.ArrayLike | None = None,
+    noise_multiplier: npt.ArrayLike | None = None,
     rate: npt.ArrayLike | None = None,
     delta: npt.ArrayLike = 1e-5,
     group_size: npt.ArrayLike = 1,
@@ -356,14 +358,14 @@ def epsilon(
 
     Args:
         steps: Number of steps.
-        noise: Standard deviation of Gaussian noise on the sum, in clip norms.
+        noise_multiplier: Standard deviation of Gaussian noise on the sum, in clip norms.
         rate: Sampling rate of Poisson batches; 1 for all records in each step.
         delta: The delta, above 0 and below 1.
         group_size: Number of records that are added or removed together.
         sampling: ``poisson``, or ``fixed`` for batches of ``batch_size`` of ``records`` records, the group included.
         batch_size: Size of a batch; of a Poisson batch on average, in place of ``rate``.
         records: Number of records, with ``batch_size``.
-        laplace: Scale of Laplace noise in L1 clip norms, in place of ``noise``.
+        laplace: Scale of Laplace noise in L1 clip norms, in place of ``noise_multiplier``.
         epochs: Number of passes over the records, in place of ``steps``: ceil(records / batch_size) steps each.
         width: Relative width of the intervals.
 
@@ -374,7 +376,7 @@ def epsilon(
         UsageError: An argument is missing, surplus or out of its range; the message names it.
     """
     named = {
-        "noise": noise,
+        "noise_multiplier": noise_multiplier,
         "laplace": laplace,
         "rate": rate,
         "batch_size": batch_size,

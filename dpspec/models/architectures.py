@@ -151,10 +151,11 @@ def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> 
     """
     import torch
 
-    bound, module = fan_in**-0.5, module.to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.uniform_(-bound, bound, generator=generator)
+    bound = fan_in**-0.5
+    for name, parameter in [*module.named_parameters()]:
+        # `to_empty` of a meta module imports sympy, which takes a second
+        drawn = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+        setattr(module, name, torch.nn.Parameter(drawn.uniform_(-bound, bound, generator=generator)))
     return module
 
 

@@ -50,7 +50,7 @@ class _ReplacedInFixed(_FixedTheory):
 
     @staticmethod
     def _double(drawn: Mixture, scale: float) -> Pair:
-        side = accounting.Mixture(scale * drawn.sensitivities, drawn.probabilities, drawn.sigma)
+        side = accounting.Mixture(scale * drawn.sensitivities, drawn.probabilities, drawn.noise_multiplier)
         return accounting.DoubleMixture(side, side)
 
 

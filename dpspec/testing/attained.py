@@ -51,7 +51,10 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A point of a bound with the attained delta, in the direction ``add`` or ``remove``."""
+    """A point of a bound with the attained delta.
+
+    The direction ``remove`` compares ``present`` with ``absent``, ``add`` is the reverse.
+    """
 
     direction: str
     epsilon: float
@@ -74,13 +77,13 @@ def exceeded(
     if not finite:
         return
     outputs = {
-        "add": np.asarray(neighbors.present(np.random.default_rng([seed, 1]), DRAWS), dtype=np.float64),
-        "remove": np.asarray(neighbors.absent(np.random.default_rng([seed, 0]), DRAWS), dtype=np.float64),
+        "remove": np.asarray(neighbors.present(np.random.default_rng([seed, 1]), DRAWS), dtype=np.float64),
+        "add": np.asarray(neighbors.absent(np.random.default_rng([seed, 0]), DRAWS), dtype=np.float64),
     }
     for direction in directions:
         opposite = {"add": "remove", "remove": "add"}[direction]
         of_other = None if neighbors.log_ratio is not None else outputs[opposite]
-        sign = 1.0 if direction == "add" else -1.0
+        sign = 1.0 if direction == "remove" else -1.0
         worst: tuple[float, Exceeded] | None = None
         level = LEVEL / (2 * len(finite))
         ratios = None if neighbors.log_ratio is None else sign * np.asarray(neighbors.log_ratio(outputs[direction]))

@@ -38,6 +38,9 @@ from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_pr
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
+#: Releases of runs that are compared bit by bit.
+RELEASES = 20
+
 #: Searches for remedies take seconds, and the suites test none.
 _OPTIONS = RunOptions(device="cpu", remedy_seconds=0.0)
 
@@ -69,6 +72,7 @@ def in_words(step: str) -> Iterator[None]:
 
 
 _first: dict[type, Executed | None] = {}
+_brief: dict[type, Executed] = {}
 _folders: dict[type, Path] = {}
 
 
@@ -127,6 +131,22 @@ class ExampleSuite(ProviderSuite):
         if trials and not executed.trials():
             raise unittest.SkipTest("the example has no trials")
         return executed
+
+    @classmethod
+    def repeated(cls) -> list[str]:
+        """Overrides of the runs that are compared bit by bit: few releases, because all bits of each are compared."""
+        releases = [spec.audit.options.get("releases", 0) for spec in cls.load() if spec.audit is not None]
+        return [f"audit.releases={RELEASES}"] if any(count > RELEASES for count in releases) else []
+
+    @classmethod
+    def brief(cls) -> Executed:
+        """The first run with :meth:`repeated`, shared by the tests of a suite."""
+        cls.first(trials=True)
+        if not cls.repeated():
+            return cls.first()
+        if cls not in _brief:
+            _brief[cls] = cls.run(cls.load(*cls.repeated()))
+        return _brief[cls]
 
     @classmethod
     def audit(cls) -> Audit:
@@ -203,7 +223,7 @@ class ExampleSuite(ProviderSuite):
 
     def test_trials_are_reproducible_by_seed(self) -> None:
         """The same spec in an empty store gives equal bytes; another ``audit.seed`` gives other bytes."""
-        first, again = self.first(trials=True), self.run(self.load())
+        first, again = self.brief(), self.run(self.load(*self.repeated()))
         path, once, then = next(differing(first.trials(), again.trials(), "trials"), ("trials", "", ""))
         require(
             first.trials() == again.trials(),
@@ -211,7 +231,7 @@ class ExampleSuite(ProviderSuite):
             f"\n{path}: {once} first, {then} then",
         )
         seeds = {spec.audit.seed for spec in first.specs if spec.audit is not None}
-        of_other_seed = self.run(self.load(f"audit.seed={max(seeds) + 1}"))
+        of_other_seed = self.run(self.load(*self.repeated(), f"audit.seed={max(seeds) + 1}"))
         require(of_other_seed.trials() != first.trials(), "the trials do not depend on audit.seed")
 
     def test_stored_trials_are_found_again(self) -> None:

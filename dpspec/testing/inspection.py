@@ -55,6 +55,7 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
     # A suite without an author: any sampling scheme except Poisson may be missing.
     settings: dict[str, Any] = {"kind": kind, "family": family, "schemes": frozenset()}
     settings["registry"] = classmethod(lambda cls: registry)
+    settings["compares_itself"] = True
     base = _SUITES.get(family, ProviderSuite)
     if base is BackendSuite:
         settings["options"] = provider.as_declared
@@ -73,6 +74,10 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             type("Suite", (BackendSuite,), settings).trained()  # type: ignore[attr-defined]
         except Exception:
             base = ProviderSuite
+    if base is BackendSuite and provider.schemes is not None and "poisson" not in provider.schemes:
+        untried = "it trains no Poisson batches: subclass BackendSuite with its `job`"
+    if base is MechanismSuite and _reads_recording(type("Suite", (MechanismSuite,), settings), registry):
+        untried = "its example reads a recorded run"
     suite = type("Suite", (base,), settings)()
     tests = (name for cls in reversed(type(suite).__mro__) for name in vars(cls) if name.startswith("test_"))
     for name in dict.fromkeys(tests):
@@ -90,10 +95,18 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             broken = f"it raises {describe(error)}"
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
-    if isinstance(suite, MechanismSuite):
+    if isinstance(suite, MechanismSuite) and not untried:
         with suppress(AssertionError):  # a promise above reports the failed example
             remark = "\n".join(suite.weakest_passing())
             yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
+
+
+def _reads_recording(suite: type[MechanismSuite], registry: Registry) -> bool:
+    """Whether the example's backend reads a recording instead of training."""
+    with suppress(AssertionError):  # a test reports an invalid example
+        backends = (registry.catalog.backends.get(spec.training.kind) for spec in suite.load())
+        return any(offered is not None and offered.provider.recording for offered in backends)
+    return False
 
 
 #: Options of a sampling scheme of 12 records, as its author may set them.

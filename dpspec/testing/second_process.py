@@ -1,6 +1,7 @@
-"""Two runs of an example in fresh processes, with different hash seeds and at different times.
+"""Runs of an example in fresh processes, with different hash seeds and at different times.
 
-The process of the tests takes no part: its fixtures may have changed modules or cached answers.
+The process of a plugin's tests takes no part: its fixtures may have changed modules or cached answers. ``dpspec plugins
+--check`` has no fixtures, and compares its own run with one process.
 """
 
 from __future__ import annotations
@@ -75,13 +76,16 @@ def parts(result: Any) -> list[Any]:
     ]
 
 
-def differences_of_runs(registry: Registry, example: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """Run the file of an example in two processes; describe what differs.
+def differences_of_runs(
+    registry: Registry, example: Path, overrides: Sequence[str] = (), known: Any = None
+) -> list[str]:
+    """Run the file of an example in two processes, or in one if a result is ``known``; describe what differs.
 
     Args:
         registry: The plugins that the processes load.
         example: The spec; results and stores are written to its folder.
         overrides: Values of ``--set``.
+        known: The result of this process.
 
     Returns:
         A line for each part that differs; empty if none does.
@@ -111,9 +115,9 @@ def differences_of_runs(registry: Registry, example: Path, overrides: Sequence[s
             stderr=subprocess.PIPE,
             text=True,
         )
-        for seed, days in _PROCESSES
+        for seed, days in _PROCESSES[known is not None :]
     }
-    results = []
+    results = [] if known is None else [json.loads(json.dumps(parts(known)))]
     for days, process in running.items():
         _, errors = process.communicate(timeout=600)
         require(process.returncode == 0, f"failed in another process:\n{errors[-2000:]}")

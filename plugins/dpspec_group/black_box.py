@@ -170,7 +170,7 @@ class _Tables:
     def at(cls, tilt: float, mixtures: Sequence[tuple[Mixture, int]], direction: Direction) -> "_Tables":
         phases = []
         for pair, steps in mixtures:
-            shifts = pair.sensitivities / pair.sigma
+            shifts = pair.sensitivities / pair.noise_multiplier
             power = 1.0 + tilt if direction == "present-first" else -tilt
             top = float(shifts[-1])
             step = min(_STEP, _STEP_SHIFT / top)
@@ -178,7 +178,7 @@ class _Tables:
             if high - low > _OUTPUTS * step:
                 raise ArithmeticError(f"the contour at tilt {tilt:g} needs too many outputs")
             z = np.arange(low, high, step)
-            loss = pair.log_ratio(z * pair.sigma)
+            loss = pair.log_ratio(z * pair.noise_multiplier)
             exponents = power * loss - 0.5 * np.square(z)
             heavy = exponents > exponents.max() - 60.0
             weights = np.exp(exponents[heavy] - exponents.max())

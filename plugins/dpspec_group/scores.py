@@ -79,7 +79,7 @@ def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistributi
     """Distribution of the summed log-likelihood ratio; each ratio is split between the two nearest grid points."""
     steps = []
     for mixture, count in phases:  # one step on a fine grid of outputs
-        sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
+        sigma, top = mixture.noise_multiplier, float(np.max(mixture.sensitivities))
         points = int(max(4001.0, min(400_001.0, (top / sigma + 24.0) * 100.0)))
         x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
         absent = np.exp(-0.5 * (x / sigma) ** 2)
@@ -138,7 +138,7 @@ def end_to_end(
         canary_steps = (done + steps) // steps_per_canary - done // steps_per_canary
         done += steps
         first = float(pair.probabilities @ pair.sensitivities)
-        noise += steps * (clip_norm * pair.sigma) ** 2
+        noise += steps * (clip_norm * pair.noise_multiplier) ** 2
         mean += canary_steps * clip_norm * first
         variance += canary_steps * clip_norm**2 * max(0.0, float(pair.probabilities @ pair.sensitivities**2) - first**2)
     return EndToEnd(mean=mean, std=math.sqrt(variance), noise=math.sqrt(noise))
@@ -162,7 +162,7 @@ def canary_pairs(
         pair = Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
         if summed and phase.sampling.epoch_steps is not None and attack.every == 1:
             a_step = group_size * phase.sampling.batches_per_epoch / phase.sampling.epoch_steps
-            pair = Mixture([a_step], [1.0], pair.sigma)
+            pair = Mixture([a_step], [1.0], pair.noise_multiplier)
         pairs.append((pair, phase.steps))
     return pairs
 

@@ -34,5 +34,6 @@ def _backend(kind: str, summary: str, trainer: str) -> dps.Backend:
         schema=kit.block(),
         capabilities=frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries"}),
         trainer=f"dpspec_matrix.training:{trainer}",
+        schemes=frozenset(),  # the mechanism's participation replaces the sampling
         constants=_CONSTANTS,
     )

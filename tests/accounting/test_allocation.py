@@ -61,7 +61,7 @@ def test_the_least_noise_may_be_rounded(members: int) -> None:
     pair = RandomAllocation(2, members / 10, members)
     epsilon, one_release = PrivacyLoss.of(pair).epsilon(1e-6), gaussian.epsilon(1e-6, 10.0)
     assert 0.0 < epsilon.lower <= epsilon.upper <= float(one_release) * (1.0 + 1e-9)
-    with pytest.raises(ValueError, match="sigma must be at least"):
+    with pytest.raises(ValueError, match="noise_multiplier must be at least"):
         RandomAllocation(2, 0.0999 * members, members)
 
 

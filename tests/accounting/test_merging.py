@@ -42,7 +42,7 @@ def test_an_epsilon_of_many_phases_is_the_one_of_few_equal_ones() -> None:
     expected = PrivacyLoss(phases).compose(6).epsilon(1e-6)
     # the same mixtures six times, apart by a rounding that makes their keys differ
     many = tuple(
-        (Mixture.poisson(1, float(pair.probabilities[1]) * (1.0 + k * 1e-13), pair.sigma), count)
+        (Mixture.poisson(1, float(pair.probabilities[1]) * (1.0 + k * 1e-13), pair.noise_multiplier), count)
         for k in range(6)
         for pair, count in phases
     )

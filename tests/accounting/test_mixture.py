@@ -47,7 +47,7 @@ def test_one_step_reference_values(name: str, pair: Mixture, epsilon: float, pre
 
 @given(mixtures)
 def test_the_inverse_undoes_the_log_ratio(pair: Mixture) -> None:
-    x = np.linspace(-8.0 * pair.sigma, float(pair.sensitivities[-1]) + 10.0 * pair.sigma, 3000)
+    x = np.linspace(-8.0 * pair.noise_multiplier, float(pair.sensitivities[-1]) + 10.0 * pair.noise_multiplier, 3000)
     loss = pair.log_ratio(x)
     assert np.all(np.diff(loss) >= 0.0)
     above = loss > pair.log_probabilities[0] + 1e-6

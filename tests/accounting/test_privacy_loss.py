@@ -273,7 +273,7 @@ def agree(pair: Mixture, steps: int, delta: float, spacing: float) -> None:
     privacy_loss_distribution = pytest.importorskip("dp_accounting.pld").privacy_loss_distribution
 
     theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        pair.sigma,
+        pair.noise_multiplier,
         pair.sensitivities,
         pair.probabilities,
         pessimistic_estimate=True,

@@ -120,7 +120,7 @@ def test_full_sampling_is_the_gaussian_mechanism() -> None:
 )
 def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) -> None:
     """E_Q[(P/Q)^a] = E exp(((sum c)^2 - sum c^2) / (2 sigma^2)) over a independent draws of c."""
-    c, p = mixture.sensitivities / mixture.sigma, mixture.probabilities
+    c, p = mixture.sensitivities / mixture.noise_multiplier, mixture.probabilities
     total = math.fsum(
         math.prod(p[i] for i in draw) * math.exp(0.5 * (sum(c[i] for i in draw) ** 2 - sum(c[i] ** 2 for i in draw)))
         for draw in itertools.product(range(len(c)), repeat=order)
@@ -134,7 +134,7 @@ def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) ->
 @pytest.mark.parametrize("order", [1.3, 4.5])
 def test_groups_against_mpmath(order: float, direction: str) -> None:
     mixture = Mixture.poisson(3, 0.05, 1.5)
-    components = list(zip(mixture.sensitivities / mixture.sigma, mixture.probabilities, strict=True))
+    components = list(zip(mixture.sensitivities / mixture.noise_multiplier, mixture.probabilities, strict=True))
     assert composed_rdp([(mixture, 1)], order, direction) == pytest.approx(
         divergence(order, components, direction), rel=1e-11
     )

@@ -152,7 +152,7 @@ def test_less_noise_bounds_as_much() -> None:
     ("arguments", "message"),
     [
         ((0, 1.0, 2.0, 1.0), "batches must be at least 1"),
-        ((2, 0.0, 2.0, 1.0), "sigma must be a finite number above 0"),
+        ((2, 0.0, 2.0, 1.0), "noise_multiplier must be a finite number above 0"),
         ((2, 1.0, 1.0, 1.0), "present and absent must be different"),
         ((2, 1.0, -1.0, 1.0), "present and absent must be different"),
         ((2, 1.0, 2.0, 1.0, 0.0), "share must be above 0"),

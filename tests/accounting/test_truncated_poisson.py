@@ -343,9 +343,8 @@ def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rat
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_caps_that_always_bind_are_fixed_batches(step: TruncatedPoisson, direction: Direction) -> None:
     """Both ends are the pair of fixed batches, at rate 1 and at rates at which no batch is smaller."""
-    exact = (
-        PrivacyLoss.of(Mixture.fixed(step.k, step.n, step.cap, step.sigma), direction).compose(3).delta(0.3, width=1e-3)
-    )
+    fixed = Mixture.fixed(step.group_size, step.n, step.cap, step.noise_multiplier)
+    exact = PrivacyLoss.of(fixed, direction).compose(3).delta(0.3, width=1e-3)
     above, below = step.routed(0.5), step.revealing(0.5 * math.pi)
     assert above is not None
     assert below is not None

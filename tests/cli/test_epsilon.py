@@ -13,7 +13,7 @@ def test_the_table_fits_a_terminal_and_rounds_outward(dpspec):
     assert (done.code, done.err) == (0, "")
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80
-    bounds = package.epsilon(noise=1.1, rate=0.01, steps=1000, group_size=[1, 8])
+    bounds = package.epsilon(noise_multiplier=1.1, rate=0.01, steps=1000, group_size=[1, 8])
     for line, lower, upper in zip(lines[3:5], bounds.lower, bounds.upper, strict=True):
         shown = [float(word) for word in line.split()[1:4:2]]
         assert shown[0] <= upper
@@ -38,8 +38,8 @@ def test_a_batch_size_gives_the_rate_and_epochs_the_steps(dpspec):
     same = dpspec("epsilon", "--noise", 1.1, "--rate", "256/60000", "--steps", 2350)
     assert same.out == done.out
     assert "2350 steps" in dpspec(*sizes, "--epochs", 10, "--sampling", "fixed").out
-    table = package.epsilon(noise=1.1, batch_size=[256, 600], records=60000, epochs=[[1], [10]])
-    plain = package.epsilon(noise=1.1, rate=[256 / 60000, 0.01], steps=[[235, 100], [2350, 1000]])
+    table = package.epsilon(noise_multiplier=1.1, batch_size=[256, 600], records=60000, epochs=[[1], [10]])
+    plain = package.epsilon(noise_multiplier=1.1, rate=[256 / 60000, 0.01], steps=[[235, 100], [2350, 1000]])
     assert table.upper.tolist() == plain.upper.tolist()
 
 
@@ -77,7 +77,7 @@ def test_a_target_gives_noise_that_reaches_it(dpspec):
     assert len(done.out.splitlines()) <= 12
     groups = json.loads(dpspec("epsilon", "--target", 8, *arguments, "--json").out)["groups"]
     for group in groups:
-        bounds = package.epsilon(noise=group["noise"], rate=0.1, steps=10, group_size=group["group_size"])
+        bounds = package.epsilon(noise_multiplier=group["noise"], rate=0.1, steps=10, group_size=group["group_size"])
         assert bounds.lower <= 8
         assert 7.99 < group["epsilon"][1] <= 8
     assert groups[0]["noise"] < groups[1]["noise"]

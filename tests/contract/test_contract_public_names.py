@@ -3,10 +3,12 @@
 ``public_names.json`` lists the last release; ``python tests/support/surface.py`` prints the present names.
 """
 
+import inspect
 import json
 import sys
 import types
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,26 @@ import pytest
 from support.surface import surface
 
 from dpspec import __version__, renames
-from dpspec.renames import RENAMED, Rename, expired, old_names
+from dpspec.accounting import (
+    DoubleMixture,
+    FilledPoisson,
+    Mixture,
+    PrivacyLoss,
+    RandomAllocation,
+    TruncatedPoisson,
+    largest_sum_pair,
+    sampled_gaussian_rdp,
+)
+from dpspec.renames import RENAMED, RENAMED_ARGUMENTS, Rename, expired, old_names
 
 RELEASED = json.loads(Path(__file__).with_name("public_names.json").read_text())
 PRESENT = surface()
+
+
+def with_new_names(parameters: list[list[Any]] | None, name: str) -> list[list[Any]] | None:
+    """Parameters of the last release, by the names that they have now."""
+    new = {old: rename.new for old, rename in RENAMED_ARGUMENTS.get(name, {}).items()}
+    return parameters and [[new.get(parameter, parameter), *rest] for parameter, *rest in parameters]
 
 
 def problem(released: list[list[Any]] | None, present: list[list[Any]] | None) -> str:
@@ -53,13 +71,17 @@ def test_names_and_parameters_of_the_last_release_stay(module: str) -> None:
                 continue
             problems.append(f"{name} is gone: keep it in RENAMED of dpspec/renames.py")
             continue
-        problems += [f"{name} {p}" for p in [problem(released["parameters"], present["parameters"])] if p]
+        problems += [
+            f"{name} {p}"
+            for p in [problem(with_new_names(released["parameters"], f"{module}.{name}"), present["parameters"])]
+            if p
+        ]
         for method, parameters in released["methods"].items():
             if method not in present["methods"]:
                 # The suites' tests may move among classes: what counts is that the class still has them.
                 inherited = hasattr(getattr(sys.modules[module], name), method)
                 problems += [] if inherited else [f"{name}.{method} is gone"]
-            elif p := problem(parameters, present["methods"][method]):
+            elif p := problem(with_new_names(parameters, f"{module}.{name}.{method}"), present["methods"][method]):
                 problems.append(f"{name}.{method} {p}")
     assert problems == []
 
@@ -84,6 +106,7 @@ def test_old_names_give_the_new_object_with_a_warning(monkeypatch: pytest.Monkey
     module.__getattr__ = old_names("renamed_module")  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "renamed_module", module)
     monkeypatch.setattr(renames, "RENAMED", {"renamed_module": {"old": Rename("new", (0, 3))}})
+    monkeypatch.setattr(renames, "RENAMED_ARGUMENTS", {})
     with pytest.warns(DeprecationWarning, match="renamed_module.old is now new; the old name works up to dpspec 0.4"):
         assert module.old is module.new  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="has no attribute 'other'"):
@@ -93,6 +116,62 @@ def test_old_names_give_the_new_object_with_a_warning(monkeypatch: pytest.Monkey
         ["renamed_module.old"],
         ["renamed_module.old"],
     ]
+
+
+#: A call by old names, the same by new ones, and an attribute that both have.
+CALLS = [
+    (lambda: Mixture.poisson(k=2, q=0.1, sigma=1.5), lambda: Mixture.poisson(2, 0.1, 1.5), "key"),
+    (lambda: Mixture([1.0], [1.0], sigma=2.0), lambda: Mixture([1.0], [1.0], 2.0), "noise_multiplier"),
+    (lambda: Mixture.fixed(k=1, n=9, batch_size=3, sigma=1.5), lambda: Mixture.fixed(1, 9, 3, 1.5), "key"),
+    (lambda: Mixture.full(k=3, sigma=1.5), lambda: Mixture.full(3, 1.5), "key"),
+    (lambda: DoubleMixture.poisson(1, 2, q=0.1, sigma=1.5), lambda: DoubleMixture.poisson(1, 2, 0.1, 1.5), "key"),
+    (lambda: TruncatedPoisson(k=1, rate=0.1, cap=4, n=9, sigma=1.5), lambda: TruncatedPoisson(1, 0.1, 4, 9, 1.5), "n"),
+    (lambda: FilledPoisson(k=1, rate=0.1, n=9, sigma=1.5), lambda: FilledPoisson(1, 0.1, 9, 1.5), "group_size"),
+    (lambda: RandomAllocation(9, sigma=1.5, members=2), lambda: RandomAllocation(9, 1.5, 2), "key"),
+    (
+        lambda: largest_sum_pair(4, sigma=1.5, present=1.0, absent=0.0),
+        lambda: largest_sum_pair(4, 1.5, 1.0, 0.0),
+        "key",
+    ),
+    (lambda: PrivacyLoss.gaussian(sigma=2.0), lambda: PrivacyLoss.gaussian(2.0), "direction"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "attribute"), CALLS)
+def test_old_arguments_mean_the_new_ones_with_a_warning(old: Any, new: Any, attribute: str) -> None:
+    with pytest.warns(DeprecationWarning, match=r"the argument (k|q|sigma|members) of dpspec\.accounting\..* is now"):
+        by_old_names = old()
+    assert getattr(by_old_names, attribute) == getattr(new(), attribute)
+
+
+def test_old_attributes_warn_and_two_names_of_one_argument_are_refused() -> None:
+    step = FilledPoisson(1, 0.1, 9, 1.5)
+    with pytest.warns(DeprecationWarning, match=r"dpspec.accounting.FilledPoisson.sigma is now noise_multiplier"):
+        assert step.sigma == 1.5  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="got both sigma and noise_multiplier"):
+        Mixture.full(3, sigma=1.5, noise_multiplier=1.5)  # type: ignore[call-arg]
+
+
+def test_each_renamed_argument_exists() -> None:
+    for name, renames_of_name in RENAMED_ARGUMENTS.items():
+        package, *path = name.removeprefix("dpspec.").split(".")
+        found: Any = import_module("dpspec.accounting") if path else import_module("dpspec")
+        for part in path or [package]:
+            found = getattr(found, part)
+        names = set(inspect.signature(found).parameters)
+        assert {rename.new for rename in renames_of_name.values()} <= names, name
+        assert not names & set(renames_of_name), name
+
+
+@pytest.mark.parametrize(("spec_name", "pair_name"), [("remove", "present-first"), ("add", "absent-first")])
+def test_directions_have_the_names_of_specs(spec_name: Any, pair_name: Any) -> None:
+    pair = Mixture.poisson(1, 0.1, 1.0)
+    assert PrivacyLoss.of(pair, spec_name) == PrivacyLoss.of(pair, pair_name)
+    assert PrivacyLoss.of(pair).rero(0.1, direction=spec_name) == PrivacyLoss.of(pair).rero(0.1, direction=pair_name)
+    assert pair.log_delta_bounds(1.0, pair_name)[0] <= PrivacyLoss.of(pair, spec_name).delta(1.0).upper
+    assert (sampled_gaussian_rdp(4.0, 0.1, 1.0, spec_name) == sampled_gaussian_rdp(4.0, 0.1, 1.0, pair_name)).all()
+    with pytest.raises(ValueError, match="direction must be one of remove, add, both, got 'away'"):
+        PrivacyLoss.of(pair, "away")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("module", sorted(RENAMED))

@@ -44,7 +44,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def test_a_history_of_opacus_has_the_epsilon_of_its_schedule() -> None:
     state = {"mechanism": "rdp", "history": [(1.1, 0.01, 600), (1.1, 0.01, 400)]}
     result = dpspec.check_history(state, epsilon=1.6)
-    expected = dpspec.epsilon(noise=1.1, rate=0.01, steps=1000, width=1e-4)
+    expected = dpspec.epsilon(noise_multiplier=1.1, rate=0.01, steps=1000, width=1e-4)
     assert interval(result) == pytest.approx((expected.lower, expected.upper), rel=2e-4)
     assert result.audits[0].verdicts[0].verdict == "proved"
     assert result.audits[0].document["description"].startswith("Declared, not observed: 1,000 releases")
@@ -99,7 +99,7 @@ def test_a_sample_of_fixed_size_is_that_of_a_schedule() -> None:
     result = dpspec.check_history(event("SelfComposedDpEvent", sampled, 100), group_size=[1, 4])
     for size in (1, 4):
         options = {"sampling": "fixed", "batch_size": 50, "records": 1000, "group_size": size}
-        expected = dpspec.epsilon(noise=2.0, steps=100, width=1e-4, **options)
+        expected = dpspec.epsilon(noise_multiplier=2.0, steps=100, width=1e-4, **options)
         assert interval(result, 1e-5, size) == pytest.approx((expected.lower, expected.upper), rel=2e-4)
 
 
@@ -131,10 +131,12 @@ def pld_epsilon(content: Any) -> float:
 
 def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_batches() -> None:
     always = dpspec.check_history(event("SelfComposedDpEvent", truncated(50, 1.0, 20, 3.0), 10))
-    fixed = dpspec.epsilon(noise=3.0, steps=10, sampling="fixed", batch_size=20, records=50, width=1e-4)
+    fixed = dpspec.epsilon(noise_multiplier=3.0, steps=10, sampling="fixed", batch_size=20, records=50, width=1e-4)
     assert interval(always)[1] == pytest.approx(fixed.upper, rel=2e-4)
     never = dpspec.check_history(truncated(50, 0.2, 51, 1.0))
-    assert interval(never)[1] == pytest.approx(dpspec.epsilon(noise=1.0, rate=0.2, steps=1, width=1e-4).upper, rel=2e-4)
+    assert interval(never)[1] == pytest.approx(
+        dpspec.epsilon(noise_multiplier=1.0, rate=0.2, steps=1, width=1e-4).upper, rel=2e-4
+    )
     assert interval(never)[0] == pytest.approx(interval(never)[1], rel=2e-4)
     for nothing in (truncated(50, 0.0, 5, 1.0), truncated(50, 0.2, 0, 1.0), truncated(0, 0.2, 5, 1.0)):
         with pytest.raises(NothingToRunError):

@@ -20,7 +20,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 @pytest.mark.parametrize("group_size", [1, 8])
 def test_full_batches_have_the_closed_form(group_size: int) -> None:
-    group = group_privacy(make_schedule(noise=40.0, rate=1.0, steps=100), group_size, 1e-5)
+    group = group_privacy(make_schedule(noise_multiplier=40.0, rate=1.0, steps=100), group_size, 1e-5)
     mu = group_size * math.sqrt(100) / 40.0
     assert gaussian_delta(group.epsilon.lower, mu) >= 1e-5 * (1 - 1e-9)
     assert gaussian_delta(group.epsilon.upper, mu) <= 1e-5 * (1 + 1e-9)
@@ -37,13 +37,15 @@ def test_another_accountant_is_no_lower(noise: float, rate: float, steps: int) -
     pld = pytest.importorskip("dp_accounting.pld")
     event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
     theirs = pld.PLDAccountant(value_discretization_interval=1e-4).compose(event).get_epsilon(1e-5)
-    ours = dpspec.epsilon(noise=noise, rate=rate, steps=steps)
+    ours = dpspec.epsilon(noise_multiplier=noise, rate=rate, steps=steps)
     assert ours.lower <= theirs <= ours.upper * 1.01
 
 
 def test_one_step_of_fixed_batches_is_the_mixture_of_displaced_records() -> None:
     """One record of 100 in a batch of 10: with probability 0.1 the sum moves by two clip norms (Ganesh 2024)."""
-    group = group_privacy(make_schedule(noise=1.0, sampling="fixed", batch_size=10, records=101, steps=1), 1, 1e-3)
+    group = group_privacy(
+        make_schedule(noise_multiplier=1.0, sampling="fixed", batch_size=10, records=101, steps=1), 1, 1e-3
+    )
     q, shift = 10 / 101, 2.0
 
     def delta(epsilon: float) -> float:
@@ -66,7 +68,7 @@ def test_laplace_noise_on_all_records_is_pure_at_its_edge() -> None:
 
 def test_mu_covers_every_tail_of_sampled_steps() -> None:
     """With many digits: one step at rate q has delta(epsilon) above G_mu's far out, for each mu below 1 / noise."""
-    group = group_privacy(make_schedule(noise=1.0, rate=0.1, steps=1), 1, 1e-5)
+    group = group_privacy(make_schedule(noise_multiplier=1.0, rate=0.1, steps=1), 1, 1e-5)
     with mp.workdps(60):
         q, epsilon, mu = mpf("0.1"), mpf(200), mpf(group.mu.upper) * mpf("0.9")
         z = mpf("0.5") + mp.log((mp.exp(epsilon) - 1 + q) / q)
@@ -79,7 +81,7 @@ def test_mu_covers_every_tail_of_sampled_steps() -> None:
 @pytest.mark.family
 @pytest.mark.parametrize("noise", [1e-6, 1e-4, 5e-3])
 def test_hardly_any_noise_has_the_epsilon_of_one_gaussian(noise: float) -> None:
-    group = group_privacy(make_schedule(noise=noise, rate=1, steps=1), 1, 1e-5)
+    group = group_privacy(make_schedule(noise_multiplier=noise, rate=1, steps=1), 1, 1e-5)
     exact = float(gaussian.epsilon(1e-5, 1.0 / noise))
     assert group.epsilon.lower <= exact * (1.0 + 1e-12)
     assert exact * (1.0 - 1e-12) <= group.epsilon.upper < exact * 1.001
@@ -87,7 +89,7 @@ def test_hardly_any_noise_has_the_epsilon_of_one_gaussian(noise: float) -> None:
 
 def test_an_epsilon_of_zero_excludes_no_mu() -> None:
     """delta(0) is the advantage, 1e-296 here, and not the delta of the question."""
-    group = group_privacy(make_schedule(noise=0.01, rate=1e-300, steps=1), 1, 0.9)
+    group = group_privacy(make_schedule(noise_multiplier=0.01, rate=1e-300, steps=1), 1, 0.9)
     assert group.epsilon.upper == 0.0
     assert group.mu.lower < 1e-9
 
@@ -95,7 +97,7 @@ def test_an_epsilon_of_zero_excludes_no_mu() -> None:
 @pytest.mark.parametrize(("target", "group_size"), [(8.0, 8), (0.1, 1)])
 def test_the_noise_for_a_target_is_the_safe_end(target: float, group_size: int) -> None:
     def schedule(noise: float) -> Schedule:
-        return make_schedule(noise=noise, rate=0.01, steps=1000)
+        return make_schedule(noise_multiplier=noise, rate=0.01, steps=1000)
 
     def at(noise: float) -> GroupPrivacy:
         return group_privacy(schedule(noise), group_size, 1e-5)
@@ -106,12 +108,12 @@ def test_the_noise_for_a_target_is_the_safe_end(target: float, group_size: int) 
 
 def test_arguments_broadcast_and_convert() -> None:
     noises, deltas = np.array([0.8, 1.1, 2.0]), np.array([[1e-5], [1e-8]])
-    bounds = dpspec.epsilon(noise=noises, rate=0.01, steps=1e3, delta=deltas)
+    bounds = dpspec.epsilon(noise_multiplier=noises, rate=0.01, steps=1e3, delta=deltas)
     assert bounds.shape == (2, 3)
     assert np.asarray(bounds).shape == (2, 3, 2)
     assert (bounds.lower <= bounds.upper).all()
     for i, j in np.ndindex(2, 3):
-        alone = dpspec.epsilon(noise=noises[j], rate=0.01, steps=1000, delta=deltas[i, 0], width=1e-5)
+        alone = dpspec.epsilon(noise_multiplier=noises[j], rate=0.01, steps=1000, delta=deltas[i, 0], width=1e-5)
         assert bounds.lower[i, j] <= alone.upper
         assert alone.lower <= bounds.upper[i, j]
         assert bounds.upper[i, j] - bounds.lower[i, j] <= 1e-3 * bounds.upper[i, j]
@@ -120,20 +122,23 @@ def test_arguments_broadcast_and_convert() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"noise": -1.0}, "noise must be a finite number above 0"),
-        ({"noise": None}, "noise or laplace must be set"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number above 0"),
+        ({"noise_multiplier": None}, "noise_multiplier or laplace must be set"),
         ({"rate": None}, "rate is required"),
         ({"steps": 10.5}, "steps must be an integer"),
         ({"delta": 0.0}, "delta must be above 0 and below 1"),
-        ({"noise": [1.0, 2.0], "delta": [1e-5] * 3}, "arguments must broadcast"),
+        ({"noise_multiplier": [1.0, 2.0], "delta": [1e-5] * 3}, "arguments must broadcast"),
         ({"batch_size": 3}, "rate must be removed: batch_size define the batches"),
         ({"sampling": "shuffled"}, "sampling must be poisson or fixed"),
         ({"sampling": "fixed", "rate": None, "batch_size": 9, "records": 9}, "at most records - group_size = 8"),
-        ({"noise": None, "laplace": 1.0, "group_size": 2}, "group_size must be 1 for sampled Laplace noise"),
-        ({"noise": None, "laplace": 0.02, "group_size": 50, "rate": 1}, "laplace must be at least group_size / 100"),
+        ({"noise_multiplier": None, "laplace": 1.0, "group_size": 2}, "group_size must be 1 for sampled Laplace noise"),
+        (
+            {"noise_multiplier": None, "laplace": 0.02, "group_size": 50, "rate": 1},
+            "laplace must be at least group_size / 100",
+        ),
     ],
 )
 def test_a_bad_argument_is_named(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message) as raised:
-        dpspec.epsilon(**({"noise": 1.0, "rate": 0.01, "steps": 10} | arguments))  # type: ignore[arg-type]
+        dpspec.epsilon(**({"noise_multiplier": 1.0, "rate": 0.01, "steps": 10} | arguments))  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)

@@ -105,7 +105,9 @@ def test_the_rounds_of_flower_are_proved_without_amplification(tmp_path: Path) -
     rounds: Counter[int] = Counter()
     checked = served(tmp_path / "rounds", rounds=rounds)
     assert checked.run.passed
-    worst = dpspec.epsilon(noise=NOISE, rate=1.0, steps=max(rounds.values()))  # of the client that was drawn most often
+    worst = dpspec.epsilon(
+        noise_multiplier=NOISE, rate=1.0, steps=max(rounds.values())
+    )  # of the client that was drawn most often
     assert checked.run.epsilon == pytest.approx(worst.upper, rel=1e-3)
     assert not any(finding.bound == "lower" for finding in checked.run.result.audits[0].findings)
 

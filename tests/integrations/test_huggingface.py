@@ -175,7 +175,7 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
     assert checked is not None
     assert checked.proved
     assert checked.epsilon is not None
-    assert checked.epsilon <= 4.0 < dpspec.epsilon(noise=1.1, rate=0.1, steps=steps + 1, delta=1e-5).lower
+    assert checked.epsilon <= 4.0 < dpspec.epsilon(noise_multiplier=1.1, rate=0.1, steps=steps + 1, delta=1e-5).lower
 
 
 #: Faults of all stacks, with words of the report.

@@ -118,7 +118,7 @@ def test_the_training_stops_at_the_budget(tmp_path: Path) -> None:
     training = Training(epochs=50).build()
     callback, trainer = fitted(tmp_path / "run", training, stop_at_epsilon=4.0, epsilon=None, report=False)
     assert callback.checked.proved
-    next_step = dpspec.epsilon(noise=1.1, rate=0.1, steps=trainer.global_step + 1, delta=1e-5)
+    next_step = dpspec.epsilon(noise_multiplier=1.1, rate=0.1, steps=trainer.global_step + 1, delta=1e-5)
     assert callback.checked.epsilon <= 4.0 < next_step.lower
 
 

@@ -13,11 +13,11 @@ from dpspec.accounting.grid import Atoms
 def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: str) -> float:
     """delta of one step of each pair: the second's closed form, averaged over the first's loss (trapezoid rule)."""
     top = float(first.sensitivities[-1])
-    x = np.linspace(-13.0 * first.sigma, top + 13.0 * first.sigma, 20_001)
+    x = np.linspace(-13.0 * first.noise_multiplier, top + 13.0 * first.noise_multiplier, 20_001)
     loss = first.log_ratio(x)
     present = direction == "present-first"
-    density = np.exp(-0.5 * (x / first.sigma) ** 2 + (loss if present else 0.0))
-    density /= first.sigma * math.sqrt(2.0 * math.pi)
+    density = np.exp(-0.5 * (x / first.noise_multiplier) ** 2 + (loss if present else 0.0))
+    density /= first.noise_multiplier * math.sqrt(2.0 * math.pi)
     if not present:
         loss = -loss
     return float(np.sum(density * second.delta(epsilon - loss, direction)) * (x[1] - x[0]))
@@ -49,7 +49,7 @@ def curve(atoms: Atoms, epsilon: float) -> float:
 def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int = 30) -> mpmath.mpf:
     """The hockey-stick divergence by quadrature of max(P - e^epsilon Q, 0) with mpmath."""
     with mpmath.workdps(digits):
-        sigma, exp = mpmath.mpf(mixture.sigma), mpmath.exp
+        sigma, exp = mpmath.mpf(mixture.noise_multiplier), mpmath.exp
         terms = [
             (mpmath.mpf(float(c)), mpmath.mpf(float(p)))
             for c, p in zip(mixture.sensitivities, mixture.probabilities, strict=True)

@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
+from support import wrong_votes
+from support.votes_suite import registry
 
-from dpspec.registry.loader import resolve
+from dpspec.registry.loader import load_registry, resolve
 from dpspec.testing.inspection import inspect
 
 
@@ -51,3 +53,24 @@ def test_a_model_is_built_with_records_that_fit(demo, monkeypatch):
     monkeypatch.setattr("dpspec.models.architectures.Linear.parameters", lambda self: 1)
     broken = [promise.broken for promise in inspect(demo, "model", "linear") if promise.broken]
     assert broken == ["parameters() says 1, the module has 650"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("audit", [wrong_votes.SeedOfHash, wrong_votes.SeedOfTheDay])
+def test_one_other_process_finds_seeds_of_hashes_and_clocks(audit):
+    promises = inspect(registry(audit), "mechanism", "votes")
+    (broken,) = [promise.broken for promise in promises if promise.demand.startswith("Processes with other hash seeds")]
+    assert "use no hash(), no clock" in broken
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "reason"),
+    [
+        ("backend", "matrix", "it trains no Poisson batches"),
+        ("mechanism", "recorded", "its example reads a recorded run"),
+    ],
+)
+def test_what_needs_more_than_the_suite_has_is_named_and_not_broken(family, kind, reason):
+    promises = list(inspect(load_registry(), family, kind))
+    assert [promise.broken for promise in promises if promise.broken] == []
+    assert any(reason in promise.left_out for promise in promises)

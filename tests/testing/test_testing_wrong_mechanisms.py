@@ -2,16 +2,18 @@
 
 import contextlib
 import unittest
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from support import votes, wrong_votes
-from support.votes_suite import SampledVotesSuite, VotesSuite, suite
+from support.votes_suite import AnswersSuite, LaplaceSuite, SampledVotesSuite, VotesSuite, suite
 
 from dpspec.testing import Neighbors, decreasing, increasing
 
 TESTS = [name for name in dir(VotesSuite) if name.startswith("test_")]
+PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "wrong-mechanisms.md"
 
 
 class RoundsSuite(VotesSuite):
@@ -60,6 +62,12 @@ HONEST = [
     (wrong_votes.SteppedVotes, RoundsSuite),
     (wrong_votes.RareVotes, RareSuite),
     (wrong_votes.FlippedScore, VotesSuite),  # an attack that shows nothing is weak, and no error
+    (wrong_votes.RemovedOnly, RareSuite),
+    (wrong_votes.ReplacedVotes, VotesSuite),
+    (wrong_votes.LaplaceVotes, LaplaceSuite),
+    (wrong_votes.Answers, AnswersSuite),
+    (wrong_votes.OfTheseRows, VotesSuite),
+    (wrong_votes.OfManyRecords, VotesSuite),
 ]
 
 
@@ -127,13 +135,24 @@ WRONG = [
     ("TorchForChecks", "test_checking_a_spec_imports_neither_torch_nor_scipy", "torch"),
     ("UnprovenTable", "test_outcomes_are_well_formed", "no finding"),
     ("FallsWithRounds", "test_bounds_are_monotone_where_declared", "not increasing"),
-    ("AbsentFirst", NEIGHBORS, "(add)"),
+    ("AbsentFirst", NEIGHBORS, "(remove)"),
+    ("SwappedDirection", NEIGHBORS, "(remove)"),
+    ("OneCountOfLaplace", NEIGHBORS, "log ratio of 1 at epsilon = 0.5"),
+    ("AnswersOfOne", NEIGHBORS, "group size 2 is too small"),
+    ("AnswersByOdds", NEIGHBORS, "log ratio of 1.099"),
+    ("FlippedScoreWithControl", "test_example_runs_as_expected", "control is"),
+    ("TorchAtImport", "test_importing_the_descriptor_is_light", "torch"),
 ]
 
-SUITES = {"FallsWithRounds": RoundsSuite, "AbsentFirst": RareSuite}
+SUITES: dict[str, Any] = {"FallsWithRounds": RoundsSuite, "AbsentFirst": RareSuite, "SwappedDirection": RareSuite}
+SUITES |= {"OneCountOfLaplace": LaplaceSuite, "AnswersOfOne": AnswersSuite, "AnswersByOdds": AnswersSuite}
 
 #: They start another process.
-SLOW = (PROCESS, "test_checking_a_spec_imports_neither_torch_nor_scipy")
+SLOW = (
+    PROCESS,
+    "test_checking_a_spec_imports_neither_torch_nor_scipy",
+    "test_importing_the_descriptor_is_light",
+)
 
 #: The first wrong implementation for each fast test of the suite.
 FIRST = {test: name for name, test, _ in reversed(WRONG) if test not in SLOW}
@@ -147,6 +166,13 @@ def test_wrong_implementations_are_found(name: str, test: str, says: str) -> Non
     overrides = ["audit.releases=20000"] if name == "LessNoise" else []
     made = suite(getattr(wrong_votes, name), SUITES.get(name, VotesSuite), overrides=overrides)
     assert says in failure(made, test)
+
+
+def test_the_page_lists_each_wrong_implementation_with_its_check() -> None:
+    """``docs/plugins/wrong-mechanisms.md`` has a row for each; its rows are printed by the message of a failure."""
+    rows = [f"| {getattr(wrong_votes, name).__doc__.replace('``', '`')} | `{test}` |" for name, test, _ in WRONG]
+    missing = [row for row in rows if row not in PAGE.read_text(encoding="utf-8").splitlines()]
+    assert missing == []
 
 
 @pytest.mark.family

@@ -93,7 +93,7 @@ def refusals(
             yield unsupported(
                 f"backend {offers['backend'][0]!r} does not support the sampling scheme {phase.sampling.scheme!r}",
                 in_phase(spec, i, "sampling", "scheme"),
-                f"use one of {', '.join(sorted(schemes))}, or another backend",
+                f"use one of {', '.join(sorted(schemes))}, or another backend" if schemes else "use another backend",
             )
         rate = phase.sampling.rate if "sampling" in phase else None
         if rate is not None and rate < LEAST_DRAWN_RATE and not backend.provider.recording:
