@@ -14,7 +14,6 @@ import errno
 import hashlib
 import hmac
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
