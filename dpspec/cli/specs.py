@@ -111,7 +111,7 @@ def plan(
                 raise SpecError(audit.diagnostics)
         plans = [audit.plan() for audit in prepared]
         bound_seconds, measured = measure_bounds(prepared, catalog)
-        for spec, its_plan in zip(loaded.specs, plans, strict=True):
+        for spec, its_plan, audit in zip(loaded.specs, plans, prepared, strict=True):
             page.heading(spec.name)
             work = "no training, bounds from theory only"
             if its_plan.trials:
@@ -121,6 +121,8 @@ def plan(
                     f"{decimals.size(its_plan.memory_bytes + PROCESS_BYTES)} of memory per worker"
                 )
             page.line(f"{words.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
+            if its_plan.trials and (shortage := audit.memory_shortage()):
+                page.line(f"Not enough memory here: {shortage}", indent=2, hang=2)
             for title, texts in _plan_groups(its_plan):
                 if texts:
                     page.line(f"{title}:", indent=2)

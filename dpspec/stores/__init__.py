@@ -186,17 +186,27 @@ class FolderStorage:
         make_private_folder(folder)
         return folder
 
-    def commit(self, key: str, folder: Path) -> None:
-        """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
+    def commit(self, key: str, folder: Path, *, durable: bool = True) -> None:
+        """Store the files of a folder from :meth:`scratch`. An existing record does not change.
+
+        Args:
+            key: The key of the record.
+            folder: The folder with its files.
+            durable: Whether the record must survive a power failure as soon as this method returns.
+        """
         record = self._folder(key)
         make_private_folder(record.parent)
+        if durable:
+            for file in folder.iterdir():
+                _sync(file)
         try:
             folder.rename(record)
         except OSError as error:
             if error.errno not in _TAKEN and not record.is_dir():
                 raise
             return
-        _sync(record.parent)
+        if durable:
+            _sync(record.parent)
 
     def bundle(self, key: str) -> Path | None:
         """A local, read-only file with the bundle of this key; None without one."""
@@ -208,6 +218,7 @@ class FolderStorage:
         bundle = self._bundle(key)
         make_private_folder(bundle.parent)
         if not os.path.lexists(bundle):
+            _sync(file)
             os.replace(file, bundle)
             _sync(bundle.parent)
 
@@ -259,10 +270,10 @@ class FolderStorage:
         return self._folder(key).with_name(f"{key}{BUNDLE}")
 
 
-def _sync(folder: Path) -> None:
-    """Make renames into a folder durable."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    """Make a file, or the renames into a folder, durable. Windows has no handles of folders."""
+    if os.name == "posix" or path.is_file():
+        handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:
             os.fsync(handle)
         finally:
@@ -364,7 +375,7 @@ class RemoteStorage:
     def scratch(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._local))
 
-    def commit(self, key: str, folder: Path) -> None:
+    def commit(self, key: str, folder: Path, *, durable: bool = True) -> None:  # an object store is always durable
         if self.holds(key):
             return
         self.mark()

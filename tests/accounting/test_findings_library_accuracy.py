@@ -1,11 +1,14 @@
 """The self-check of the library functions, which notices those that are a little worse; the assumption of intervals."""
 
+import json
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import fft, special
+from support import library_values
 
 from dpspec.accounting import findings
 
@@ -36,6 +39,16 @@ def test_a_worse_function_is_named(monkeypatch: pytest.MonkeyPatch, module: Any,
     monkeypatch.setattr(module, name, lambda *args, **kwargs: right(*args, **kwargs) * factor)
     assert findings.find_inaccurate_functions() == ("fft" if name == "rfft" else name,)
     assert findings.library_accuracy().status == "false"
+
+
+def test_the_reference_values_are_those_of_mpmath() -> None:
+    content = files("dpspec.accounting").joinpath(findings.REFERENCE_VALUES).read_text(encoding="ascii")
+    rows = json.loads(content)
+    arguments = {name: list(map(float.fromhex, row["x"])) for name, row in rows.items()}
+    assert rows == library_values.exact_values(arguments)
+    assert {name: len(x) for name, x in arguments.items()} == {
+        name: len(x) for name, x in library_values.new_arguments().items()
+    }
 
 
 def test_numbers_flushed_to_zero_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

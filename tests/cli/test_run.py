@@ -210,6 +210,15 @@ def test_plan_says_what_a_run_costs_and_trains_nothing(dpspec, counting):
     assert support.RAN == []
 
 
+def test_plan_says_that_the_memory_is_too_small(dpspec, counting, monkeypatch):
+    monkeypatch.setattr("dpspec.engine.preparing.prepare._UNCHECKED_BYTES", 0)
+    monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 100)
+    ended = dpspec("plan", counting)
+    assert ended.code == 0
+    shortage = "the rows and their audit take up to 160 B of memory, and 100 B are free"
+    assert f"Not enough memory here: {shortage}" in " ".join(ended.out.split())
+
+
 @pytest.mark.parametrize("how", ["-q", "-v", None])
 def test_the_last_line_names_what_failed(how, dpspec, counting):
     options = () if how is None else (how,)

@@ -228,6 +228,27 @@ def test_only_sealed_records_of_a_bundle_are_read(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "store").get_all(KEYS)) == len(KEYS)
 
 
+@pytest.fixture
+def synchronized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The descriptors of each ``fsync``."""
+    descriptors: list[int] = []
+    monkeypatch.setattr(os, "fsync", descriptors.append)
+    return descriptors
+
+
+def test_fast_trials_are_synchronized_with_their_bundle(tmp_path: Path, synchronized: list[int]) -> None:
+    many(tmp_path, 40)()
+    assert 2 <= len(synchronized) <= 4  # the bundle and its folder
+
+
+def test_each_slow_trial_is_synchronized(
+    tmp_path: Path, synchronized: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpspec.engine.storage.stored_trials._DURABLE_SECONDS", 0.0)
+    many(tmp_path, 40)()
+    assert len(synchronized) >= 40 * 2  # each record has a file and a folder
+
+
 def test_a_bundle_has_a_maximum_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_file, "MAX_BYTES", 20_000)
     store = kept(str(tmp_path / "store"))

@@ -14,7 +14,7 @@ from support import counting
 from dpspec.contract import DataError, Diagnostic, Facts, Finding, FrozenMap, LoadedData, Resumable, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.contract.results import Result
-from dpspec.engine.preparing import context as context_module
+from dpspec.engine.preparing import prepare as prepare_module
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running import runner
@@ -127,7 +127,7 @@ def test_rows_that_do_not_fit_into_memory_are_not_loaded(context: RunContext, mo
     plan = context.prepared.audit.plan(context.prepared.spec, context.facts)
     assert needed == 16 * 10
     assert context.prepared.plan().memory_bytes == plan.memory_bytes + needed
-    monkeypatch.setattr(context_module, "_UNCHECKED_BYTES", needed)
+    monkeypatch.setattr(prepare_module, "_UNCHECKED_BYTES", needed)
     for free, message in ((needed - 1, "audit take up to 160 B of memory, and 159 B are free"), (needed, "no trial")):
         monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
         with pytest.raises((MemoryError, AssertionError), match=message):

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-from dpspec import decimals
 from dpspec.contract import DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
@@ -22,9 +21,6 @@ from dpspec.engine.preparing.model import chosen_weights
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.providers import providers_of
 from dpspec.registry.loader import made, misbehaved
-
-#: Memory for loading rows below which the free memory is not checked.
-_UNCHECKED_BYTES = 2**28
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
@@ -62,7 +58,8 @@ class RunContext:
         return self._rows
 
     def _load(self) -> LoadedData:
-        self._require_memory()
+        if shortage := self.prepared.memory_shortage():
+            raise MemoryError(shortage)  # otherwise the system ends the process while it loads the rows
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
@@ -70,18 +67,6 @@ class RunContext:
             offered = self.prepared.offers["data"][1]
             raise misbehaved(offered, f"load() gives {len(rows.train_x)} records, and facts() declares {declared}")
         return rows
-
-    def _require_memory(self) -> None:
-        """Raise ``MemoryError`` before the system ends the process while it loads the rows."""
-        if self.prepared.loading_bytes < _UNCHECKED_BYTES:
-            return
-        needed = max(self.prepared.loading_bytes, self.prepared.plan().memory_bytes)
-        from dpspec.training.gradients.memory import free_bytes
-
-        free = free_bytes("cpu")
-        if needed > free:
-            needs = f"the rows and their audit take up to {decimals.size(needed)} of memory"
-            raise MemoryError(f"{needs}, and {decimals.size(free)} are free: use fewer records or columns")
 
     @cached_property
     def model(self) -> ModelFactory:

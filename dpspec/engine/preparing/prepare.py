@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from dpspec import decimals
 from dpspec.contract import Assumption, DataError, DataSource, Facts, ModelError, ModelFactory
 from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
@@ -27,6 +28,9 @@ from dpspec.errors import Diagnostic, SpecError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import locate
 from dpspec.registry.loader import is_foreign, made, resolve
+
+#: Memory for loading rows below which the free memory is not checked.
+_UNCHECKED_BYTES = 2**28
 
 #: Statuses of constants, the weakest first.
 _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
@@ -83,6 +87,16 @@ class Prepared:
             if estimate is not None:
                 return int(estimate())
         return LOADING_BYTES * (self.facts.records + self.facts.test_records) * max(1, self.facts.features)
+
+    def memory_shortage(self) -> str:
+        """Why this machine has too little free memory for the rows and their audit; empty if it has enough."""
+        if self.loading_bytes < _UNCHECKED_BYTES:
+            return ""
+        from dpspec.training.gradients.memory import free_bytes
+
+        needed, free = max(self.loading_bytes, self.plan().memory_bytes), free_bytes("cpu")
+        needs = f"the rows and their audit take up to {decimals.size(needed)} of memory"
+        return f"{needs}, and {decimals.size(free)} are free: use fewer records or columns" if needed > free else ""
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:

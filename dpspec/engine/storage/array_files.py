@@ -1,10 +1,12 @@
-"""The arrays of a trial's record, one ``.npy`` file each: written durably, and validated before they are used."""
+"""The arrays of a trial's record, one ``.npy`` file each, validated before they are used."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -23,8 +25,8 @@ MOST_BYTES = 1 << 32
 #: Size from which arrays are mapped. A mapped array keeps its file open, which systems limit.
 _MAPPED = 1 << 18
 
-#: Maximum size of a header and its prefix.
-_HEADER = 4096
+#: Maximum size of a header and its prefix, and the size of the prefix, which ends with the size of the rest.
+_HEADER, _PREFIX = 4096, 10
 
 #: Number of bytes that are read at once for a digest.
 _AT_ONCE = 1 << 20
@@ -48,8 +50,6 @@ def write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
         )
     with open_private(file) as out:
         np.save(out, array, allow_pickle=False)
-        out.flush()
-        os.fsync(out.fileno())
     return {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
 
 
@@ -80,8 +80,8 @@ def read_array(
         begin, length = part or (0, os.fstat(stream.fileno()).st_size)
         stream.seek(begin)
         try:
-            np.lib.format.read_magic(stream)
-            read_shape, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
+            prefix = stream.read(_PREFIX)
+            read_shape, fortran, kind = _parsed(prefix + stream.read(int.from_bytes(prefix[-2:], "little")))
         except Exception:  # numpy parses the header as Python and raises many kinds
             raise DamageError(f"{file.name} has no header of an array") from None
         if kind.kind not in KINDS or str(kind) != dtype or list(read_shape) != shape:
@@ -101,6 +101,16 @@ def read_array(
         array = np.frombuffer(stream.read(size), kind).reshape(read_shape, order=order)
         array.flags.writeable = False
         return array
+
+
+@lru_cache(maxsize=256)  # trials of an audit have arrays of the same types and shapes
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape, the Fortran order and the type in the first bytes of a file."""
+    import numpy as np
+
+    stream = io.BytesIO(header)
+    np.lib.format.read_magic(stream)
+    return np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
 
 
 def _digest_of(stream: BinaryIO, length: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -36,7 +35,7 @@ _ALIGNED = 64
 
 
 def write_bundle(bundle: Path, records: Mapping[str, Mapping[str, Path]]) -> bool:
-    """Write the files of records, by key and name, durably; False if they exceed :data:`MAX_BYTES`."""
+    """Write the files of records, by key and name; False if they exceed :data:`MAX_BYTES`."""
     index: dict[str, dict[str, Part]] = {}
     end = 0
     for key, files in records.items():
@@ -60,8 +59,6 @@ def write_bundle(bundle: Path, records: Mapping[str, Mapping[str, Path]]) -> boo
                 if out.tell() != head + start + size:
                     raise OSError(errno.EIO, "its size changed while it was copied", str(file))
                 out.write(bytes(_padded(size) - size))
-        out.flush()
-        os.fsync(out.fileno())
     return True
 
 
@@ -82,12 +79,10 @@ class Bundle:
             return stream.read(size)
 
     def extract(self, key: str, names: Iterable[str], folder: Path) -> None:
-        """Write files of a record, durably, into a folder."""
+        """Write files of a record into a folder."""
         for name in names:
             with open_private(folder / name) as out:
                 out.write(self.read(key, name, MAX_BYTES))
-                out.flush()
-                os.fsync(out.fileno())
 
 
 def read_bundle(file: Path) -> Bundle:

@@ -23,6 +23,10 @@ from dpspec.results.origins import version_notices
 
 Listener = Callable[[Event], None]
 
+#: Trials of fewer seconds wait for their bundle until they survive a power failure, which costs at most 256 of them.
+#: To synchronize each one takes longer than to train it.
+_DURABLE_SECONDS = 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
@@ -107,7 +111,10 @@ class StoredTrials:
     def keep(self, new: NewTrial) -> None:
         number = new.index // TRIALS
         name = next(iter(self._bundles[number].values()))
-        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded, name)
+        durable = new.seconds >= _DURABLE_SECONDS
+        self.available[new.index] = self._store.put(
+            self._keys[new.index], new.trial, new.recorded, name, durable=durable
+        )
         self._emit(TrialFinished(audit=self.name, index=new.index, seconds=new.seconds))
         self._lacking[number].discard(new.index)
         if not self._lacking[number]:

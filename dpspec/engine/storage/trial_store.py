@@ -14,7 +14,6 @@ import errno
 import hashlib
 import hmac
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -321,7 +320,9 @@ class Store:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None = None) -> StoredTrial:
+    def put(
+        self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None = None, *, durable: bool = True
+    ) -> StoredTrial:
         """Store a trial as a single record and return it as stored, or the existing one.
 
         If a remote store does not receive it, a local one keeps it for the next run.
@@ -331,13 +332,15 @@ class Store:
             trial: The trial.
             recorded: Its origin.
             bundle: The name of the bundle that another process may have moved the same trial to.
+            durable: Whether the trial must survive a power failure from now on, not only from :meth:`bundle` on. It
+                survives the end of this process anyway.
 
         Raises:
             ValueError: The evidence is invalid.
             UsageError: The trial cannot be stored here.
         """
         try:
-            return self._put(key, trial, recorded, bundle)
+            return self._put(key, trial, recorded, bundle, durable)
         except UsageError as error:
             if self._unsent is None:
                 raise
@@ -345,7 +348,7 @@ class Store:
             effect = f"trial {key[:12]} is kept in {self._unsent.location}, and the same command sends it next time"
             raise UsageError(f"{error}; {effect}") from error
 
-    def _put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None) -> StoredTrial:
+    def _put(self, key: str, trial: Trial, recorded: FrozenMap, bundle: str | None, durable: bool) -> StoredTrial:
         try:
             evidence = canonical_json(trial.evidence)
         except (TypeError, ValueError) as error:
@@ -359,7 +362,7 @@ class Store:
             scratch = self._storage.scratch()
             try:
                 _write_record(scratch, key, trial, json.loads(evidence), recorded, self._key)
-                self._storage.commit(key, scratch)  # unless another process has made the same trial
+                self._storage.commit(key, scratch, durable=durable)  # unless another process made the same trial
                 bundled = bundle and self._get_bundled(bundle, {trial.index: key}, None, {})
                 stored = bundled[trial.index] if bundled else self.get(key, index=trial.index)
                 if stored is not None:
@@ -465,5 +468,3 @@ def _write_record(
         body["seal"] = seal_of(sealing, whole)
     with open_private(folder / RECORD) as out:
         out.write(canonical_json(body).encode("ascii"))
-        out.flush()
-        os.fsync(out.fileno())
