@@ -47,8 +47,10 @@ data:
   collection: {{name: Visits of 2024, source: One clinic under contract}}
 ```
 
-For a recorded training, `dpspec new spec NAME --from FOLDER` writes a spec that can declare them. A recording shows
-the trust model, the number types of the training, its versions, the class of the dataset and the number of records.
+For a recorded training, `dpspec check RUN --declare FILE` reads them from a YAML file with these keys (of `data` only
+`collection`), and `dpspec.check` has the argument `declare`. A recording shows the trust model, the number types of the
+training, its versions, the class of the dataset and the number of records. A declared trust model that the recording
+contradicts is "not met".
 
 ## Lines and clauses
 

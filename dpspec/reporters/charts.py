@@ -30,8 +30,8 @@ _WIDTH, _HEIGHT = 418.0, 247.0
 _TOP, _RIGHT, _BELOW, _BESIDE = 7.0, 10.0, 40.0, 32.0
 _TEXT, _DIGIT = 12.0, 8.0
 
-#: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
-_LABEL, _TICKS, _SPACING = 200, 8, 2.0
+#: The maximum number of characters of a label, of the upright one, of ticks, and the minimum distance of two points.
+_LABEL, _UPRIGHT, _TICKS, _SPACING = 200, 34, 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Chart:
         wide, high = _WIDTH - _RIGHT - left, _HEIGHT - _BELOW - _TOP
         ticks_x = [(left + wide * share, text) for share, text in across.ticks()]
         ticks_y = [(_TOP + high * (1.0 - share), text) for share, text in up.ticks()]
-        elements = [*_frame(left, ticks_x, ticks_y, _label(self.x), _label(self.y))]
+        elements = [*_frame(left, ticks_x, ticks_y, _label(self.x), shortened(plain(self.y), _UPRIGHT))]
         for line, points in drawn:
             points_on_page = [(left + wide * across.share(x), _TOP + high * (1.0 - up.share(y))) for x, y in points]
             elements += _drawn(line, points_on_page)

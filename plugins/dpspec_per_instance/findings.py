@@ -236,7 +236,7 @@ def _rounded(values: Floats | Array) -> list[float]:
 
 
 #: The unit of contributions relative to the data-independent value.
-_RELATIVE = "share of the data-independent value"
+_RELATIVE = "share of the worst case"
 
 
 def step_tables(records: Analysis) -> Iterator[dps.Series]:

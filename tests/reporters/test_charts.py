@@ -50,6 +50,18 @@ def test_the_text_of_a_chart_has_12_pixels() -> None:
     assert narrow * 320 / width >= 12.0
 
 
+def test_an_upright_label_is_not_longer_than_its_axis() -> None:
+    drawn = Chart("T", [Line("a", [0.0, 1.0], [0.0, 1.0])], "x", "share of the " + "long " * 20 + "value").svg("n")
+    (label,) = re.findall(r"rotate\(-90\)\"><text x=\"0\" y=\"0\">([^<]*)<", drawn)
+    assert len(label) <= 34
+    assert label.startswith("share of the long")
+
+
+def test_marks_of_a_key_are_printed() -> None:
+    """Browsers print no background, which these marks are, unless the style asks for it."""
+    assert re.search(r"\.key i \{[^}]*print-color-adjust: exact", STYLE)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "log", "texts"),
     [
