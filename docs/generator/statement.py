@@ -58,8 +58,12 @@ Names of sections and items instead of numbers where editions differ: the parts 
 (2025), the items of the reporting list in section 5.3 of "How to DP-fy ML" (Ponomareva et al. 2023), the keys of the
 registry's schema, the headings of section 3.2 of EDPB Opinion 28/2024 on AI models, and the requirements of
 "Membership-Inference Mitigation" in OWASP AISVS 1.0, C11.3. A line is evidence for a clause, not its fulfillment: the
-Opinion asks for an assessment of the model by its controller, and AISVS 11.3.1 (calibrated outputs) is outside of
-dpspec.
+Opinion asks for an assessment of the model by its controller, AISVS 11.3.1 (calibrated outputs) is outside of dpspec,
+and 11.3.3 asks for attacks on held-out data that hardly exceed guessing, while a claim allows what its epsilon allows.
+
+Compared with the texts: AISVS 1.0 (11.3.1 to 11.3.3, locked) and the registry's schema, which tests apply to each
+record. Compared with summaries by others: the parts of SP 800-226, and the headings of the Opinion. The list of "How to
+DP-fy ML" was not compared again. Read the originals before you rely on a row.
 """
 
 

@@ -53,7 +53,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "EDPB Opinion 28/2024": "Likelihood of identification",
     },
     "unit": {
-        "NIST SP 800-226": "Unit of privacy",
+        "NIST SP 800-226": "Unit of privacy; bounding contributions",
         "How to DP-fy ML": "Unit of privacy",
         "Deployments registry": "privacy_loss.privacy_unit, privacy_unit_details, number_of_privacy_units",
     },
@@ -71,7 +71,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "NIST SP 800-226": "Unit of privacy; query model",
         "How to DP-fy ML": "Final mechanism's output",
         "Deployments registry": "deployment_model.release_type_details",
-        "EDPB Opinion 28/2024": "Model design: outputs",
+        "EDPB Opinion 28/2024": "Measures regarding outputs",
     },
     "mechanism": {
         "NIST SP 800-226": "Algorithms and correctness",
@@ -96,7 +96,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "Deployments registry": "implementation.preprocessing_and_hyperparameter_tuning",
     },
     "earlier-releases": {
-        "NIST SP 800-226": "Composition",
+        "NIST SP 800-226": "Composition; mixing with other releases",
         "How to DP-fy ML": "Data accesses covered",
         "Deployments registry": "implementation.composition",
     },
@@ -118,7 +118,7 @@ CLAUSES: dict[str, dict[str, str]] = {
     "utility": {"NIST SP 800-226": "Utility", "Deployments registry": "implementation.utility"},
     "bias": {"NIST SP 800-226": "Bias", "Deployments registry": "implementation.utility"},
     "attacks": {
-        "NIST SP 800-226": "Algorithms and correctness",
+        "NIST SP 800-226": "Auditing and empirical measures",
         "How to DP-fy ML": "Transparency and verifiability",
         "EDPB Opinion 28/2024": "Testing and resistance to attacks",
         "OWASP AISVS": "11.3.3",

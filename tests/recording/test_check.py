@@ -254,6 +254,7 @@ def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path
     assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}
 
 
+@pytest.mark.ci
 def test_declared_facts_are_in_the_statement_and_change_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
