@@ -177,6 +177,7 @@ def check(
     accept: Sequence[str] = (),
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    declare: File | None = None,
 ) -> CheckedRun:
     """Compare a recorded training with a claim, like ``dpspec check``.
 
@@ -195,12 +196,15 @@ def check(
         accept: Rules whose cautions you accept.
         select: The only rules to evaluate; all by default.
         ignore: Rules that are not evaluated.
+        declare: A YAML file with facts for statements that no recording shows: the keys ``owner``, ``contact``,
+            ``system``, ``description``, ``deployment`` and ``data.collection`` of a spec.
 
     Returns:
         The result with ``proved``, ``epsilon``, ``cautions`` and ``passed``.
 
     Raises:
         UsageError: The folder or an argument is invalid.
+        SpecError: The file of ``declare`` has errors.
         NothingToRunError: No step was recorded.
     """
     from dpspec.engine.recorded.check import CheckedRun, RunClaim, check_run, require_claim
@@ -218,7 +222,7 @@ def check(
     )
     require_claim(claim)
     released = Path(model) if isinstance(model, str | PathLike) else model
-    return CheckedRun(result=check_run(Path(run), claim, model=released))
+    return CheckedRun(result=check_run(Path(run), claim, model=released, declare=None if declare is None else Path(declare)))
 
 
 def load(file: File) -> Result:

@@ -47,8 +47,10 @@ data:
   collection: {{name: Visits of 2024, source: One clinic under contract}}
 ```
 
-For a recorded training, `dpspec new spec NAME --from FOLDER` writes a spec that can declare them. A recording shows
-the trust model, the number types of the training, its versions, the class of the dataset and the number of records.
+For a recorded training, `dpspec check RUN --declare FILE` reads them from a YAML file with these keys (of `data` only
+`collection`), and `dpspec.check` has the argument `declare`. A recording shows the trust model, the number types of the
+training, its versions, the class of the dataset and the number of records. A declared trust model that the recording
+contradicts is "not met".
 
 ## Lines and clauses
 
@@ -56,8 +58,12 @@ Names of sections and items instead of numbers where editions differ: the parts 
 (2025), the items of the reporting list in section 5.3 of "How to DP-fy ML" (Ponomareva et al. 2023), the keys of the
 registry's schema, the headings of section 3.2 of EDPB Opinion 28/2024 on AI models, and the requirements of
 "Membership-Inference Mitigation" in OWASP AISVS 1.0, C11.3. A line is evidence for a clause, not its fulfillment: the
-Opinion asks for an assessment of the model by its controller, and AISVS 11.3.1 (calibrated outputs) is outside of
-dpspec.
+Opinion asks for an assessment of the model by its controller, AISVS 11.3.1 (calibrated outputs) is outside of dpspec,
+and 11.3.3 asks for attacks on held-out data that hardly exceed guessing, while a claim allows what its epsilon allows.
+
+Compared with the texts: AISVS 1.0 (11.3.1 to 11.3.3, locked) and the registry's schema, which tests apply to each
+record. Compared with summaries by others: the parts of SP 800-226, and the headings of the Opinion. The list of "How to
+DP-fy ML" was not compared again. Read the originals before you rely on a row.
 """
 
 

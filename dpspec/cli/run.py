@@ -312,6 +312,14 @@ def check(
         list[str], typer.Option(metavar="RULE", help="Evaluate only these rules (see `dpspec rules`). Repeatable.")
     ] = [],  # noqa: B006
     ignore: Annotated[list[str], typer.Option(metavar="RULE", help="Do not evaluate a rule. Repeatable.")] = [],  # noqa: B006
+    declare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A YAML file with facts for statements that no recording shows: owner, contact, system, description, "
+            "deployment and data.collection, as in a spec.",
+        ),
+    ] = None,
     reports: Reports = [],  # noqa: B006
     internal: Internal = False,
     verbose: Verbose = False,
@@ -327,10 +335,11 @@ def check(
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
     from dpspec.engine.recorded.check import RunClaim, check_run, require_claim
+    from dpspec.language.declared_facts import read_declared_facts
 
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
-        names = {"RUN": run, "--model": model, "--public": public, "--assume": assume, "--accept": accept}
+        names = {"RUN": run, "--model": model, "--declare": declare, "--public": public, "--assume": assume, "--accept": accept}
         surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
@@ -353,7 +362,13 @@ def check(
     catalog = load_project()
     report_files = parse_reports(reports, catalog)
     with failures_in_reports(report_files):
-        result = check_run(run, claim, catalog, model)
+        try:
+            result = check_run(run, claim, catalog, model, declare)
+        except SpecError as error:
+            if declare is None:
+                raise
+            show_diagnostics(error.diagnostics, {str(declare): read_declared_facts(declare).text})
+            raise ShownError(error.exit_code, error.diagnostics) from None
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not verbose)
     write_reports(report_files, result, internal=internal)

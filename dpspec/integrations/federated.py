@@ -160,6 +160,7 @@ def check_rounds(
     epsilon: float | None = None,
     delta: float = 1e-5,
     accept: Sequence[str] = ("second-optimizer",),
+    declare: str | PathLike[str] | None = None,
 ) -> CheckedRounds:
     """Compare recorded rounds with a claim about one client.
 
@@ -170,6 +171,7 @@ def check_rounds(
         epsilon: The claim; None for no claim.
         delta: Of the claim, in (0, 1).
         accept: The cautions that are accepted.
+        declare: A YAML file with facts for statements, as of :func:`dpspec.check`.
 
     Returns:
         The verdict. ``print`` shows it with the report.
@@ -178,4 +180,4 @@ def check_rounds(
         UsageError: The folder or an argument is invalid.
         NothingToRunError: No round was recorded.
     """
-    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=accept), delta)
+    return CheckedRounds(dpspec.check(folder, epsilon=epsilon, delta=delta, accept=accept, declare=declare), delta)

@@ -27,11 +27,11 @@ _FEW = 25
 
 #: Sizes in units of about one pixel: the drawing, the margins of the axes, the text, and a digit on narrow pages.
 _WIDTH, _HEIGHT = 418.0, 247.0
-_TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 30.0
-_TEXT, _DIGIT = 10.0, 7.0
+_TOP, _RIGHT, _BELOW, _BESIDE = 7.0, 10.0, 40.0, 32.0
+_TEXT, _DIGIT = 12.0, 8.0
 
-#: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
-_LABEL, _TICKS, _SPACING = 200, 8, 2.0
+#: The maximum number of characters of a label, of the upright one, of ticks, and the minimum distance of two points.
+_LABEL, _UPRIGHT, _TICKS, _SPACING = 200, 34, 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class Chart:
         wide, high = _WIDTH - _RIGHT - left, _HEIGHT - _BELOW - _TOP
         ticks_x = [(left + wide * share, text) for share, text in across.ticks()]
         ticks_y = [(_TOP + high * (1.0 - share), text) for share, text in up.ticks()]
-        elements = [*_frame(left, ticks_x, ticks_y, _label(self.x), _label(self.y))]
+        elements = [*_frame(left, ticks_x, ticks_y, _label(self.x), shortened(plain(self.y), _UPRIGHT))]
         for line, points in drawn:
             points_on_page = [(left + wide * across.share(x), _TOP + high * (1.0 - up.share(y))) for x, y in points]
             elements += _drawn(line, points_on_page)
         return (
-            f'<svg viewBox="0 0 {_n(_WIDTH)} {_n(_HEIGHT)}" xmlns="http://www.w3.org/2000/svg" role="img" '
+            f'<svg viewBox="0 0 {_n(_WIDTH)} {_n(_HEIGHT)}" role="img" '
             f'aria-labelledby="{name}-title"><title id="{name}-title">{escape(plain(self.title))}</title>'
             f'<g fill="currentColor" font-family="sans-serif" font-size="{_n(_TEXT)}">{"".join(elements)}</g></svg>'
         )
@@ -155,12 +155,12 @@ def _frame(
     for position, text in ticks_x:
         half = 0.5 * _DIGIT * len(text)
         if position - half > free:  # no text overlaps the one before
-            yield _text(min(position, _WIDTH - half), bottom + 14.0, text)
+            yield _text(min(position, _WIDTH - half), bottom + 15.0, text)
             free = position + half + 4.0
-    yield _text(0.5 * (left + right), bottom + 29.0, x)
-    yield f'<g transform="translate(11 {_n(0.5 * (_TOP + bottom))}) rotate(-90)">{_text(0, 0, y)}</g>'
+    yield _text(0.5 * (left + right), bottom + 33.0, x)
+    yield f'<g transform="translate(13 {_n(0.5 * (_TOP + bottom))}) rotate(-90)">{_text(0, 0, y)}</g>'
     yield '</g><g text-anchor="end">'
-    yield from (_text(left - 6.5, position + 3.6, text) for position, text in ticks_y)
+    yield from (_text(left - 6.5, position + 4.2, text) for position, text in ticks_y)
     yield "</g>"
 
 
@@ -171,9 +171,9 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
             spaced.append(point)
     spaced += points[1:][-1:]
     if spaced:
-        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in spaced), _dash(line)[0]
+        path, dashes = " ".join(f"{_n(x)} {_n(y)}" for x, y in spaced), _dash(line)[0]
         array = f' stroke-dasharray="{dashes}"' if dashes else ""
-        yield f'<path d="M {path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
+        yield f'<path d="M{path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
     if len(points) < _FEW:
         dots = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
         yield f'<path class="dots" d="{dots}" stroke="{_color(line)}"/>'

@@ -59,6 +59,7 @@ def _record(result: Result) -> dict[str, Json]:
     document, facts = audit.document, deployment(audit.document)
     stated = {line.key: _block(line) for line in disclosures.lines(result, audit)}
     model = facts.get("trust_model") or disclosures.seen_trust_model(audit)
+    model = None if disclosures.is_trust_model_doubted(audit) else model
     by = dict.fromkeys(
         markdown(f"By {upper.method}; {upper.source}") for _, upper in disclosures.guarantees(audit) if upper
     )

@@ -8,6 +8,7 @@ from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
 from dpspec.results.conformance_status import CONSTANTS, rejected
 from dpspec.results.status import wrong_conformance
+from dpspec.text import joined
 
 #: The subject of each assumption, and the next step if one of its checks is rejected.
 _ASSUMPTIONS = {
@@ -50,9 +51,9 @@ _INTACT = (
 
 
 def worst_deviation(audit: AuditResult) -> str:
-    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; the first fact of a recording."""
+    """``the scale of the noise (noise-scale), 0.1 measured, 1 declared``; the violated channels of a recording."""
     if audit.recording is not None:
-        return next(iter(audit.recording.facts), "").partition(". ")[0].rstrip(".")
+        return joined([channel.name for channel in audit.recording.channels if channel.status == "violated"])
     checks = _rejected(audit)
     return _fact(checks[0]) if checks else ""
 

@@ -53,7 +53,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "EDPB Opinion 28/2024": "Likelihood of identification",
     },
     "unit": {
-        "NIST SP 800-226": "Unit of privacy",
+        "NIST SP 800-226": "Unit of privacy; bounding contributions",
         "How to DP-fy ML": "Unit of privacy",
         "Deployments registry": "privacy_loss.privacy_unit, privacy_unit_details, number_of_privacy_units",
     },
@@ -71,7 +71,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "NIST SP 800-226": "Unit of privacy; query model",
         "How to DP-fy ML": "Final mechanism's output",
         "Deployments registry": "deployment_model.release_type_details",
-        "EDPB Opinion 28/2024": "Model design: outputs",
+        "EDPB Opinion 28/2024": "Measures regarding outputs",
     },
     "mechanism": {
         "NIST SP 800-226": "Algorithms and correctness",
@@ -96,7 +96,7 @@ CLAUSES: dict[str, dict[str, str]] = {
         "Deployments registry": "implementation.preprocessing_and_hyperparameter_tuning",
     },
     "earlier-releases": {
-        "NIST SP 800-226": "Composition",
+        "NIST SP 800-226": "Composition; mixing with other releases",
         "How to DP-fy ML": "Data accesses covered",
         "Deployments registry": "implementation.composition",
     },
@@ -118,7 +118,7 @@ CLAUSES: dict[str, dict[str, str]] = {
     "utility": {"NIST SP 800-226": "Utility", "Deployments registry": "implementation.utility"},
     "bias": {"NIST SP 800-226": "Bias", "Deployments registry": "implementation.utility"},
     "attacks": {
-        "NIST SP 800-226": "Algorithms and correctness",
+        "NIST SP 800-226": "Auditing and empirical measures",
         "How to DP-fy ML": "Transparency and verifiability",
         "EDPB Opinion 28/2024": "Testing and resistance to attacks",
         "OWASP AISVS": "11.3.3",
@@ -215,6 +215,12 @@ def seen_trust_model(audit: AuditResult) -> str:
     return "federated" if origin is not None and origin.federated else "central"
 
 
+def is_trust_model_doubted(audit: AuditResult) -> bool:
+    """Whether the declared trust model is another one than the recording saw."""
+    declared, seen = deployment(audit.document).get("trust_model"), seen_trust_model(audit)
+    return bool(declared and seen and declared != seen)
+
+
 def _answer(key: str, name: str, declared: Json, subject: str) -> Line:
     """A line that only a declaration can fill."""
     if declared:
@@ -225,7 +231,7 @@ def _answer(key: str, name: str, declared: Json, subject: str) -> Line:
 def _privacy_loss(audit: AuditResult) -> Line:
     verdicts = [words.verdict_label(audit, verdict) for verdict, _ in guarantees(audit)]
     decided = bool(verdicts) and set(verdicts) <= {"proved", "supported"}
-    count = f"{verdicts.count('proved')} of {words.count(len(verdicts), 'claim')} proved, by the bounds below"
+    count = f"{verdicts.count('proved')} of {words.count(len(verdicts), 'claim')} proved, by the bounds of the claims"
     narrow = {narrowed_data(audit, verdict) for verdict, _ in guarantees(audit)} - {""}
     if narrow:
         datasets = {"collection": "datasets of the declared collection", "this": "this dataset and its neighbors"}
@@ -244,7 +250,8 @@ def _risk(audit: AuditResult) -> Line:
     is_tested = not highest.condition and audit.complete and audit.conformance.status == "no-deviation-found"
     strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
     assumed = "It holds under the assumptions below." if audit.recording is not None else ""
-    text = " ".join(filter(None, (highest.rate.of_hundred(), strength, assumed, caveats)))
+    larger = " ".join(rate.short for rate in highest.larger)
+    text = " ".join(filter(None, (highest.rate.of_hundred(), strength, larger, assumed, caveats)))
     return Line("risk", "Risk in plain words", "checked" if is_tested else "declared", text)
 
 
@@ -290,12 +297,19 @@ def _trust_model(audit: AuditResult) -> Line:
             "not covered",
             "nothing is declared; the bounds assume a trusted party that holds the records and adds the noise",
         )
+    if is_trust_model_doubted(audit):
+        texts.append(f"the declaration does not agree with the recording, which is {recorded_model}: correct one of them")
+        return Line("trust-model", "Trust model", "not met", "; ".join(texts))
     return Line("trust-model", "Trust model", "observed" if recorded_model else "declared", "; ".join(texts))
 
 
 def _released_output(audit: AuditResult) -> Line:
     access = str(threat_model(audit).get("access", "all-iterates"))
     return Line("released-output", "Released output", "declared", f"the adversary sees {_RELEASED.get(access, access)}")
+
+
+#: The audited training has canaries and a known seed.
+_OTHER_MODEL = "The released model is another run of this mechanism than the audited one, and was not tested itself."
 
 
 def _mechanism(audit: AuditResult) -> Line:
@@ -305,6 +319,7 @@ def _mechanism(audit: AuditResult) -> Line:
     if audit.recording is not None:
         executed = "; ".join(words.phases(audit.recording))
         declared = f"{words.sentence(audit.recording.ran)}. Executed: {executed}" if executed else audit.recording.ran
+        declared += ". A record is a client" if unit(audit) == "client" else ""
     compared = {
         "no-deviation-found": "was compared with this",
         "deviates": "deviates from this",
@@ -321,7 +336,9 @@ def _mechanism(audit: AuditResult) -> Line:
     coverage = coverages.get(status, "declared" if open_cautions(audit) else "checked")
     if cautions := words.name_list([rule.name for rule in open_cautions(audit)]):
         reason = f"{reason} Open cautions: {cautions}."
-    return Line("mechanism", "Mechanism", coverage, f"{declared}. The executed run {compared[status]}: {reason}")
+    other_model = f" {_OTHER_MODEL}" if audit.planned_trials else ""
+    text = f"{declared}. The executed run {compared[status]}: {reason}{other_model}"
+    return Line("mechanism", "Mechanism", coverage, text)
 
 
 #: Keys of a data block that do not change its rows.

@@ -369,8 +369,10 @@ _LONGEST_AXIS = 48
 
 
 def _axis_of_all(series: Series, columns: Sequence[str]) -> str:
-    """The names of several columns, or their common unit if these are too long; the legend has the names."""
+    """The common unit of several columns, else their names if these are short; the legend has the names."""
     names, units = ", ".join(map(words.spaced, columns)), {series.units.get(column, "") for column in columns}
+    if len(units) == 1 and (unit := units.pop()):
+        return str(unit)
     return names if len(names) <= _LONGEST_AXIS else ", ".join(sorted(units - {""})) or "value"
 
 

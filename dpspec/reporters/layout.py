@@ -92,7 +92,9 @@ def rounding(series: Series) -> str:
         side: [c for c, rounded_side in series.bounds.items() if rounded_side == side] for side in ("upper", "lower")
     }
     ways = (("upper", "up"), ("lower", "down"))
-    rounded_columns = [f"{', '.join(bounds[side])} rounded {to}" for side, to in ways if bounds[side]]
+    rounded_columns = [
+        f"{', '.join(map(words.spaced, bounds[side]))} rounded {to}" for side, to in ways if bounds[side]
+    ]
     return ", ".join([*rounded_columns, "all else to nearest"]) if rounded_columns else "rounded to nearest"
 
 

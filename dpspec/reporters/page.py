@@ -29,7 +29,16 @@ from dpspec.reporters.names import TERMS
 from dpspec.reporters.provenance import command, in_short, provenance
 from dpspec.reporters.read_results import embedded, without_result
 from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of, risk
-from dpspec.reporters.summary import Answer, answer, details, principal, remedies_by_audit, tally, untested
+from dpspec.reporters.summary import (
+    Answer,
+    answer,
+    details,
+    missing_trials,
+    principal,
+    remedies_by_audit,
+    tally,
+    untested,
+)
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
 from dpspec.results.status import accepted_cautions, is_control, open_cautions
@@ -85,10 +94,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     )
     for index, first in first_cell.items():
         if index not in drawn:
-            audits[index].like = names[first]
-            audits[index].same = words.assumptions_of(result.audits[index]) == words.assumptions_of(
-                result.audits[first]
-            )
+            audits[index].brief = True
+            of_first = words.assumptions_of(result.audits[first])
+            own = [one for one in words.assumptions_of(result.audits[index]) if one not in of_first]
+            audits[index].differing = "; ".join(f"{one.name}, {one.status}: {words.assumption(one)}" for one in own)
     text: str = (
         _environment()
         .get_template("page.html")
@@ -175,6 +184,7 @@ def _screen(result: Result) -> SimpleNamespace:
         notes=list(dict.fromkeys(note for audit in audits if audit.recording for note in audit.recording.cautions)),
         confirm=list(dict.fromkeys(text for audit in audits if audit.recording for text in audit.recording.confirm)),
         untested=tuple(untested(audits)) if audits else (),
+        missing=missing_trials(audits),
         most_remedies=_MOST_REMEDIES,
     )
 
@@ -206,7 +216,9 @@ def _claim_and_risk(
     if rate is None:
         return decisive, replace(highest, caveats=(*highest.caveats, _OTHER_RISK))
     title = next(title for candidate, title in zip(audits, titles, strict=True) if candidate is decisive[0])
-    elsewhere = replace(highest.rate, scope=highest.title) if highest.title != title else highest.rate
+    elsewhere = highest.rate
+    if highest.title not in ("", title):
+        elsewhere = replace(elsewhere, scope=", ".join(filter(None, (highest.title, elsewhere.scope))))
     shown_title = title if highest.title else ""
     return decisive, replace(highest, rate=rate, title=shown_title, larger=(elsewhere,), is_highest=False)
 
@@ -293,8 +305,8 @@ def _audit(audit: AuditResult, of_audit: Answer, name: str, family: int, cell: s
         made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
         figures=tuple(figures(audit)) if drawn else (),
         drawn=drawn,
-        like="",
-        same=False,
+        brief=False,
+        differing="",
         cell=cell,
         title=cell or audit.name,
         findings=words.findings(audit),

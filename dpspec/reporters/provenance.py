@@ -30,7 +30,7 @@ DATA_DIGEST = "Data digest"
 
 _UNSEEN = (
     "A recording does not see the name, the origin and the content of the dataset, nor the person who ran it: "
-    "dpspec new spec NAME --from FOLDER writes a spec that can declare them."
+    "check --declare FILE declares them."
 )
 
 

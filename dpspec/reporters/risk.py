@@ -192,7 +192,7 @@ class HighestRate:
         rate: None without a rate.
         larger: The rates of the next and of the largest group size of the same audit.
         caveats: Reasons for a missing rate, or not to rely on one.
-        condition: Words after "risk" if rates hold only under a condition; empty otherwise.
+        condition: Words after "risk" if rates hold for some audits, or under a condition; empty otherwise.
         is_highest: False if ``rate`` belongs to a shown claim, and ``larger`` has the highest one.
     """
 
@@ -227,14 +227,15 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
         caveats.append("No attacker's rate follows from the proved bounds; the reasons are below.")
         return HighestRate("", None, (), tuple(caveats))
     rate, title, larger = max(rated, key=lambda candidate: candidate[0].powers[0])
-    without = sum(not of_audit for _, of_audit in by_audit)
+    without = [title for title, of_audit in by_audit if not of_audit]
     if without:
-        caveats.append(f"No rate follows for {words.count(without, 'audit')}.")
+        caveats.append(f"No rate follows for {words.name_list(without)}, which this risk does not cover.")
+    subset = f" in {len(by_audit) - len(without)} of {len(by_audit)} audits" if without else ""
     conditions = _conditions(audits)
     return HighestRate(
         title=title if len(audits) > 1 else "",
         rate=rate,
         larger=(*larger[:1], *larger[1:][-1:]),
         caveats=(*caveats, *conditions.values()),
-        condition=f", if {joined(list(conditions))}" if conditions else "",
+        condition=f"{subset}, if {joined(list(conditions))}" if conditions else subset,
     )

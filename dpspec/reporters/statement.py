@@ -148,7 +148,7 @@ def curves_of(audit: AuditResult) -> list[str]:
         if math.isfinite(mu) and floor < _MOST_FLOOR:
             but = f", except with probability {decimals.upper(floor)}" if floor else ""
             sentences.append(
-                f"The proved curve{words.curve(curve) or ', single records'}: "
+                f"The proved curve{words.curve(curve) or f', single {disclosures.unit(audit)}s'}: "
                 f"mu-GDP with mu at most {decimals.upper(mu)}{but}. "
                 f"This approximation loses at most {decimals.upper(regret)} (regret)"
             )

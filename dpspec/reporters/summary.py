@@ -124,7 +124,7 @@ def _headline_of_audits(result: Result) -> str:
     deviating = [audit for audit in audits if wrong_conformance(audit)]
     named = [rule.name for audit in audits for rule in open_cautions(audit)]
     cautions = f"{words.count(len(named), 'open caution')} ({words.name_list(named)})" if named else ""
-    missing = _missing(audits)
+    missing = missing_trials(audits)
     sentence = verdict_sentence(result).rstrip(".")
     failure = ""
     if any(verdict.verdict == "contradicted" for _, verdict in wrong):
@@ -166,7 +166,7 @@ def _deviating(audits: Sequence[AuditResult], deviating: Sequence[AuditResult], 
     return texts.get(deviating[0].conformance.status, f"The executed run was not tested: {named}")
 
 
-def _missing(audits: Sequence[AuditResult]) -> str:
+def missing_trials(audits: Sequence[AuditResult]) -> str:
     """``3 of 5 trials are missing``; empty for complete audits."""
     planned = sum(audit.planned_trials for audit in audits)
     absent = sum(audit.planned_trials - len(audit.trials) for audit in audits)
@@ -352,7 +352,8 @@ def _controls(controls: _Claims) -> Iterator[str]:
     missed = [pair for pair in remaining if pair not in bare and pair not in waiting]
     if refuted or missed:
         by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
-        remark = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+        of_them = "" if by_theory == len(refuted) else f"{by_theory} of them "
+        remark = f", {of_them}by a certified bound, which does not test the attack" if by_theory else ""
         if any(not verdict.expected for _, verdict in missed):
             remark += ": the audit does not detect such violations"
         elif not by_theory and not missed:
@@ -482,7 +483,7 @@ def tally(result: Result) -> str:
     if later := _names(result, is_pending):
         clauses.append(f"not yet decided: {words.name_list(later)}")
     if not result.complete:
-        clauses.append(f"INCOMPLETE, {_missing(result.audits)}")
+        clauses.append(f"INCOMPLETE, {missing_trials(result.audits)}")
     accepting = _accepting(result.audits)
     if clauses:
         return f"{'' if has_failed(result) else f'{everything}; '}{'; '.join(clauses)}{accepting}"

@@ -235,6 +235,10 @@ def _rounded(values: Floats | Array) -> list[float]:
     return [float(f"{float(value):.{_DIGITS}g}") for value in values]
 
 
+#: The unit of contributions relative to the data-independent value.
+_RELATIVE = "share of the worst case"
+
+
 def step_tables(records: Analysis) -> Iterator[dps.Series]:
     """Steps relative to the data-independent value: by step, and by correctness of the prediction."""
     side, delta = records.shown_side, kit.claimed_deltas(records.spec)[-1]
@@ -267,6 +271,7 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
         kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
         source=bounds.RUN_SOURCE,
         y=["mean"],
+        units={"mean": _RELATIVE},
     )
     yield by_order(
         "right-against-wrong",
@@ -275,6 +280,7 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
         kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
         source=f"{bounds.STEP_SOURCE}; {bounds.RUN_SOURCE}",
         y=["right", "wrong"],
+        units=dict.fromkeys(("right", "wrong"), _RELATIVE),
     )
 
 

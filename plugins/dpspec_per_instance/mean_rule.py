@@ -225,6 +225,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
         source=f"{SOURCE}, sampled",
         privacy=records.privacy_of(values.shape[-1]),
         y=["remove", "data_independent"],
+        units=dict.fromkeys(("remove", "data_independent"), "Renyi divergence"),
     )
     title = f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record"
     yield by_stage(
@@ -234,6 +235,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
         source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
         privacy=records.privacy_of(norms.shape[1]),
         y=["sampled", "data_independent"],
+        units=dict.fromkeys(("sampled", "data_independent"), "epsilon"),
     )
 
 

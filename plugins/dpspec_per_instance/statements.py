@@ -194,6 +194,7 @@ def _divergences(spec: dps.Spec) -> dps.Series:
         source="Mironov, Talwar & Zhang 2019; composition",
         x="order",
         y=["first_step", "run"],
+        units=dict.fromkeys(("first_step", "run"), "Renyi divergence"),
         by="direction",
         log=["x", "y"],
         upper=("first_step", "run"),
@@ -233,6 +234,7 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
         source=COROLLARY_SOURCE,
         x="norm",
         y=["corollary", "amplified"],
+        units={"norm": "clip norms", **dict.fromkeys(("corollary", "amplified"), "epsilon")},
         log=["x", "y"],
     )
     single = np.max([best_lemma(*step, 1.0, delta, np.array(RATES)) for step in steps], axis=0)
@@ -245,6 +247,7 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
         source="Thudi et al. 2024, Lemma A.1, with the exact profile of the Gaussian mechanism",
         x="fpr",
         y=["one_step"],
+        units={"one_step": "true-positive rate"},
         log=["x", "y"],
     )
 

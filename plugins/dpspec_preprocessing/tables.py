@@ -312,6 +312,7 @@ def divergence_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         source=PAPER,
         x="alpha",
         y=["divergence"],
+        units={"divergence": "Renyi divergence", "alpha": "order of the divergence"},
         by="accounting",
         log=["x", "y"],
         upper=["divergence"],

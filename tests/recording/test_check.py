@@ -13,12 +13,14 @@ from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from support.recordings import MAKERS, Recordings
 
+import dpspec
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, Result
 from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
 from dpspec.engine.recorded.check import document_of
+from dpspec.errors import SpecError
 
 DELTA = 1e-5
 
@@ -241,3 +243,30 @@ def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(recordings: Re
         for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))
     }
     assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}
+
+
+@pytest.mark.ci
+def test_declared_facts_are_in_the_statement_and_change_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opacus(tmp_path / "run")
+    command = ["check", "run", "--epsilon", "9"]
+    assert main([*command, "--report", "json=bare.json"]) == 0
+    Path("facts.yaml").write_text("contact: a@b.example\ndata: {collection: {name: Visits 2024}}\n")
+    reports = ("json=told.json", "statement=told.md", "html=told.html")
+    options = [option for report in reports for option in ("--report", report)]
+    assert main([*command, "--declare", "facts.yaml", *options]) == 0
+    (bare,), (told,) = (json.loads(Path(name).read_text())["audits"] for name in ("bare.json", "told.json"))
+    assert (told["verdicts"], told["digest"]) == (bare["verdicts"], bare["digest"])
+    assert "Visits 2024 (declared)" in Path("told.md").read_text()
+    assert "--declare facts.yaml" in Path("told.html").read_text()
+    assert main(["verify", "told.html"]) == 0
+    Path("facts.yaml").write_text("contact: a@b.example\ndeployment: {trust_model: centrall}\n")
+    capsys.readouterr()
+    assert main([*command, "--declare", "facts.yaml", "--report", "junit=junit.xml"]) == 3
+    assert "facts.yaml:2:27: error[bad-choice]: 'centrall' is not a choice for trust_model" in capsys.readouterr().err
+    assert "centrall" in Path("junit.xml").read_text()
+    with pytest.raises(SpecError, match="centrall"):
+        dpspec.check("run", epsilon=9, declare="facts.yaml")
+    assert main(["check", "--history", "h.json", "--declare", "facts.yaml"]) == 2

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from importlib import resources
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
@@ -14,12 +15,15 @@ from support import results as factory
 from dpspec.reporters.charts import Axis, Chart, Line, interval_chart, people
 from dpspec.reporters.words import Bounds
 
+STYLE = resources.files("dpspec.reporters").joinpath("assets/page.css").read_text(encoding="utf-8")
+
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.just(0.0)
 
 
 def lines(drawn: str) -> list[list[tuple[float, float]]]:
-    paths = re.findall(r'<path d="M ([^"]*)" fill="none" stroke="var\(--series', drawn)
-    return [[(float(x), float(y)) for x, y in (part.split() for part in path.split(" L "))] for path in paths]
+    paths = re.findall(r'<path d="M([0-9][^"]*)" fill="none" stroke="var\(--series', drawn)
+    numbers = [list(map(float, path.split())) for path in paths]
+    return [list(zip(places[::2], places[1::2], strict=True)) for places in numbers]
 
 
 def texts(drawn: str) -> dict[float, tuple[float, float]]:
@@ -33,7 +37,29 @@ def test_values_are_where_the_ticks_beside_them_say() -> None:
     ((first, middle, last),) = lines(drawn)
     for place, x, y in ((first, 0.0, 10.0), (middle, 1.0, 30.0), (last, 4.0, 20.0)):
         assert place[0] == pytest.approx(across[x][0], abs=0.02)
-        assert place[1] == pytest.approx(up[y][1] - 3.6, abs=0.02)
+        assert place[1] == pytest.approx(up[y][1] - 4.2, abs=0.02)
+
+
+def test_the_text_of_a_chart_has_12_pixels() -> None:
+    """A column of a page of 1280 pixels draws a chart with 456, a page of 400 with 320, with a rule for its text."""
+    drawn = Chart("T", [Line("a", [1e-6, 1.0], [1e-6, 0.5])], "x", "y", log_x=True, log_y=True).svg("n")
+    (width,) = map(float, re.findall(r'viewBox="0 0 ([0-9.]+) ', drawn))
+    sizes = [float(size) for size in re.findall(r'font-size="([0-9.]+)"', drawn)]
+    assert min(sizes) * 456 / width >= 12.0
+    (narrow,) = map(float, re.findall(r"figure svg text \{ font-size: ([0-9.]+)px", STYLE))
+    assert narrow * 320 / width >= 12.0
+
+
+def test_an_upright_label_is_not_longer_than_its_axis() -> None:
+    drawn = Chart("T", [Line("a", [0.0, 1.0], [0.0, 1.0])], "x", "share of the " + "long " * 20 + "value").svg("n")
+    (label,) = re.findall(r"rotate\(-90\)\"><text x=\"0\" y=\"0\">([^<]*)<", drawn)
+    assert len(label) <= 34
+    assert label.startswith("share of the long")
+
+
+def test_marks_of_a_key_are_printed() -> None:
+    """Browsers print no background, which these marks are, unless the style asks for it."""
+    assert re.search(r"\.key i \{[^}]*print-color-adjust: exact", STYLE)
 
 
 @pytest.mark.parametrize(

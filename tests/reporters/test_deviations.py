@@ -5,6 +5,7 @@ from support import audits
 from support import results as factory
 
 from dpspec.contract import Check
+from dpspec.contract.findings import Channel
 from dpspec.contract.results import AuditResult, Recording
 from dpspec.reporters import deviations, page, terminal
 from dpspec.reporters.deviations import next_steps
@@ -26,9 +27,18 @@ def test_the_answer_names_the_worst_check_in_words() -> None:
     cause = "deviates from its declaration: the scale of the noise (noise-scale), 0.1 measured, 1 declared"
     assert answer(factory.result(audit)).headline == f"The executed run {cause}"
     assert answer(factory.result(factory.audit("fine"), audit)).headline == f"The executed run of app {cause}"
-    recording = Recording(steps=1, ended=True, setup=(), facts=("Adam moved the model. Remove it.", "Another fact."))
+    channels = [
+        Channel(name="noise", status="tested", text=""),
+        Channel(name="sensitivity", status="violated", text=""),
+        Channel(name="sampling", status="violated", text=""),
+    ]
+    facts = ("Adam moved the model: look for hooks, a second optimizer, or a callback. Remove it.",)
+    recording = Recording(steps=1, ended=True, setup=(), facts=facts, channels=tuple(channels))
     recorded = factory.result(deviating(check("noise-scale"), recording=recording))
-    assert answer(recorded).headline == "The executed run deviates from its declaration: Adam moved the model"
+    declared = "The executed run deviates from its declaration"
+    assert answer(recorded).headline == f"{declared}: sensitivity and sampling"
+    screen = page.render(recorded).split('<section id="claims"')[0]
+    assert screen.count(facts[0]) == 1  # below, as the next step
     both = factory.result(audit, deviating(check("update"), name="b"))
     assert answer(both).headline == "The executed run deviates from its declaration: app and b"
 

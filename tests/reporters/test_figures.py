@@ -187,3 +187,20 @@ def test_the_legend_of_many_cells_has_an_entry_for_each_cell_and_each_pattern() 
     mixed = overlaid(other)
     assert mixed is not None
     assert len(mixed.legend) == 11
+
+
+def test_an_axis_of_several_columns_has_their_common_unit() -> None:
+    columns, plot = (
+        {"x": [1.0, 2.0], "first_step": [1.0, 2.0], "run": [3.0, 4.0]},
+        {"x": "x", "y": ["first_step", "run"]},
+    )
+    assert drawn(plot, columns).y == "first step, run"
+    shared = series_chart(series(plot, columns, units=FrozenMap({"first_step": "epsilon", "run": "epsilon"})))
+    assert shared is not None
+    assert shared.y == "epsilon"
+
+
+def test_a_caption_has_the_names_of_columns_in_words() -> None:
+    bounded = series({}, {"x": [1.0], "first_step": [1.0]}, bounds=FrozenMap({"first_step": "upper"}))
+    (figure,) = figures(factory.audit(findings=(), evidence=(), series=(bounded,)))
+    assert "first step rounded up, all else to nearest" in figure.caption

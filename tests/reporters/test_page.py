@@ -96,6 +96,16 @@ def test_every_figure_has_a_title_and_a_table() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_each_next_step_names_who_acts() -> None:
+    audit = plotted().audits[0]
+    unfinished = html.render(factory.result(dataclasses.replace(audit, planned_trials=len(audit.trials) + 3)))
+    screen = Page(unfinished.split('<section id="claims"')[0]).text
+    assert "What is missing for the engineer" in screen
+    assert "Run the same command again" in screen
+    assert "What this does not cover for the privacy officer" in screen
+    assert "What is missing" not in html.render(plotted())
+
+
 def test_what_is_data_dependent_stays_out_of_the_page() -> None:
     audit = plotted().audits[0]
     secret = dataclasses.replace(audit.findings[0], quantity="accuracy", value=0.123456, privacy="data-dependent")

@@ -113,7 +113,8 @@ def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> N
     assert found.title == "good"
     assert found.rate is not None
     assert found.rate.identified == 38  # Phi(2 + Phi^-1(0.01)) = 0.3722, and the proved curve is a little above
-    assert "No rate follows for 1 audit." in found.caveats
+    assert "No rate follows for bad, which this risk does not cover." in found.caveats
+    assert found.condition.startswith(" in 1 of 2 audits")
 
 
 @pytest.mark.parametrize(
@@ -151,3 +152,14 @@ def test_the_documented_scale_is_the_one_of_reports() -> None:
             e = float(epsilon) + shift
             delta = special.ndtr(mu / 2 - e / mu) - math.exp(e) * special.ndtr(-mu / 2 - e / mu)
             assert sign * (delta - 1e-5) > 0.0
+
+
+def test_a_second_rate_of_one_audit_keeps_its_scope() -> None:
+    """The proof covers a collection of datasets; for any dataset the risk is higher."""
+    of_collection = dataclasses.replace(_bound(0.5), scope=dataclasses.replace(_bound(0.5).scope, data="collection"))
+    document = FrozenMap({"dpspec": 1, "claims": [{"id": "main", "kind": "gdp", "over": "collection"}]})
+    verdict = factory.verdict("main", kind="gdp", upper_finding=0)
+    both = audit(findings=(of_collection, _bound(3.0)), series=(), document=document, verdicts=(verdict,))
+    screen = render(factory.result(both)).split('<section id="claims"')[0]
+    assert "<p>The declared collection of datasets: of 100 people" in screen
+    assert "<p>Any dataset, members: at most 76 of 100" in screen

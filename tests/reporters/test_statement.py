@@ -251,6 +251,14 @@ def test_a_recording_shows_its_trust_model_and_number_types() -> None:
         assert "recorded" in found["people"].text
         (record,) = yaml.safe_load_all(deployments_registry.render(factory.result(recorded)))
         assert record["deployment"]["deployment_model"]["model_name"] == model
+        for declared in ("central", "federated", "local"):
+            facts = FrozenMap({**recorded.document, "deployment": {"trust_model": declared}})
+            told = dataclasses.replace(recorded, document=facts)
+            agrees = declared == model.lower()
+            assert stated(told)["trust-model"].coverage == ("observed" if agrees else "not met")
+            assert ("does not agree with the recording" in stated(told)["trust-model"].text) != agrees
+            (record,) = yaml.safe_load_all(deployments_registry.render(factory.result(told)))
+            assert record["deployment"]["deployment_model"].get("model_name") == (model if agrees else None)
 
 
 def test_the_json_is_the_statement() -> None:
@@ -273,3 +281,15 @@ def test_a_proof_for_some_datasets_says_so(data: str, only: str) -> None:
     text = stated(narrow)["privacy-loss"].text
     assert only in text
     assert ("only" in text) == bool(only)
+
+
+def test_the_statement_has_the_risk_of_larger_groups_and_says_that_another_model_is_released() -> None:
+    """Oracle: 1 - f(0.01) of mu-GDP is Phi(mu + Phi^-1(0.01)): 0.0339 at mu = 0.5, 0.9527 at mu = 4."""
+    first = dataclasses.replace(factory.audit().findings[0], quantity="mu", value=0.5, lower=None, at=FrozenMap())
+    group = dataclasses.replace(first, value=4.0, at=FrozenMap({"group_size": 8}))
+    found = stated(audit(findings=(first, group), series=(), verdicts=(factory.verdict(),)))
+    assert "identifies at most 4 on average" in found["risk"].text
+    assert "Groups of 8 members: at most 96 of 100 groups" in found["risk"].text
+    conforms = factory.conformance("no-deviation-found")
+    assert "another run of this mechanism" in stated(audit(conformance=conforms, planned_trials=1))["mechanism"].text
+    assert "another run" not in stated(audit(conformance=conforms, planned_trials=0, trials=()))["mechanism"].text

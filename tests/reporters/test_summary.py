@@ -91,7 +91,7 @@ def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
 MISSED = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
 CONTRADICTED = dataclasses.replace(beyond().verdicts[0], verdict="contradicted")
 HIDDEN = control(reason=LEFT_OUT_REASON, lower=None, lower_finding=None)
-BY_THEORY = "1 of 1 negative control was refuted, 1 of them by a certified bound, which does not test the attack."
+BY_THEORY = "1 of 1 negative control was refuted, by a certified bound, which does not test the attack."
 DETECTED = "1 of 1 negative control was refuted: the audit detects such violations."
 
 

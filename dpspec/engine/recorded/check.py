@@ -16,7 +16,8 @@ from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.engine.recorded.rules import require_rules
-from dpspec.errors import ExitCode, UsageError
+from dpspec.errors import ExitCode, SpecError, UsageError
+from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
 from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.builtin import KIND
 from dpspec.results.status import open_cautions
@@ -167,9 +168,24 @@ def run_document(
 
 
 def check_run(
-    run: Path, claim: RunClaim, catalog: Catalog | None = None, model: Path | Mapping[str, Any] | None = None
+    run: Path,
+    claim: RunClaim,
+    catalog: Catalog | None = None,
+    model: Path | Mapping[str, Any] | None = None,
+    declare: Path | None = None,
 ) -> Result:
-    """The result of the pipeline. model: the model to be released, as a file or as its ``state_dict()``."""
+    """The result of the pipeline.
+
+    Args:
+        run: The folder of the recording.
+        claim: The claim and its threat model.
+        catalog: The installed plugins.
+        model: The model to be released, as a file or as its ``state_dict()``.
+        declare: A file with facts for statements.
+
+    Raises:
+        SpecError: The file of ``declare`` has errors.
+    """
     from dpspec.engine.recorded.executed_run import GIVEN_MODEL
     from dpspec.registry.loader import load_catalog
 
@@ -190,10 +206,15 @@ def check_run(
         "--accept": claim.accept,
         "--select": claim.select,
         "--ignore": claim.ignore,
+        "--declare": [] if declare is None else [declare.as_posix()],
     }
+    facts = DeclaredFacts() if declare is None else read_declared_facts(declare)
+    if facts.diagnostics:
+        raise SpecError(facts.diagnostics)
     token = GIVEN_MODEL.set(released)
     try:
         command = ["dpspec", "check", os.fspath(run)]
-        return run_document(document_of(run, claim, name), catalog or load_catalog(), command, option_values)
+        document = with_declared_facts(document_of(run, claim, name), facts.facts)
+        return run_document(document, catalog or load_catalog(), command, option_values)
     finally:
         GIVEN_MODEL.reset(token)
