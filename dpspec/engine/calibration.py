@@ -157,16 +157,17 @@ _CLEAR = 1e-2
 def trend(evaluations: Evaluations, start: float, low: float, high: float, step: int) -> bool | None:
     """Whether larger values increase the margins of the claims; None if no two tried values differ.
 
-    Intervals that do not overlap decide first. If all overlap, the proving bounds decide: the lower end of a release of
-    which only a guarantee is known stays, whatever the guarantee.
+    If the intervals of two bounds overlap, their proving ends decide: a release that declares only its guarantee has
+    the same lower end for every guarantee.
     """
     start_point, first = evaluations.at(start), start / step
     indices = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:
         indices = [*map(float, map(round, indices)), first + 1.0, first - 1.0]
-    tried = [index for index in dict.fromkeys(min(max(index, low), high) for index in indices) if index != first]
-    for proving_only in (False, True):
-        for index in tried:
+    for index in dict.fromkeys(min(max(index_tried, low), high) for index_tried in indices):
+        if index == first:
+            continue
+        for proving_only in (False, True):
             point = evaluations.at(index * step)
             gaining, losing = changes(evaluations, start_point, point, proving_only=proving_only)
             if gaining and losing:
