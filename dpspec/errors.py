@@ -116,6 +116,12 @@ class HistoryError(DpspecError):
     exit_code = ExitCode.INVALID_SPEC
 
 
+class LedgerError(DpspecError):
+    """A release does not fit into a ledger: its audit does not stand, or the budget is exceeded."""
+
+    exit_code = ExitCode.UNEXPECTED
+
+
 class UnobservableError(DpspecError):
     """The recorder cannot observe the training any further. It ends the recording, never the training.
 

@@ -41,7 +41,6 @@ _NOISE, _SIZE, _RATE = Rename("noise_multiplier", (0, 3)), Rename("group_size", 
 RENAMED_ARGUMENTS: Mapping[str, Mapping[str, Rename]] = {
     "dpspec.epsilon": {"noise": _NOISE},
     "dpspec.accounting.DoubleMixture.poisson": {"q": _RATE, "sigma": _NOISE},
-    "dpspec.accounting.FilledPoisson": {"k": _SIZE, "sigma": _NOISE},
     "dpspec.accounting.Mixture": {"sigma": _NOISE},
     "dpspec.accounting.Mixture.fixed": {"k": _SIZE, "sigma": _NOISE},
     "dpspec.accounting.Mixture.full": {"k": _SIZE, "sigma": _NOISE},

@@ -169,6 +169,7 @@ HOMES = {
     "diff": ("results", "diff", "Show what changed between two results."),
     "calibrate": ("specs", "calibrate", "Find the minimum noise, maximum steps, ... for claims."),
     "check": ("run", "check", "Compare a recorded training with a claim."),
+    "ledger": ("ledger", "ledger", "Add up all releases on one dataset against a budget."),
     "epsilon": ("epsilon", "epsilon", "Compute the certified epsilon of a schedule, without a spec."),
     "rules": ("run", "rules", "List what `dpspec check` notices in a recorded training."),
     "explain": ("explain", "explain", "Explain a diagnostic code, a key, a kind or a verdict."),

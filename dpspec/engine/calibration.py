@@ -150,8 +150,16 @@ _DISTANCES = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
 _SAME = 1e-9
 
 
+#: Relative difference of proving bounds that no rounding and no width of a search explains.
+_CLEAR = 1e-2
+
+
 def trend(evaluations: Evaluations, start: float, low: float, high: float, step: int) -> bool | None:
-    """Whether larger values increase the margins of the claims; None if no two tried values differ."""
+    """Whether larger values increase the margins of the claims; None if no two tried values differ.
+
+    If the intervals of two bounds overlap, their proving ends decide: a release that declares only its guarantee has
+    the same lower end for every guarantee.
+    """
     start_point, first = evaluations.at(start), start / step
     indices = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:
@@ -159,28 +167,35 @@ def trend(evaluations: Evaluations, start: float, low: float, high: float, step:
     for index in dict.fromkeys(min(max(index_tried, low), high) for index_tried in indices):
         if index == first:
             continue
-        gaining, losing = changes(evaluations, start_point, evaluations.at(index * step))
-        if gaining and losing:
-            raise UsageError(
-                f"increasing {evaluations.key.place} improves {listed(gaining)} and worsens {listed(losing)}: "
-                "choose claims with --claim, one direction at a time"
-            )
-        if gaining or losing:
-            return bool(gaining)
+        for proving_only in (False, True):
+            point = evaluations.at(index * step)
+            gaining, losing = changes(evaluations, start_point, point, proving_only=proving_only)
+            if gaining and losing:
+                raise UsageError(
+                    f"increasing {evaluations.key.place} improves {listed(gaining)} and worsens {listed(losing)}: "
+                    "choose claims with --claim, one direction at a time"
+                )
+            if gaining or losing:
+                return bool(gaining)
     return None
 
 
-def changes(evaluations: Evaluations, first: Point, second: Point) -> tuple[list[str], list[str]]:
-    """The chosen claims whose margin certainly increases with the value, and those for which it decreases."""
+def changes(
+    evaluations: Evaluations, first: Point, second: Point, *, proving_only: bool = False
+) -> tuple[list[str], list[str]]:
+    """The chosen claims whose margin certainly increases with the value, and those for which it decreases.
+
+    proving_only: compare the bounds that prove, without the other ends of their intervals.
+    """
     smaller, larger = sorted((first, second), key=lambda point: point.value)
     gaining, losing = [], []
     for name in evaluations.claims:
         for a, b in zip(_margins(smaller, name), _margins(larger, name), strict=False):  # the first clear change counts
-            unclear = _SAME * max(a[2], b[2])
-            if b[0] > a[1] + unclear:
+            unclear = (_CLEAR if proving_only else _SAME) * max(a[2], b[2])
+            if b[0] > (a[0] if proving_only else a[1]) + unclear:
                 gaining.append(name)
                 break
-            if a[0] > b[1] + unclear:
+            if a[0] > (b[0] if proving_only else b[1]) + unclear:
                 losing.append(name)
                 break
     return gaining, losing

@@ -18,7 +18,6 @@ from support.surface import surface
 from dpspec import __version__, renames
 from dpspec.accounting import (
     DoubleMixture,
-    FilledPoisson,
     Mixture,
     PrivacyLoss,
     RandomAllocation,
@@ -126,7 +125,6 @@ CALLS = [
     (lambda: Mixture.full(k=3, sigma=1.5), lambda: Mixture.full(3, 1.5), "key"),
     (lambda: DoubleMixture.poisson(1, 2, q=0.1, sigma=1.5), lambda: DoubleMixture.poisson(1, 2, 0.1, 1.5), "key"),
     (lambda: TruncatedPoisson(k=1, rate=0.1, cap=4, n=9, sigma=1.5), lambda: TruncatedPoisson(1, 0.1, 4, 9, 1.5), "n"),
-    (lambda: FilledPoisson(k=1, rate=0.1, n=9, sigma=1.5), lambda: FilledPoisson(1, 0.1, 9, 1.5), "group_size"),
     (lambda: RandomAllocation(9, sigma=1.5, members=2), lambda: RandomAllocation(9, 1.5, 2), "key"),
     (
         lambda: largest_sum_pair(4, sigma=1.5, present=1.0, absent=0.0),
@@ -145,8 +143,8 @@ def test_old_arguments_mean_the_new_ones_with_a_warning(old: Any, new: Any, attr
 
 
 def test_old_attributes_warn_and_two_names_of_one_argument_are_refused() -> None:
-    step = FilledPoisson(1, 0.1, 9, 1.5)
-    with pytest.warns(DeprecationWarning, match=r"dpspec.accounting.FilledPoisson.sigma is now noise_multiplier"):
+    step = TruncatedPoisson(1, 0.1, 4, 9, 1.5)
+    with pytest.warns(DeprecationWarning, match=r"dpspec.accounting.TruncatedPoisson.sigma is now noise_multiplier"):
         assert step.sigma == 1.5  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="got both sigma and noise_multiplier"):
         Mixture.full(3, sigma=1.5, noise_multiplier=1.5)  # type: ignore[call-arg]

@@ -239,6 +239,13 @@ def test_what_is_no_effect(load, bounding, value, changes):
         calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
 
 
+def test_the_proving_bound_decides_where_its_lower_end_stays(load, bounding):
+    bounding(lambda factor, epsilon: epsilon, lower=0.5)  # as of a declared guarantee, whose pair is not known
+    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert not found.more_helps
+    assert found.proved.value < found.unproved.value
+
+
 def test_claims_that_pull_apart(load, yielding):
     def bounds(spec):
         epsilon = spec.mechanism["epsilon"]

@@ -1,0 +1,296 @@
+"""``dpspec ledger``: all releases on one dataset, their composed epsilon, and the remaining budget."""
+
+from __future__ import annotations
+
+import datetime as dt
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from dpspec import decimals
+from dpspec.cli.arguments import Plugins, Reports, load_project, loaded_specs
+from dpspec.cli.output import emit, failures_in_reports, page_width, parse_reports, write_file, write_reports
+from dpspec.errors import ExitCode, LedgerError, UsageError
+
+if TYPE_CHECKING:
+    from dpspec.contract import Json
+    from dpspec.contract.catalog import Catalog
+    from dpspec.contract.results import Result
+    from dpspec.engine.ledger import Entry, Evidence, Fitting
+
+LedgerFile: TypeAlias = Annotated[Path, typer.Option("--ledger", metavar="FILE", help="The ledger, a spec in YAML.")]
+
+Again: TypeAlias = Annotated[
+    bool, typer.Option("--again", help="Enter a spec or a recording that was entered before: another release.")
+]
+
+SameData: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--same-data", help="Enter a release whose data have another digest or number of records, as of a part."
+    ),
+]
+
+ledger = typer.Typer(
+    name="ledger",
+    help="Add up all releases on one dataset: their certified epsilon, and the remaining budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@ledger.command("add", short_help="Enter releases, if the budget admits them.")
+def add(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folders of recorded trainings, results (JSON or HTML), or specs (YAML) that declare a release.",
+        ),
+    ],
+    file: LedgerFile = Path("ledger.yaml"),
+    epsilon: Annotated[float | None, typer.Option(metavar="E", help="The budget of a new ledger.")] = None,
+    delta: Annotated[float | None, typer.Option(metavar="D", help="The delta of a new ledger's budget.")] = None,
+    again: Again = False,
+    same_data: SameData = False,
+    plugins: Plugins = [],  # noqa: B006 - typer copies it
+) -> int:
+    """Enter releases into a ledger. Without the file, --epsilon and --delta begin one.
+
+    All are entered or none. Ends with 1 if one does not stand (its audit deviates, or has an open caution) or exceeds
+    the budget, and then says what would fit.
+    """
+    from dpspec.engine import ledger as ledgers
+    from dpspec.engine.recorded.check import spec_name
+    from dpspec.language.yaml_source import to_yaml
+
+    begins = not file.exists()
+    catalog = load_project([] if begins else [file], plugins)
+    if begins:
+        if epsilon is None or delta is None:
+            raise UsageError(f"{file} does not exist: give --epsilon and --delta of its budget to begin it")
+        if not (epsilon > 0.0 and 0.0 < delta < 1.0):
+            raise UsageError("--epsilon must be above 0, and --delta above 0 and below 1")
+        entries = [*_entries(sources, delta, catalog)]
+        first = entries[0]
+        document = ledgers.new_ledger(
+            name=spec_name(file.stem) or "ledger",
+            records=first.records,
+            adjacency=first.scope.adjacency,
+            epsilon=epsilon,
+            delta=delta,
+        )
+    else:
+        if (epsilon, delta) != (None, None):
+            raise UsageError(f"{file} has a budget: change its claim, or try another one by `dpspec ledger check`")
+        document, entries = _ledger_and_entries(file, (), sources, catalog)
+    _require_belonging(document, entries, again=again, same_data=same_data)
+    today = dt.datetime.now(dt.UTC).date()
+    longer = ledgers.with_entries(document, entries, today)
+    result = ledgers.judge(longer, catalog)
+    if result.exit_code is not ExitCode.OK:
+        raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
+    text = to_yaml(longer) if begins else ledgers.text_with_entries(_text_of(file), entries, today)
+    write_file(file, text)
+    for entry in entries:
+        emit(_wrapped(f"entered {entry.name}: {_described(entry)}"))
+    emit(_wrapped(_total(result)))
+    return ExitCode.OK
+
+
+@ledger.command("check", short_help="Compose all entries; show the remaining budget.")
+def check(
+    file: LedgerFile = Path("ledger.yaml"),
+    epsilon: Annotated[float | None, typer.Option(metavar="E", help="Another budget than the ledger's.")] = None,
+    delta: Annotated[float | None, typer.Option(metavar="D", help="Another delta than the budget's.")] = None,
+    planned: Annotated[
+        list[Path],
+        typer.Option("--with", metavar="SOURCE", help="Also count this release, as `add` would; repeatable."),
+    ] = [],  # noqa: B006 - typer copies it
+    again: Again = False,
+    same_data: SameData = False,
+    reports: Reports = [],  # noqa: B006
+    plugins: Plugins = [],  # noqa: B006
+) -> int:
+    """Compose all entries of a ledger, and show the remaining budget. The file does not change.
+
+    Ends with 0 if the composition is certified to be within the budget, with 1 if not. A ledger is a spec: `dpspec run`
+    gives the same verdict, in every format.
+    """
+    from dpspec.engine import ledger as ledgers
+
+    catalog = load_project([file], plugins)
+    report_files = parse_reports(reports, catalog, [file])
+    with failures_in_reports(report_files):
+        changed = [
+            f"claims.{ledgers.BUDGET}.{key}={value!r}"
+            for key, value in (("epsilon", epsilon), ("delta", delta))
+            if value is not None
+        ]
+        document, entries = _ledger_and_entries(file, changed, planned, catalog)
+        _require_belonging(document, entries, again=again, same_data=same_data)
+        longer = ledgers.with_entries(document, entries, dt.datetime.now(dt.UTC).date())
+        result = ledgers.judge(longer, catalog)
+        fits = result.exit_code is ExitCode.OK
+        if not any(report.to_stdout for report in report_files):
+            for line in _table(longer, result):
+                emit(line)
+            emit(_wrapped(_total(result)))
+            if fits:
+                emit(_wrapped(_remaining([*ledgers.left(longer, catalog)])))
+            elif entries:
+                for line in _excess(document, entries, result, catalog)[1:]:
+                    emit(_wrapped(line))
+    write_reports(report_files, result, internal=False)
+    return result.exit_code
+
+
+def _ledger_and_entries(
+    file: Path, overrides: Sequence[str], sources: Sequence[Path], catalog: Catalog
+) -> tuple[dict[str, Json], list[Entry]]:
+    """The document of a ledger, and the entries of sources for its budget and adjacency."""
+    from dpspec.engine import ledger as ledgers
+
+    with loaded_specs([file], catalog, overrides) as loaded:
+        spec = ledgers.ledger_of(loaded.specs, file)
+    budget = ledgers.budget_of(spec)
+    assert budget is not None
+    threat_model = spec.threat_model
+    entries = _entries(sources, float(budget["delta"]), catalog, threat_model.adjacency, threat_model.min_records)
+    return spec.to_json(), [*entries]
+
+
+def _entries(
+    sources: Sequence[Path], delta: float, catalog: Catalog, adjacency: str | None = None, min_records: int = 0
+) -> Iterator[Entry]:
+    from dpspec.engine.ledger import entry_of
+
+    for source in sources:
+        result = _result_of(source, delta, adjacency, catalog)
+        if len(result.audits) != 1:
+            names = ", ".join(audit.name for audit in result.audits)
+            raise UsageError(f"{source} has {len(result.audits)} audits ({names}): give the result of the released one")
+        (audit,) = result.audits
+        evidence: Evidence = "run" if audit.trials else "declared"
+        yield entry_of(audit, evidence, source.as_posix(), delta, catalog, min_records=min_records)
+
+
+def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catalog) -> Result:
+    """The result in a file, or of a recorded training, or of the bounds of a spec."""
+    if source.is_dir():
+        from dpspec.engine.recorded.check import RunClaim, check_run
+
+        return check_run(source, RunClaim(delta=delta, adjacency=adjacency or "zero-out"), catalog)
+    if source.suffix in (".yaml", ".yml"):
+        from dpspec.engine.ledger import bounds
+
+        with loaded_specs([source], catalog, ()) as loaded:
+            return bounds(loaded.specs, catalog)
+    from dpspec.reporters.read_results import read_result
+
+    return read_result(source)
+
+
+def _require_belonging(document: dict[str, Json], entries: Sequence[Entry], *, again: bool, same_data: bool) -> None:
+    from dpspec.engine.ledger import doubts
+
+    reasons = [*doubts(document, entries, again=again, same_data=same_data)]
+    if reasons:
+        raise UsageError("\n".join(reasons))
+
+
+def _text_of(file: Path) -> str:
+    from dpspec.language.yaml_source import MAX_BYTES
+    from dpspec.regular_files import read_text
+
+    return read_text(file, MAX_BYTES)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, page_width(), subsequent_indent="  ", break_long_words=False)
+
+
+#: The words for the numbers of a release; ``rate`` 1 and ``times`` 1 are omitted.
+_WORDS = {
+    "sigma": "noise {}",
+    "scale": "scale {}",
+    "sensitivity": "sensitivity {}",
+    "rate": "rate {}",
+    "batch_size": "{} records a batch",
+    "epsilon": "epsilon {}",
+    "delta": "delta {}",
+    "rho": "rho {}",
+    "mu": "mu {}",
+    "times": "{} times",
+}
+
+
+def _in_words(release: Mapping[str, Json]) -> str:
+    numbers = [form.format(_number(release[key])) for key, form in _WORDS.items() if key in release]
+    return f"{release['kind']} ({', '.join(numbers)})" if numbers else str(release["kind"])
+
+
+def _number(value: Json) -> str:
+    return f"{value:,}" if isinstance(value, int) else decimals.given(float(value))
+
+
+def _described(entry: Entry) -> str:
+    by = f", certified by {entry.certified_by}" if entry.certified_by else ""
+    return f"{'; '.join(map(_in_words, entry.releases))} [{entry.evidence}{by}]"
+
+
+def _total(result: Result) -> str:
+    """The verdict on the budget."""
+    from dpspec.engine.ledger import BUDGET
+
+    (audit,) = result.audits
+    verdict = next(verdict for verdict in audit.verdicts if verdict.claim == BUDGET)
+    word = "WITHIN BUDGET" if verdict.verdict == "proved" else "NOT WITHIN BUDGET"
+    return f"{word}: {verdict.text}. {verdict.reason}"
+
+
+def _table(document: Mapping[str, Json], result: Result) -> Iterator[str]:
+    """The entries: name, numbers, evidence, date, and epsilon of each alone."""
+    (audit,) = result.audits
+    releases = document["mechanism"]["releases"]
+    shares = next((series.columns["epsilon"] for series in audit.series if series.name == "epsilon-by-release"), None)
+    yield _wrapped(
+        f"{document['name']}: {len(releases)} release{'s' * (len(releases) != 1)}, adjacency "
+        f"{document['threat_model']['adjacency']}, {document['data']['records']:,} records"
+    )
+    for number, release in enumerate(releases):
+        origin = release.get("origin") or {}
+        alone = f"epsilon {decimals.upper(shares[number])} alone" if shares is not None else ""
+        by = f"certified by {origin['certified_by']}" if origin.get("certified_by") else ""
+        details = [str(origin.get("added") or ""), str(origin.get("evidence") or "declared"), by, alone]
+        yield _wrapped(f"- {release.get('name') or number}: {_in_words(release)}; {', '.join(filter(None, details))}")
+
+
+def _remaining(fits: Sequence[Fitting]) -> str:
+    if not fits:
+        return "Left: nothing; no further release of the tried kinds fits."
+    return f"Left: one more release fits, for example {', or '.join(map(_allowed, fits))}."
+
+
+def _allowed(fit: Fitting) -> str:
+    value = decimals.lower(fit.value) if fit.at_most else decimals.upper(fit.value)
+    return f"{fit.kind} with {fit.key} {'at most' if fit.at_most else 'at least'} {value}"
+
+
+def _excess(document: Mapping[str, Json], entries: Sequence[Entry], result: Result, catalog: Catalog) -> list[str]:
+    """Why entries exceed the budget, and with which numbers each would fit alone."""
+    from dpspec.engine.ledger import fitting
+
+    lines = [_total(result)]
+    for entry in entries:
+        fits = [*fitting(document, entry, catalog)] if document["mechanism"]["releases"] else []
+        if fits:
+            lines.append(
+                f"{entry.name} would fit alone, its other numbers unchanged: {', or '.join(map(_allowed, fits))}."
+            )
+    return lines

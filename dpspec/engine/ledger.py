@@ -1,0 +1,440 @@
+"""The ledger of a dataset: a spec of the mechanism ``composition`` that gets an entry for each release.
+
+An entry comes from a result: of ``dpspec check`` on a recorded training, of ``dpspec run``, or of the bounds of a spec
+that only declares a release. An entry contains the steps of a training if their composition has the bound of the
+result, and its certified epsilon otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import yaml
+
+from dpspec.contract import Claim, Finding, Json, Phase, Scope, thaw
+from dpspec.contract.results import AuditResult, Recording, Result
+from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
+from dpspec.language.load import from_document
+from dpspec.language.yaml_source import plain, read_yaml, to_yaml
+from dpspec.results.evidence_weight import covers, group_size, proven_bound
+from dpspec.results.status import problems
+from dpspec.text import quoted
+
+if TYPE_CHECKING:
+    from dpspec.contract.catalog import Catalog
+    from dpspec.contract.spec import Spec
+    from dpspec.engine.calibration import Calibration
+
+#: The id of the claim that states the budget.
+BUDGET = "budget"
+
+#: The mechanism of a ledger.
+KIND = "composition"
+
+#: The basis of an entry: a recorded training, the trainings of a run, or a spec alone.
+Evidence: TypeAlias = Literal["recorded", "run", "declared"]
+
+#: A guarantee is entered at a delta of at most this share of the budget's, so that ten guarantees fit.
+_SHARE = 0.1
+
+#: Steps are entered if their epsilon agrees with the result's: below it by at most the widths of two searches.
+_BELOW, _ABOVE = 2e-3, 1e-2
+
+#: Longer schedules are entered as one guarantee.
+_MOST_PHASES = 50
+
+_PLACE = ("mechanism", "releases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A release to be entered.
+
+    Attributes:
+        name: Its name for readers.
+        releases: Blocks of ``mechanism.releases``, without ``name`` and ``origin``.
+        evidence: The basis of its numbers.
+        file: The file or folder of its result.
+        digest: SHA-256 of the recording, or of the spec of its result.
+        records: The number of records of the dataset; None if it is unknown.
+        data: The digest of the dataset; empty if it is unknown.
+        scope: Of its guarantee.
+        certified_by: The distributions of third parties that computed its bound; empty for dpspec's own.
+    """
+
+    name: str
+    releases: tuple[Mapping[str, Json], ...]
+    evidence: Evidence
+    file: str
+    digest: str
+    records: int | None
+    data: str
+    scope: Scope
+    certified_by: str = ""
+
+    def blocks(self, day: dt.date) -> list[dict[str, Json]]:
+        """The entry in ``mechanism.releases``, with its origin."""
+        origin: dict[str, Json] = {"evidence": self.evidence, "file": self.file, "digest": self.digest}
+        origin |= {"data": self.data} if self.data else {}
+        origin |= {"certified_by": self.certified_by} if self.certified_by else {}
+        origin["added"] = day.isoformat()
+        count = len(self.releases)
+        names = [self.name] if count == 1 else [f"{self.name}, part {i} of {count}" for i in range(1, count + 1)]
+        return [
+            {"name": name, **thaw(release), "origin": dict(origin)}
+            for name, release in zip(names, self.releases, strict=True)
+        ]
+
+
+def entry_of(
+    audit: AuditResult, evidence: Evidence, file: str, delta: float, catalog: Catalog, *, min_records: int = 0
+) -> Entry:
+    """The entry of an audited release, for a budget with ``delta``.
+
+    Args:
+        audit: The audit, of a result that may have others.
+        evidence: Its basis, unless it is about a recording.
+        file: The file or folder of its result, for readers.
+        delta: Of the budget.
+        catalog: The mechanism ``composition``.
+        min_records: The ledger counts datasets of at least this many records only.
+
+    Raises:
+        LedgerError: The audit deviates, has an open caution, a contradicted claim, missing trials or no certified
+            epsilon.
+    """
+    recording = audit.recording
+    evidence = "recorded" if recording is not None else evidence
+    _require_standing(audit, evidence, file)
+    bound = _guarantee(audit, delta, min_records, file)
+    releases = _steps(audit) if bound.scope.access == "all-iterates" else ()
+    if not releases or not _agrees(releases, bound, catalog):
+        declared = {"kind": "approx-dp", "epsilon": bound.value, "delta": float(bound.at["delta"])}
+        releases = ({key: value for key, value in declared.items() if value},)
+    origin = recording.origin if recording is not None else None
+    return Entry(
+        name=audit.name,
+        releases=releases,
+        evidence=evidence,
+        file=file,
+        digest=audit.digest if recording is None else recording.digest,
+        records=audit.facts.records if recording is None else origin.records if origin is not None else None,
+        data=audit.facts.digest or "",
+        scope=bound.scope,
+        certified_by=bound.origin,
+    )
+
+
+def _require_standing(audit: AuditResult, evidence: Evidence, file: str) -> None:
+    """Raise ``LedgerError`` unless the certified epsilon of the audit counts, even if a claim was smaller."""
+    for problem in problems(audit):
+        if evidence == "declared" and problem.kind in ("trials", "conformance"):
+            continue  # nothing was trained, so nothing is missing
+        if problem.kind != "claim" or problem.status == "contradicted":
+            subject = f"{problem.kind} {problem.name}".strip()
+            raise LedgerError(
+                f"{file}: {quoted(audit.name)} cannot be entered: {subject}: {problem.status}. A ledger adds up what "
+                "stands; to count the release anyway, declare its guarantee in a spec of the mechanism composition"
+            )
+
+
+def _guarantee(audit: AuditResult, delta: float, min_records: int, file: str) -> Finding:
+    """The certified epsilon of one record for all datasets, at a delta that suits the budget."""
+    proved = [
+        finding
+        for finding in audit.findings
+        if (finding.quantity, finding.bound) == ("epsilon", "upper")
+        and "delta" in finding.at
+        and group_size(finding) == 1
+        and finding.privacy == "public"
+        and math.isfinite(finding.value)
+        and proven_bound(finding)
+        and covers(finding.scope, _claimed(finding, finding.scope.min_records))
+    ]
+    bounds = [finding for finding in proved if covers(finding.scope, _claimed(finding, min_records))]
+    if not bounds:
+        least = min((finding.scope.min_records for finding in proved), default=None)
+        hint = "`dpspec report` shows the missing parts"
+        if least is not None:
+            hint = f"it holds for datasets of at least {least}: set threat_model.min_records"
+        raise LedgerError(
+            f"{file}: {quoted(audit.name)} has no certified epsilon of one record for all datasets; {hint}"
+        )
+    fitting = [finding for finding in bounds if finding.at["delta"] <= _SHARE * delta]
+    if fitting:
+        return max(fitting, key=lambda finding: (finding.at["delta"], -finding.value))
+    return min(bounds, key=lambda finding: (finding.at["delta"], finding.value))
+
+
+def _claimed(finding: Finding, min_records: int) -> Scope:
+    """The narrowest scope that an entry needs; it need not cover iterates that are not released."""
+    scope = finding.scope
+    return Scope(
+        adjacency=scope.adjacency, unit=scope.unit, access="final-model", adversary="record", min_records=min_records
+    )
+
+
+def _steps(audit: AuditResult) -> tuple[Mapping[str, Json], ...]:
+    """The executed or declared steps as releases of a composition; empty if it has no release of this kind."""
+    mechanism = audit.document["mechanism"]
+    if audit.recording is not None:
+        return _recorded_steps(audit.recording)
+    if mechanism["kind"] == KIND:
+        return tuple(
+            {key: value for key, value in release.items() if key not in ("name", "origin")}
+            for release in mechanism["releases"]
+        )
+    if "noise_multiplier" not in mechanism and "phases" not in mechanism:
+        return ()
+    phases = Phase.all_of(mechanism)
+    if len(phases) > _MOST_PHASES or any(
+        phase.noise != "gaussian" or phase.noiseless or not phase.sampling.is_independent for phase in phases
+    ):
+        return ()
+    return tuple(_gaussian(phase.noise_multiplier, phase.rate(), phase.steps) for phase in phases)
+
+
+def _recorded_steps(recording: Recording) -> tuple[Mapping[str, Json], ...]:
+    phases = recording.phases
+    if recording.more_phases or len(phases) > _MOST_PHASES:
+        return ()
+    releases = [
+        _gaussian(phase.noise_multiplier, phase.rate, phase.steps)
+        for phase in phases
+        if phase.noise_multiplier and phase.rate is not None
+    ]
+    return tuple(releases) if len(releases) == len(phases) else ()
+
+
+def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Json]:
+    sampled: dict[str, Json] = {"rate": rate} if rate < 1.0 else {}
+    return {"kind": "gaussian", "sigma": noise_multiplier, **sampled, "times": steps}
+
+
+def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Catalog) -> bool:
+    """Whether the composition of ``releases`` has the bound that the result certifies.
+
+    A mechanism with another theorem, such as one that mixes states or pre-processes records, has another epsilon than
+    its noise, rate and steps alone; so has a recording whose bound is charged with observations.
+    """
+    delta = float(bound.at["delta"])
+    if not 0.0 < delta < 1.0:
+        return False
+    document = new_ledger(name="entry", records=None, adjacency=bound.scope.adjacency, epsilon=1.0, delta=delta)
+    document["mechanism"] = {"kind": KIND, "releases": [dict(release) for release in releases]}
+    try:
+        (audit,) = bounds([from_document(document, catalog)], catalog).audits
+    except SpecError:  # more or other steps than a composition supports
+        return False
+    epsilon = next((v.upper for v in audit.verdicts if v.claim == BUDGET), None)
+    return epsilon is not None and (1.0 - _BELOW) * bound.value <= epsilon <= (1.0 + _ABOVE) * bound.value
+
+
+def bounds(specs: Sequence[Spec], catalog: Catalog) -> Result:
+    """The result of specs without trials; nothing is stored."""
+    import tempfile
+
+    from dpspec.engine.running import runner
+    from dpspec.engine.storage.trial_store import Store
+
+    with tempfile.TemporaryDirectory() as folder:
+        return runner.run(specs, catalog, store=Store(folder), train=False)
+
+
+def new_ledger(*, name: str, records: int | None, adjacency: str, epsilon: float, delta: float) -> dict[str, Json]:
+    """An empty ledger with its budget; the mechanism comes last, so that entries are lines at the end of the file."""
+    return {
+        "dpspec": 1,
+        "name": name,
+        "data": {"kind": "declared", "records": records or 1},
+        "threat_model": {"adjacency": adjacency},
+        "claims": [{"id": BUDGET, "kind": "approx-dp", "epsilon": epsilon, "delta": delta}],
+        "mechanism": {"kind": KIND, "releases": []},
+    }
+
+
+def ledger_of(specs: Sequence[Spec], file: Path) -> Spec:
+    """The one spec of a ledger's file. Raises ``UsageError`` if it is not a ledger, or has no budget."""
+    if len(specs) != 1 or specs[0].mechanism.kind != KIND:
+        raise UsageError(f"{file} is not a ledger: it needs one mechanism of kind {KIND}, without a matrix")
+    (spec,) = specs
+    if budget_of(spec) is None:
+        raise UsageError(f"{file} has no budget: add the claim {{id: {BUDGET}, kind: approx-dp, epsilon: E, delta: D}}")
+    return spec
+
+
+def budget_of(spec: Spec) -> Claim | None:
+    """The claim that states the budget of a ledger."""
+    return next((claim for claim in spec.claims if (claim.id, claim.kind) == (BUDGET, "approx-dp")), None)
+
+
+def judge(document: Mapping[str, Json], catalog: Catalog) -> Result:
+    """The result of a ledger's document: the certified composition of its entries against its claims."""
+    return bounds([from_document(document, catalog)], catalog)
+
+
+def doubts(
+    document: Mapping[str, Json], entries: Sequence[Entry], *, again: bool = False, same_data: bool = False
+) -> Iterator[str]:
+    """Why entries may not belong into a ledger: another threat model, a release that it has, or other data.
+
+    Args:
+        document: The ledger's.
+        entries: New entries, in order.
+        again: A release with the digest of an entered one is another run.
+        same_data: All releases read the ledger's records, also with other digests and numbers.
+    """
+    origins = [dict(release.get("origin") or {}) for release in document["mechanism"]["releases"]]
+    files = {str(origin["digest"]): str(origin.get("file")) for origin in origins if origin.get("digest")}
+    digests = {str(origin["data"]) for origin in origins if origin.get("data")}
+    adjacency, records = document["threat_model"]["adjacency"], document["data"]["records"]
+    for entry in entries:
+        if entry.scope.adjacency != adjacency:
+            yield (
+                f"{entry.file}: its guarantee is for adjacency {entry.scope.adjacency}, and the ledger's for "
+                f"{adjacency}: audit the release for that adjacency"
+            )
+        if entry.scope.unit != "record":
+            yield f"{entry.file}: its guarantee protects a {entry.scope.unit}; a ledger adds up guarantees of records"
+        if entry.digest in files and not again:
+            yield f"{entry.file}: entered before, from {files[entry.digest]}; --again enters another release of it"
+        files[entry.digest] = entry.file
+        if not same_data:
+            if entry.data and digests and entry.data not in digests:
+                yield f"{entry.file}: its data have another digest than the ledger's; --same-data enters it"
+            elif entry.records is not None and entry.records != records:
+                yield (
+                    f"{entry.file}: its data have {entry.records:,} records, and the ledger's {records:,}; "
+                    "--same-data enters it, as for a part of the data"
+                )
+        digests |= {entry.data} - {""}
+
+
+def with_entries(document: Mapping[str, Json], entries: Sequence[Entry], day: dt.date) -> dict[str, Json]:
+    """The document of a ledger with further entries."""
+    added = [block for entry in entries for block in entry.blocks(day)]
+    mechanism = document["mechanism"]
+    return {**document, "mechanism": {**mechanism, "releases": [*mechanism["releases"], *added]}}
+
+
+def text_with_entries(text: str, entries: Sequence[Entry], day: dt.date) -> str:
+    """The text of a ledger with further entries after the last one; all other lines are kept.
+
+    Raises:
+        UsageError: The releases are not written one below another.
+    """
+    releases = _releases_node(yaml.compose(text, Loader=yaml.SafeLoader))
+    if releases is None or releases.flow_style or not releases.value:
+        raise UsageError("mechanism.releases must be written as a list with one entry below another, not in brackets")
+    margin = " " * releases.start_mark.column
+    end = text.find("\n", _end_of(releases))
+    before, after = (text, "") if end < 0 else (text[:end], text[end + 1 :])
+    added = "".join(
+        f"{margin}{line}\n"
+        for entry in entries
+        for block in entry.blocks(day)
+        for line in to_yaml({"releases": [block]}).splitlines()[1:]
+    )
+    longer_text = f"{before}\n{added}{after}"
+    document, longer = (plain(root) for t in (text, longer_text) if (root := read_yaml(t, "").root) is not None)
+    if longer != with_entries(document, entries, day):
+        raise UsageError("the entries cannot be added to this file: write mechanism.releases as its last block")
+    return longer_text
+
+
+def _releases_node(node: yaml.Node | None) -> yaml.SequenceNode | None:
+    for name in _PLACE:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        node = next((value for key, value in pairs if key.value == name), None)
+    return node if isinstance(node, yaml.SequenceNode) else None
+
+
+def _end_of(node: yaml.Node) -> int:
+    """The end of the last text of a node; a block's own mark follows its blank lines and comments."""
+    if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end_of(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """One number of one more release that the budget admits.
+
+    Attributes:
+        kind: The kind of the release.
+        key: The number's key.
+        value: The last value that was proved to fit.
+        at_most: Whether smaller values fit too; larger ones otherwise.
+    """
+
+    kind: str
+    key: str
+    value: float
+    at_most: bool
+
+
+#: Releases that are tried on the remaining budget, each with the number that varies and a value of almost no cost: a
+#: search below that value takes long and finds nothing of use.
+_TRIED: tuple[tuple[Mapping[str, Json], str, float], ...] = (
+    ({"kind": "approx-dp", "epsilon": 1.0}, "epsilon", 1e-3),
+    ({"kind": "gaussian", "sigma": 10.0}, "sigma", 1e4),
+)
+
+#: The numbers of a kind that make it fit, all others unchanged.
+_VARIED: Mapping[str, tuple[str, ...]] = {
+    "gaussian": ("times", "sigma"),
+    "gaussian-mixture": ("times", "sigma"),
+    "discrete-gaussian": ("times", "sigma"),
+    "laplace": ("times", "scale"),
+    "noise": ("times", "scale"),
+    "exponential": ("times", "epsilon"),
+    "randomized-response": ("times", "epsilon"),
+    "approx-dp": ("times", "epsilon"),
+    "zcdp": ("times", "rho"),
+    "gdp": ("times", "mu"),
+}
+
+#: Relative precision of a number that fits.
+_PRECISION = 1e-2
+
+
+def left(document: Mapping[str, Json], catalog: Catalog) -> Iterator[Fitting]:
+    """The largest cost of one more release, as a guarantee and as Gaussian noise; nothing if the budget is used up."""
+    for release, key, least in _TRIED:
+        cheapest = _with_release(document, {**release, key: least})
+        if judge(cheapest, catalog).exit_code is ExitCode.OK:
+            yield from _fitting(document, release, key, catalog)
+
+
+def fitting(document: Mapping[str, Json], entry: Entry, catalog: Catalog) -> Iterator[Fitting]:
+    """The numbers with which an entry of one release would fit, one changed at a time."""
+    if len(entry.releases) == 1:
+        (release,) = entry.releases
+        for key in _VARIED[str(release["kind"])]:
+            if key != "times" or release.get("times", 1) > 1:
+                yield from _fitting(document, release, key, catalog)
+
+
+def _with_release(document: Mapping[str, Json], release: Mapping[str, Json]) -> dict[str, Json]:
+    mechanism = document["mechanism"]
+    releases = [*mechanism["releases"], {"name": "one-more", **thaw(release)}]
+    return {**document, "mechanism": {**mechanism, "releases": releases}}
+
+
+def _fitting(
+    document: Mapping[str, Json], release: Mapping[str, Json], key: str, catalog: Catalog
+) -> Iterator[Fitting]:
+    from dpspec.engine.calibration import calibrate_spec
+
+    spec = from_document(_with_release(document, release), catalog)
+    vary = f"mechanism.releases.{len(document['mechanism']['releases'])}.{key}"
+    calibration: Calibration = calibrate_spec(spec, catalog, vary=vary, relative=_PRECISION)
+    if calibration.proved is not None:
+        value, at_most = calibration.proved.value, not calibration.more_helps
+        yield Fitting(kind=str(release["kind"]), key=key, value=value, at_most=at_most)

@@ -1,0 +1,117 @@
+"""``ledger add`` and ``check``: what is entered, what is refused, and what a reader sees."""
+
+import pytest
+import yaml
+from support.plain_loop import RECORDS, plain_loop
+
+SPEC = """\
+dpspec: 1
+name: {name}
+mechanism: {{kind: composition, releases: [{release}]}}
+data: {{kind: declared, records: 500}}
+threat_model: {{adjacency: zero-out}}
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    def write(name, release):
+        (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name, release=release), encoding="utf-8")
+        return f"{name}.yaml"
+
+    return write
+
+
+@pytest.fixture
+def begun(dpspec, source, tmp_path):
+    counts = source("counts", "{kind: gaussian, sigma: 5, times: 12}")
+    ended = dpspec("ledger", "add", counts, "--epsilon", 8, "--delta", "1e-6")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("entered counts: gaussian (noise 5, 12 times) [declared]\nWITHIN BUDGET: epsilon <= 8")
+    return tmp_path / "ledger.yaml"
+
+
+def names(file):
+    return [release["name"] for release in yaml.safe_load(file.read_text())["mechanism"]["releases"]]
+
+
+@pytest.mark.ci  # two searches for what is left
+def test_a_training_a_result_and_a_declared_release(dpspec, source, begun, tmp_path):
+    plain_loop(tmp_path / "night", 20, seed=0x5EED_0F_7E57)
+    statistic = source("statistic", "{kind: approx-dp, epsilon: 0.5, delta: 1e-9}")
+    assert dpspec("run", statistic, "--report", "json=statistic.json").code == 0
+    ended = dpspec("ledger", "add", "night", "statistic.json")
+    assert ended.code == 0, ended.err
+    assert "entered night: gaussian (noise 1, rate 0.1, 20 times) [recorded]" in ended.out
+    assert names(begun) == ["counts", "night", "statistic"]
+    assert yaml.safe_load(begun.read_text())["data"]["records"] == RECORDS
+    ended = dpspec("ledger", "check")
+    assert ended.code == 0
+    assert "- night: gaussian (noise 1, rate 0.1, 20 times); 20" in ended.out
+    assert "Left: one more release fits, for example approx-dp with epsilon at most" in " ".join(ended.out.split())
+    assert max(map(len, ended.out.splitlines())) <= 80
+    by_run = dpspec("run", begun)  # a ledger is a spec
+    total = next(line for line in ended.out.splitlines() if line.startswith("WITHIN BUDGET"))
+    assert by_run.code == 0
+    assert "PROVED" in by_run.out
+    assert total.split("epsilon <= ")[1][:1] == "8"
+
+
+def test_the_same_release_is_asked_for(dpspec, begun):
+    before = begun.read_bytes()
+    ended = dpspec("ledger", "add", "counts.yaml")
+    assert (ended.code, begun.read_bytes()) == (2, before)
+    assert "counts.yaml: entered before, from counts.yaml; --again" in ended.err
+    assert dpspec("ledger", "add", "counts.yaml", "--again").code == 0
+    assert names(begun) == ["counts", "counts"]
+
+
+def test_too_much_is_refused_with_what_would_fit(dpspec, source, begun):
+    before = begun.read_bytes()
+    large = source("large", "{kind: approx-dp, epsilon: 9}")
+    ended = dpspec("ledger", "add", large)
+    assert (ended.code, begun.read_bytes()) == (1, before)
+    assert "NOT WITHIN BUDGET: epsilon <= 8 at delta = 1e-6" in ended.err
+    assert "large would fit alone, its other numbers unchanged: approx-dp with epsilon at most 4.7" in ended.err
+    ended = dpspec("ledger", "check", "--with", large)
+    assert (ended.code, begun.read_bytes()) == (1, before)
+    assert "NOT WITHIN BUDGET" in ended.out
+
+
+@pytest.mark.ci  # a search for what is left
+def test_another_budget(dpspec, begun):
+    assert dpspec("ledger", "check", "--epsilon", 20).code == 0
+    ended = dpspec("ledger", "check", "--epsilon", 0.5, "--report", "json=-")
+    assert ended.code == 1
+    assert ended.out.startswith("{")
+    assert dpspec("ledger", "check", "--delta", 2).code == 3
+    ended = dpspec("ledger", "add", "counts.yaml", "--epsilon", 8)
+    assert (ended.code, "ledger.yaml has a budget" in ended.err) == (2, True)
+
+
+def test_what_begins_no_ledger(dpspec, source, tmp_path):
+    counts = source("counts", "{kind: gaussian, sigma: 5}")
+    for arguments, says in (
+        ((counts,), "ledger.yaml does not exist: give --epsilon and --delta"),
+        ((counts, "--epsilon", 1, "--delta", 1), "--epsilon must be above 0, and --delta above 0 and below 1"),
+        (("gone.json", "--epsilon", 1, "--delta", "1e-6"), "cannot read gone.json"),
+    ):
+        ended = dpspec("ledger", "add", *arguments)
+        assert ended.code == 2
+        assert says in ended.err
+    assert not (tmp_path / "ledger.yaml").exists()
+    ended = dpspec("ledger", "check", "--ledger", "counts.yaml")
+    assert ended.code == 2
+    assert "counts.yaml has no budget: add the claim {id: budget" in ended.err
+    assert dpspec("ledger", "check").code != 0
+
+
+def test_several_audits_are_not_one_release(dpspec, source, begun):
+    counts = source("pair", "{kind: gaussian, sigma: 5}")
+    sweep = "matrix: {mechanism.delta: [1e-5, 1e-6]}\n"
+    with open(counts, "a", encoding="utf-8") as file:
+        file.write(sweep)
+    ended = dpspec("ledger", "add", counts)
+    assert ended.code == 2
+    assert "pair.yaml has 2 audits (pair[" in ended.err
+    assert "give the result of the released one" in ended.err

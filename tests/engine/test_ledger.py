@@ -1,0 +1,300 @@
+"""A ledger composes what audits certify, keeps the text of its file, and doubts what may not belong to it."""
+
+import dataclasses
+import datetime as dt
+import math
+
+import pytest
+from scipy import optimize, special
+from support.plain_loop import RATE, RECORDS, plain_loop
+
+from dpspec.contract import FrozenMap, Scope
+from dpspec.contract.results import FiredRule, Recording
+from dpspec.engine import ledger as ledgers
+from dpspec.engine.ledger import Entry, bounds, doubts, entry_of, fitting, judge, left, new_ledger, text_with_entries
+from dpspec.engine.recorded.check import RunClaim, check_run
+from dpspec.errors import LedgerError, UsageError
+from dpspec.language.load import from_document
+from dpspec.language.yaml_source import plain, read_yaml, to_yaml
+from dpspec.registry.loader import load_catalog
+
+DAY = dt.date(2026, 1, 2)
+
+#: An unguessable seed.
+SECRET = 0x5EED_0F_7E57
+
+
+def release(**options):
+    return {"kind": "gaussian", "sigma": 5.0, **options}
+
+
+def entry(*releases, **changes):
+    entered = Entry(
+        name="counts",
+        releases=releases or (release(),),
+        evidence="declared",
+        file="counts.yaml",
+        digest="aa",
+        records=100,
+        data="",
+        scope=Scope(),
+    )
+    return dataclasses.replace(entered, **changes)
+
+
+def empty(epsilon=8.0, delta=1e-6, adjacency="add-remove"):
+    return new_ledger(name="ledger", records=100, adjacency=adjacency, epsilon=epsilon, delta=delta)
+
+
+def ledger(*entries, **budget):
+    return ledgers.with_entries(empty(**budget), entries, DAY)
+
+
+def audited(mechanism, adjacency="add-remove", **blocks):
+    document = {
+        "dpspec": 1,
+        "name": "audited",
+        "mechanism": mechanism,
+        "data": {"kind": "declared", "records": 100, "features": 2, "classes": 2},
+        "threat_model": {"adjacency": adjacency},
+        "claims": [],
+        **blocks,
+    }
+    if mechanism["kind"] == "composition":
+        document["data"] = {"kind": "declared", "records": 100}
+    (audit,) = bounds([from_document(document, load_catalog())], load_catalog()).audits
+    return audit
+
+
+def gaussian_delta(epsilon, mu):
+    """The profile of N(0, 1) against N(mu, 1) (Balle and Wang 2018, Theorem 8)."""
+    return special.ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
+
+
+def test_full_gaussians_of_several_entries_are_one_gaussian():
+    """12 releases at noise 5 and 3 at noise 4 have mu^2 = 12/25 + 3/16, whatever the order of entries."""
+    mu = math.sqrt(12 / 25 + 3 / 16)
+    exact = optimize.brentq(lambda epsilon: gaussian_delta(epsilon, mu) - 1e-6, 0.1, 20.0)
+    for releases in (
+        (release(times=12), release(sigma=4.0, times=3)),
+        (release(sigma=4.0, times=3), release(times=12)),
+    ):
+        (audit,) = judge(ledger(*map(entry, releases)), load_catalog()).audits
+        assert audit.verdicts[0].lower <= exact <= audit.verdicts[0].upper <= exact * 1.001
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "entered"),
+    [
+        (
+            {"kind": "group", "noise_multiplier": 2, "clip_norm": 3, "steps": 50, "sampling": {"scheme": "full"}},
+            ({"kind": "gaussian", "sigma": 2.0, "times": 50},),
+        ),
+        (
+            {
+                "kind": "group",
+                "clip_norm": 3,
+                "sampling": {"scheme": "poisson", "rate": 0.1},
+                "phases": [{"noise_multiplier": 2, "steps": 50}, {"noise_multiplier": 1, "steps": 7}],
+            },
+            (
+                {"kind": "gaussian", "sigma": 2.0, "rate": 0.1, "times": 50},
+                {"kind": "gaussian", "sigma": 1.0, "rate": 0.1, "times": 7},
+            ),
+        ),
+        (
+            {"kind": "composition", "releases": [{"name": "one", "kind": "zcdp", "rho": 0.1}]},
+            ({"kind": "zcdp", "rho": 0.1},),
+        ),
+    ],
+)
+def test_steps_are_entered_where_they_give_the_audits_bound(mechanism, entered):
+    found = entry_of(audited(mechanism), "declared", "a.yaml", 1e-6, load_catalog())
+    assert tuple(map(dict, found.releases)) == entered
+    assert (found.records, found.scope.adjacency, found.evidence) == (100, "add-remove", "declared")
+
+
+def test_other_mechanisms_are_entered_as_a_guarantee():
+    """A sample of fixed size is no release at a known rate: its certified epsilon is entered, never a smaller one."""
+    sampled = {"kind": "group", "noise_multiplier": 2, "clip_norm": 1, "steps": 5}
+    audit = audited({**sampled, "sampling": {"scheme": "fixed", "batch_size": 10}})
+    with pytest.raises(LedgerError, match=r"at least 99: set threat_model\.min_records"):
+        entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog())
+    (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog(), min_records=99).releases
+    assert set(guarantee) == {"kind", "epsilon", "delta"}
+    assert guarantee["delta"] <= 1e-4
+    certified = [
+        f.value
+        for f in audit.findings
+        if (f.quantity, f.bound, f.at.get("delta")) == ("epsilon", "upper", guarantee["delta"])
+    ]
+    assert guarantee["epsilon"] == min(certified)
+
+
+def test_steps_with_a_larger_bound_than_their_noise_are_a_guarantee():
+    """A bound that is charged with more than noise, rate and steps, as of pre-processing, stays whole."""
+    audit = audited(
+        {"kind": "group", "noise_multiplier": 2, "clip_norm": 1, "steps": 50, "sampling": {"scheme": "full"}}
+    )
+    charged = [
+        dataclasses.replace(f, value=1.1 * f.value) if (f.quantity, f.bound) == ("epsilon", "upper") else f
+        for f in audit.findings
+    ]
+    (guarantee,) = entry_of(
+        dataclasses.replace(audit, findings=tuple(charged)), "declared", "a.yaml", 1e-6, load_catalog()
+    ).releases
+    assert guarantee["kind"] == "approx-dp"
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "is_entered"),
+    [
+        ({"access": "final-model"}, True),
+        ({"data": "this"}, False),
+        ({"record": 3}, False),
+        ({"neighbours": "same-missing-values"}, False),
+        ({"direction": "add"}, False),
+    ],
+)
+def test_a_narrow_guarantee_is_refused(narrowed, is_entered):
+    audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
+    findings = [dataclasses.replace(f, scope=dataclasses.replace(f.scope, **narrowed)) for f in audit.findings]
+    audit = dataclasses.replace(audit, findings=tuple(findings))
+    if is_entered:  # steps are entered only for what every iterate may show
+        (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog()).releases
+        assert guarantee["kind"] == "approx-dp"
+    else:
+        with pytest.raises(LedgerError, match=r"a\.yaml: 'audited' has no certified epsilon of one record"):
+            entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog())
+
+
+def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
+    plain_loop(tmp_path / "run", 60, seed=SECRET)
+    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    found = entry_of(audit, "declared", "run", 1e-6, load_catalog())
+    assert tuple(map(dict, found.releases)) == ({"kind": "gaussian", "sigma": 1.0, "rate": RATE, "times": 60},)
+    assert (found.evidence, found.records, found.digest) == ("recorded", RECORDS, audit.recording.digest)
+
+
+def test_a_training_that_deviates_is_not_entered(tmp_path):
+    plain_loop(tmp_path / "run", 60, seed=SECRET, scales=(0.5, 0.5))
+    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    with pytest.raises(LedgerError, match="run: 'run' cannot be entered: conformance: deviates"):
+        entry_of(audit, "declared", "run", 1e-6, load_catalog())
+
+
+def test_an_audit_with_an_open_caution_is_not_entered():
+    audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
+    for accepted in ("", "the seed is destroyed"):
+        rule = FiredRule(name="guessable-seed", text="t", why="w", fix="f", accepted=accepted)
+        recording = Recording(steps=1, ended=True, setup=(), rules=(rule,), digest="d")
+        found = dataclasses.replace(audit, recording=recording)
+        if accepted:
+            assert entry_of(found, "declared", "run", 1e-6, load_catalog()).digest == "d"
+        else:
+            with pytest.raises(LedgerError, match="caution guessable-seed: caution"):
+                entry_of(found, "declared", "run", 1e-6, load_catalog())
+
+
+def test_doubts():
+    begun = ledger(entry(data="d1"))
+    assert [*doubts(begun, [entry(digest="bb", data="d1"), entry(digest="cc")])] == []
+    for new, says in (
+        (entry(), "counts.yaml: entered before, from counts.yaml; --again"),
+        (entry(digest="bb", data="d2"), "another digest than the ledger's; --same-data"),
+        (entry(digest="bb", records=7), "its data have 7 records, and the ledger's 100; --same-data"),
+        (
+            entry(digest="bb", scope=Scope(adjacency="zero-out")),
+            "for adjacency zero-out, and the ledger's for add-remove",
+        ),
+        (entry(digest="bb", scope=Scope(unit="user (at most 8 records)")), "a user (at most 8 records)"),
+    ):
+        (found,) = doubts(begun, [new])
+        assert says in found
+    assert [*doubts(begun, [entry(data="d2", records=7)], again=True, same_data=True)] == []
+    twice = entry(digest="bb")
+    assert len([*doubts(begun, [twice, twice])]) == 1
+
+
+BLOCK = """\
+dpspec: 1   # the format
+mechanism:
+  kind: composition
+  releases:
+{releases}
+  delta: 1e-6
+
+# the budget
+claims: [{{id: budget, kind: approx-dp, epsilon: 8, delta: 1e-6}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "releases",
+    [
+        "    - {name: a, kind: gaussian, sigma: 3}   # ours",
+        "  - name: a\n    kind: gaussian\n    sigma: 3\n\n    # after the last one",
+        "  - kind: zcdp\n    rho: 0.1\n    origin: {evidence: declared, file: 'é', digest: d, added: x}",
+        "    - kind: gaussian-mixture\n      sigma: 1\n      probabilities: [1]\n      shifts:\n      - 1\n",
+    ],
+)
+def test_a_file_keeps_every_line(releases):
+    text = BLOCK.format(releases=releases)
+    changed = text_with_entries(text, [entry(release(), release(sigma=7.0))], DAY)
+    kept = iter(changed.splitlines())
+    assert all(line in kept for line in text.splitlines())  # in order
+    before, after = (plain(read_yaml(part, "l").root) for part in (text, changed))
+    added = after["mechanism"]["releases"][len(before["mechanism"]["releases"]) :]
+    assert [(r["name"], r["sigma"]) for r in added] == [("counts, part 1 of 2", 5.0), ("counts, part 2 of 2", 7.0)]
+    assert added[0]["origin"] == {"evidence": "declared", "file": "counts.yaml", "digest": "aa", "added": "2026-01-02"}
+    assert {**after, "mechanism": None} == {**before, "mechanism": None}
+
+
+def test_a_file_without_a_last_newline():
+    text = to_yaml(ledger(entry())).rstrip("\n")
+    changed = text_with_entries(text, [entry(digest="bb")], DAY)
+    assert plain(read_yaml(changed, "l").root) == ledger(entry(), entry(digest="bb"))
+
+
+@pytest.mark.parametrize("releases", ["[{kind: zcdp, rho: 0.1}]", "[]", "7"])
+def test_releases_in_brackets_are_refused(releases):
+    with pytest.raises(UsageError, match="one entry below another"):
+        text_with_entries(f"mechanism:\n  releases: {releases}\n", [entry()], DAY)
+
+
+@pytest.mark.ci
+def test_what_is_left_fits_and_a_little_more_does_not():
+    begun = ledger(entry())
+    for fit in left(begun, load_catalog()):
+        less, more = (fit.value * (1.0 + sign * 0.03) for sign in ((-1, 1) if fit.at_most else (1, -1)))
+        for value, exit_code in ((fit.value, 0), (less, 0), (more, 1)):
+            tried = entry({"kind": fit.kind, fit.key: value}, digest="bb")
+            assert judge(ledger(entry(), tried), load_catalog()).exit_code == exit_code, fit
+
+
+def test_nothing_is_left_of_a_budget_that_is_used_up():
+    assert [*left(ledger(entry(), epsilon=0.5), load_catalog())] == []
+
+
+def test_the_numbers_with_which_an_entry_would_fit():
+    too_much = entry(release(sigma=0.5, times=9), digest="bb")
+    by_key = {fit.key: fit for fit in fitting(ledger(entry()), too_much, load_catalog())}
+    assert not by_key["sigma"].at_most
+    for key, fit in by_key.items():
+        value = int(fit.value) if key == "times" else fit.value
+        numbers = {"sigma": 0.5, "times": 9, key: value}
+        assert judge(ledger(entry(), entry(release(**numbers), digest="bb")), load_catalog()).exit_code == 0
+
+
+def test_a_third_partys_bound_is_named():
+    audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
+    findings = tuple(dataclasses.replace(f, origin="acme 1.2") for f in audit.findings)
+    found = entry_of(dataclasses.replace(audit, findings=findings), "declared", "a.yaml", 1e-6, load_catalog())
+    assert ledger(found)["mechanism"]["releases"][0]["origin"]["certified_by"] == "acme 1.2"
+
+
+def test_a_ledger_has_a_budget():
+    spec = from_document({**ledger(entry()), "claims": []}, load_catalog())
+    with pytest.raises(UsageError, match=r"l\.yaml has no budget: add the claim"):
+        ledgers.ledger_of([spec], ledgers.Path("l.yaml"))
+    assert FrozenMap(ledgers.budget_of(from_document(ledger(entry()), load_catalog())).options)["delta"] == 1e-6
