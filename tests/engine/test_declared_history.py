@@ -263,7 +263,7 @@ def test_a_poisson_sample_has_no_bound_for_a_replaced_record() -> None:
         read_history({"history": [[1.0, 0.1, 3]], "mechanism": "rdp"}, "replace-one")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("mechanism", "text"),
     [("rdp", "above the certified interval"), ("gdp", "below the certified interval")],

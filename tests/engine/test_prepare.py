@@ -67,6 +67,7 @@ def test_errors_are_located_at_the_model(tmp_path: Path, kind: str, message: str
     assert message in error_of(tmp_path, kind)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
 def test_a_positional_embedding_with_opacus_leads_to_the_native_backend(tmp_path: Path) -> None:
     message = error_of(tmp_path, "positional", "opacus")

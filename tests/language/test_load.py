@@ -365,6 +365,7 @@ class TestMatrix:
         assert [d.message for d in loaded.diagnostics] == [message]
         assert all(d.span and d.span.line == 28 for d in loaded.diagnostics)
 
+    @pytest.mark.ci
     def test_the_number_of_cells_is_bounded(self, load: Load, valid: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (compose.MAX_CELLS, compose.MAX_BOUNDED_CELLS) == (1000, 10_000)
         monkeypatch.setattr(compose, "MAX_CELLS", 10)

@@ -240,6 +240,7 @@ def put_weights_of_a_server(job: Job) -> None:
         p.add_(0.1 * torch.randn_like(p))
 
 
+@pytest.mark.ci
 def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
     """A client of a federation: other weights are loaded before each round, and its accountant starts again."""
     later: dict[str, Any] = {"change": put_weights_of_a_server, "restores": ("model",), "steps": 5}

@@ -6,6 +6,7 @@ it. A test trains by itself if it needs another script, fault or option, or the 
 
 import contextlib
 import fcntl
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -45,12 +46,21 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def _digest(folder: Path) -> str:
+    """The digest of the names and contents of the files of a recording."""
+    found = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        found.update(file.relative_to(folder).as_posix().encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()
+
+
 class Recordings:
-    """The folders of the canonical recordings by name, read-only."""
+    """The folders of the canonical recordings by name, which tests must not change."""
 
     def __init__(self, folder: Path, *, repeats: bool) -> None:
         """repeats: whether the recordings of each run of the tests draw the same random numbers."""
         self._folder, self._repeats = folder, repeats
+        self._digests: dict[Path, str] = {}
         folder.mkdir(exist_ok=True)
 
     def __getitem__(self, name: str) -> Path:
@@ -59,6 +69,8 @@ class Recordings:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 self._make(name, folder)
+        if folder not in self._digests:
+            self._digests[folder] = _digest(folder)
         return folder
 
     def _make(self, name: str, folder: Path) -> None:
@@ -68,6 +80,11 @@ class Recordings:
         with chance, torch.random.fork_rng():
             MAKERS[name](unfinished)
         unfinished.rename(folder)
+
+    def require_unchanged(self) -> None:
+        """Fail if a test has changed a recording since this process read it first."""
+        changed = [folder.name for folder, digest in self._digests.items() if _digest(folder) != digest]
+        assert not changed, f"a test changed {changed}, which other tests read: it must copy them"
 
     def copy(self, name: str, folder: Path) -> Path:
         """Return a copy that a test may change."""

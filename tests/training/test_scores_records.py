@@ -149,11 +149,11 @@ def test_one_full_batch_by_enumerating_all_coins(make_job, monkeypatch, count: i
     monkeypatch.setattr(final_scores, "_ROUNDS", 1)
     job = make_job(steps=1, noise_multiplier=4.0, clip_norm=1.0, sampling={"scheme": "full"})
     job = replace(job, options=FrozenMap({**job.options, "learning_rate": 1e-3}))
-    canaries, copies = some(count), np.full(count, 2)
+    canaries, copies = some(count), np.full(count, 3)  # of two, the square and the double are equal
     first = flat_model.flatten(job.model)
     rng = np.random.default_rng(5)
     real = clipped(job, first, torch.tensor(job.x), torch.tensor(job.y)).sum(0).numpy()
-    effects = 2 * clipped(job, first, torch.tensor(canaries.x), torch.tensor(canaries.y)).numpy()
+    effects = 3 * clipped(job, first, torch.tensor(canaries.x), torch.tensor(canaries.y)).numpy()
     total = real + rng.integers(0, 2, count) @ effects + 4.0 * rng.normal(size=len(real))
     scorer = PathScores(job, canaries, copies, count)
     found = scorer(first, first - (1e-3 / job.expected_batch_size * torch.from_numpy(total)).float()).numpy()

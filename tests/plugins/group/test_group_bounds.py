@@ -159,6 +159,7 @@ def meet(one: Interval, other: Interval) -> bool:
     return one.lower <= other.upper and other.lower <= one.upper
 
 
+@pytest.mark.ci
 def test_full_batches_give_the_gaussian_profile(tmp_path: Path) -> None:
     """With every record in every step, T steps of noise s and groups of k are one Gaussian of effect k sqrt(T) / s."""
     series = profile(

@@ -118,6 +118,16 @@ def test_what_rounding_can_have_changed_is_taken_off() -> None:
         assert (found.detectable > 1.0) == (not deviates)
 
 
+@pytest.mark.parametrize("squares", [(4.0, 9.0), (0.25, 0.16), (1e-6, 400.0)])
+def test_a_product_is_at_most_the_product_of_the_norms(squares: tuple[float, float]) -> None:
+    """By Cauchy and Schwarz; each square alone decides the limit."""
+    largest = float(np.sqrt(squares[0] * squares[1]))
+    for product, is_valid in ((largest, True), (-largest, True), (1.001 * largest, False), (-1.001 * largest, False)):
+        problem = StepTotals(steps=3, products=((squares[0],), (product, squares[1]))).problem()
+        assert (problem is None) is is_valid
+        assert is_valid or f"products must be at most the products of the norms, got {product:g}" == problem
+
+
 def shown(seen: np.ndarray, sizes: np.ndarray, coins: np.ndarray) -> PlantedSums:
     """The evidence of a run of noise 0.1 whose groups show ``seen`` (steps, m) at each step."""
     steps = len(seen)
