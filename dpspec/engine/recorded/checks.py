@@ -65,8 +65,9 @@ _ADVICE = {
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total of the batch, "
-    "scales from its longest record, sums of earlier steps, forward passes that read the dataset (graphs, retrieval, "
-    "class means), and layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
+    "scales from its longest record, clipping of a sum or a mean of several records, sums of earlier steps, forward "
+    "passes that read the dataset (graphs, retrieval, class means), and layers with records in another order (Opacus' "
+    "DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
