@@ -73,7 +73,7 @@ _ADVICE = {
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
     "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     RETURNED: "The training went back to weights that it had before: if a loss or an accuracy on the records chose "
-    "them (the best so far), the choice has no noise and depends on each record. Go on from the last weights, or "
+    "them (the best of all), the choice has no noise and depends on each record. Go on from the last weights, or "
     "choose by public records and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
@@ -305,7 +305,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        changed = 0 if run.mapped_steps else end.meddled  # else the assumption gradient-map asks
+        changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
         yield _audited("update", MEDDLED, end, changed, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 

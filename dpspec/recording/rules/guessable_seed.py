@@ -148,7 +148,7 @@ def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
 
 
 def _jax_seeds(noise: Any) -> dict[str, int]:
-    """The usual seed of a key of JAX whose normal values, or those of a key made from it, match the noise.
+    """The usual seed of a key of JAX whose normal values match, or the values of a key made from it the noise.
 
     A script that draws its noise by JAX has imported it.
     """
@@ -168,9 +168,9 @@ def _jax_seeds(noise: Any) -> dict[str, int]:
     keys = jax.vmap(random.key)(np.array(seeds, dtype=np.uint32))
     first_keys = made(keys, _SPLIT)
     further = made(first_keys.reshape(-1), _SPLIT_AGAIN).reshape(len(seeds), -1)
-    every = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
-    values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(every.reshape(-1))
-    drawn = np.asarray(values, dtype=np.float64).reshape(*every.shape, _JAX_VALUES)
+    all_keys = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
+    values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(all_keys.reshape(-1))
+    drawn = np.asarray(values, dtype=np.float64).reshape(*all_keys.shape, _JAX_VALUES)
     first = noise[:_JAX_VALUES].double().cpu().numpy()
     lengths = np.linalg.norm(drawn, axis=-1) * np.linalg.norm(first)
     matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=1)

@@ -91,7 +91,7 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self._is_noised = False  # whether the trace goes on from the noise to the update
+        self._is_noised = False  # whether the trace continues from the noise to the update
         self._sources: list[Tensor] = []
         self._made = self._noised = 0  # operations up to the values of the sources, and up to the noise
 
@@ -296,26 +296,26 @@ class ReplayedSteps:
             self._forget()
 
     def after_noise(self, gradients: Sequence[Tensor]) -> None:
-        """Trace what is computed from the noisy gradients, in a step that was traced up to its noise."""
+        """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
         if self._trace is not None and not is_script_mode_active():
             self._sources, self._made = list(gradients), len(self._trace.operations)
             self._is_noised, self._noised = True, self._made
             self._trace.start()
 
-    def explain(self, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether gradients other than the noisy ones come from a map of them that reads nothing else.
+    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether gradients other than the noisy ones come from a map that reads the noisy ones alone.
 
         Args:
-            place: Of the map in the step.
+            stage: Of the map in the step.
             values: The values of the gradients with which it begins.
             gradients: Those with which it ends.
         """
         if self._trace is not None and self._is_noised:
-            self._pause(lambda trace: self._find_map(trace, place, values, gradients))
-        return self.maps.explain(place, values, gradients)
+            self._pause(lambda trace: self._find_map(trace, stage, values, gradients))
+        return self.maps.explain(stage, values, gradients)
 
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
-        """The inner optimizer gets these gradients: what it or its hooks change follows."""
+        """The inner optimizer gets these gradients, and may change them."""
         if self._trace is not None and self._is_noised:
             self._sources, self._made = list(gradients), len(self._trace.operations)
 
@@ -330,15 +330,15 @@ class ReplayedSteps:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         trace.start()
 
-    def _find_map(self, trace: StepTrace, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    def _find_map(self, trace: StepTrace, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         end = len(trace.operations)
-        found = GradientMap(trace, self._sources, gradients, start=self._made, end=end, parameters=parameters)
-        if found.gives(values, gradients):
+        gradient_map = GradientMap(trace, self._sources, gradients, start=self._made, end=end, parameters=parameters)
+        if gradient_map.gives(values, gradients):
             batch = self._loaded or [*self._inputs, *self._labels(trace)]
-            is_carried = any(map(self._carried.held_before, found.inputs))
-            held = partial(self._held, trace, batch)
-            self.maps.add(place, found, is_moved=is_carried or found.moves(values, batch, held))
+            is_carried = any(map(self._carried.held_before, gradient_map.inputs))
+            find_records = partial(self._held, trace, batch)
+            self.maps.add(stage, gradient_map, is_moved=is_carried or gradient_map.moves(values, batch, find_records))
 
     def _held(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
