@@ -193,6 +193,7 @@ class ReplayedLoop:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self.note(_QUANTITIES[0], sums)
         if not trace.failure and not is_script_mode_active():
+            trace.limits_copies = True
             trace.start()
 
     def _measure(

@@ -300,6 +300,7 @@ class ReplayedSteps:
         if self._trace is not None and not is_script_mode_active():
             self._sources, self._made = list(gradients), len(self._trace.operations)
             self._is_noised, self._noised = True, self._made
+            self._trace.limits_copies = True
             self._trace.start()
 
     def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
