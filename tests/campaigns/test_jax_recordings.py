@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
+from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
+from dpspec.recording.rules.guessable_seed import GuessableSeed
 from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec.results.conformance_status import rejected
 
@@ -237,6 +240,28 @@ def test_sound_trainings_are_proved(name: str, tmp_path: Path) -> None:
     assumes = found.audit.recording.assumes if found.audit.recording is not None else ()
     assert assumption in assumes
     assert ("update-rule" in assumes) is (assumption == "update-rule")
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [("itself", {"jax": 0}), ("split", {"jax": 7}), ("split again", {"jax": 42}), ("folded", {"jax": 1337}), ("", {})],
+)
+def test_keys_of_usual_seeds_are_guessable(name: str, seeds: dict[str, int]) -> None:
+    random = jax.random
+    keys = {
+        "itself": random.key(0),
+        "split": random.split(random.PRNGKey(7), 5)[4],
+        "split again": random.split(random.split(random.key(42))[1], 3)[2],
+        "folded": random.fold_in(random.key(1337), 1),
+        "": random.key(2**31 + 7777),
+    }
+    noise = np.asarray(2.5 * random.normal(keys[name], (20, 3))).reshape(-1)
+    rule = GuessableSeed()
+    rule.start(RuleSetup(model=ArrayModel(_TWO)))
+    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0, noise=torch.from_numpy(noise.copy())))
+    assert rule.facts()["host"] == seeds
+    text = rule.caution(rule.facts(), RuleRun(own_loop=True, steps=9, delta=1e-5))
+    assert (f"jax.random.key({seeds.get('jax')})" in text) is bool(seeds)
 
 
 FAST_FAULTS = {"half the noise", "too many steps", "repeated key", "shuffled", "fitted outside"}

@@ -12,6 +12,8 @@ from support.public_mistakes.parts import OwnLoop
 from torch import Tensor
 from torch.nn import functional
 
+from dpspec.recording.step_replay import trace as trace_module
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 #: Changes the gradients of a training in place: of the training, its batch, and a dictionary that it keeps.
@@ -239,6 +241,20 @@ def own_loop(change: Change, *, report_first: bool, leak: str = "") -> Callable[
         return checked(folder, epsilon=100.0)
 
     return trained
+
+
+def test_the_copy_of_an_update_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of a large model overwrites all parameters, which are not copied."""
+    monkeypatch.setattr(trace_module, "MOST_BYTES", 4000)
+    for limits_copies in (False, True):
+        value, trace = torch.zeros(1001), trace_module.StepTrace()
+        trace.limits_copies = limits_copies
+        trace.start()
+        value.add_(1.0)
+        trace.stop()
+        assert float(value.sum()) == 1001.0
+        assert ("overwrites more than" in trace.failure) is limits_copies
+        assert bool(trace.before) is not limits_copies
 
 
 def reported(run: Any, drawn: Tensor, norms: Tensor, total: list[Tensor], noise: list[Tensor]) -> None:

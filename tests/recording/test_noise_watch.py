@@ -483,7 +483,7 @@ def test_squares_of_normal_values_do_not_vary_too_much(steps: int, numbers: int)
         assert why_squares_vary(recorded_squares(squares, numbers)) == ""
 
 
-@pytest.mark.parametrize(("steps", "ratio"), [(100, 2.6), (10_000, 1.14)])
+@pytest.mark.parametrize(("steps", "ratio"), [(100, 2.7), (10_000, 1.13)])
 def test_the_documented_variation_of_squares_is_found(steps: int, ratio: float) -> None:
     """The limit of ``conformance.md``, which 99 of 100 recordings exceed."""
     generator, numbers = np.random.default_rng(steps), 4000

@@ -65,14 +65,15 @@ _ADVICE = {
     "look for contributions above the clip norm, and for losses that depend on the number of records.",
     OTHERS_MOVED: "A record changes the results of other records: look for normalization, centering or attention over "
     "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total of the batch, "
-    "scales from its longest record, sums of earlier steps, forward passes that read the dataset (graphs, retrieval, "
-    "class means), and layers with records in another order (Opacus' DPLSTM with enforce_sorted=False).",
+    "scales from its longest record, clipping of a sum or a mean of several records, sums of earlier steps, forward "
+    "passes that read the dataset (graphs, retrieval, class means), and layers with records in another order (Opacus' "
+    "DPLSTM with enforce_sorted=False).",
     OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
     UPDATES: "Remove hooks from the optimizer, and change no parameter or state in its step.",
     LOADED: "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an average "
     "with other weights. Load them before dpspec.record begins, and record what follows as a part, with resume=True.",
     RETURNED: "The training went back to weights that it had before: if a loss or an accuracy on the records chose "
-    "them (the best so far), the choice has no noise and depends on each record. Go on from the last weights, or "
+    "them (the best of all), the choice has no noise and depends on each record. Go on from the last weights, or "
     "choose by public records and record what follows as a part, with resume=True.",
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: if it reads no record, make it after the recorded block; else remove it.",
@@ -304,7 +305,7 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
         yield none_found("model-state", CHANGED, "measured", len(names), note, None)
     if end is not None and end.meddled is not None:
-        changed = 0 if run.mapped_steps else end.meddled  # else the assumption gradient-map asks
+        changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
         yield _audited("update", MEDDLED, end, changed, "", _limit(end))
     yield from noise_checks.reported_noise_checks(run)
 

@@ -219,8 +219,8 @@ def _count(value: Any) -> int:
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
     _, summed, apart, _ = _compared_gradients(run)
     if summed:
-        apart = 0 if run.mapped_steps else apart  # else the assumption gradient-map asks
-        yield none_found("update", OTHERS, "measured", apart, f"sum and noise over a divisor, at {summed} steps")
+        changed = 0 if run.mapped_steps else apart  # the assumption gradient-map asks about mapped ones
+        yield none_found("update", OTHERS, "measured", changed, f"sum and noise over a divisor, at {summed} steps")
 
 
 def _compared_gradients(run: RecordedRun) -> tuple[int, int, int, float]:

@@ -15,7 +15,7 @@ RULE = Rule(
     code="dpspec.recording.rules.equal_norms:EqualNorms",
 )
 
-#: The fewest batches, the share of them with equal norms, the fewest different norms, and their relative difference.
+#: The fewest batches, the share with equal norms, the fewest different norms, and their relative difference.
 _BATCHES, _SHARE, _DIFFERENT, _APART = 20, 0.9, 10, 1e-4
 
 

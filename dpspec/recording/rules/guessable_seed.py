@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,14 @@ _OWN = {
     "torch": "torch.Generator().manual_seed({})",
     "RandomState": "numpy.random.RandomState({})",
     "default_rng": "numpy.random.default_rng({})",
+    "jax": "jax.random.key({})",
 }
+
+#: The numbers of keys of JAX that are split off a key, first and again, and that are folded into one.
+_SPLIT, _SPLIT_AGAIN, _FOLDED = 8, 4, 2
+
+#: The number of values of JAX that are compared: they depend on the key and their places alone.
+_JAX_VALUES = 8
 
 #: The seed of a new ``torch.Generator``.
 _DEFAULT = 67280421310721
@@ -136,7 +144,37 @@ def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
         if len(values) >= _VALUES:
             most = (1.0 - 1e-9) * float(values @ values) ** 0.5
             seeds |= _matching(len(values), True, _along(values, most))
-    return seeds
+    return seeds | _jax_seeds(noise)
+
+
+def _jax_seeds(noise: Any) -> dict[str, int]:
+    """The usual seed of a key of JAX whose normal values match, or the values of a key made from it the noise.
+
+    A script that draws its noise by JAX has imported it.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or noise is None or len(noise) < _JAX_VALUES:
+        return {}
+    import numpy as np
+
+    random, seeds = jax.random, [seed for seed in _USUAL if _is_guessable(seed)]
+
+    def made(keys: Any, split: int) -> Any:
+        """The keys (k, split + folded) that scripts make from keys (k,)."""
+        split_off = jax.vmap(lambda key: random.split(key, split))(keys)
+        folded = [jax.vmap(lambda key, number=number: random.fold_in(key, number))(keys) for number in range(_FOLDED)]
+        return jax.numpy.concatenate([split_off, *(key[:, None] for key in folded)], axis=1)
+
+    keys = jax.vmap(random.key)(np.array(seeds, dtype=np.uint32))
+    first_keys = made(keys, _SPLIT)
+    further = made(first_keys.reshape(-1), _SPLIT_AGAIN).reshape(len(seeds), -1)
+    all_keys = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
+    values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(all_keys.reshape(-1))
+    drawn = np.asarray(values, dtype=np.float64).reshape(*all_keys.shape, _JAX_VALUES)
+    first = noise[:_JAX_VALUES].double().cpu().numpy()
+    lengths = np.linalg.norm(drawn, axis=-1) * np.linalg.norm(first)
+    matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=1)
+    return {"jax": seeds[int(np.argmax(matches))]} if matches.any() else {}
 
 
 def _along(values: Any, most: float) -> Callable[[Any], bool]:

@@ -86,7 +86,7 @@ class CarriedValues(TorchDispatchMode):
         return any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs)
 
     def held_before(self, tensor: Tensor) -> bool:
-        """Whether a tensor of a step holds values of the batch before that of :meth:`begin`."""
+        """Whether a tensor of a step holds values of the batch before the one of :meth:`begin`."""
         return tensor.layout == torch.strided and _memory(tensor) in self._before
 
     def __torch_dispatch__(

@@ -43,7 +43,7 @@ _ROUNDINGS, _FEWEST = 64.0, 16
 
 
 #: The quantities that a loop reports as tensors, and the place of the map between them and the update.
-_QUANTITIES, _PLACE = ("the sum", "noise"), "before the update"
+_QUANTITIES, _STAGE = ("the sum", "noise"), "before the update"
 
 
 class ReplayedLoop:
@@ -70,7 +70,7 @@ class ReplayedLoop:
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
         self._batch_tensors: list[Tensor] = []
-        self._held: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
+        self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
         self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
         self._update: tuple[list[Tensor], list[Tensor], int] | None = None
         self._shapes: tuple[list[torch.Size], list[torch.Size]] | None = None  # of the map's tensors
@@ -101,7 +101,7 @@ class ReplayedLoop:
         if self._trace is not None:
             self._trace.stop()
             self._trace = None
-        self._batch_tensors, self._held, self._reported, self._update = [], None, {}, None
+        self._batch_tensors, self._find_records, self._reported, self._update = [], None, {}, None
         self._calls.stop()
 
     def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
@@ -132,7 +132,7 @@ class ReplayedLoop:
             return False
         of_sums, of_gradients = self._shapes
         values = [*_split(sums, of_sums), *_split(noise, of_sums)]
-        return self.maps.explain(_PLACE, values, _split(gradients, of_gradients))
+        return self.maps.explain(_STAGE, values, _split(gradients, of_gradients))
 
     def _find_map(self, trace: StepTrace) -> None:
         (sums, of_sums, summed), (noise, of_noise, noised) = (self._reported[quantity] for quantity in _QUANTITIES)
@@ -140,18 +140,18 @@ class ReplayedLoop:
         gradients, results, end = self._update
         if [total.shape for total in sums] != [part.shape for part in noise] or trace.failure:
             return
-        made = min(end, max(summed, noised))
+        sources_end = min(end, max(summed, noised))
         # parameters have moved when the loop reports the step, so they are not recomputed
-        found = GradientMap(trace, [*sums, *noise], gradients, end=end, made=made, parameters=())
+        gradient_map = GradientMap(trace, [*sums, *noise], gradients, end=end, sources_end=sources_end, parameters=())
         values = [*of_sums, *of_noise]
-        if not found.gives(values, results):
+        if not gradient_map.gives(values, results):
             return
-        is_moved = found.depends_on_parts(of_sums, of_noise)
-        if not is_moved and found.inputs:
-            if self._held is None:
+        is_moved = gradient_map.depends_on_parts(of_sums, of_noise)
+        if not is_moved and gradient_map.inputs:
+            if self._find_records is None:
                 raise AbstainError("the records of the step are not known")
-            is_moved = found.moves(values, self._batch_tensors, self._held)
-        self.maps.add(_PLACE, found, is_moved=is_moved)
+            is_moved = gradient_map.moves(values, self._batch_tensors, self._find_records)
+        self.maps.add(_STAGE, gradient_map, is_moved=is_moved)
         self._shapes = [value.shape for value in of_sums], [value.shape for value in results]
 
     def summed(
@@ -193,6 +193,7 @@ class ReplayedLoop:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self.note(_QUANTITIES[0], sums)
         if not trace.failure and not is_script_mode_active():
+            trace.limits_copies = True
             trace.start()
 
     def _measure(
@@ -217,8 +218,8 @@ class ReplayedLoop:
         batch = self._batch(trace, records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
-        held = partial(self._places_of, trace, batch, drawn, records, dataset_records)
-        self._batch_tensors, self._held, locations = batch, held, held()
+        find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
+        self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
 
         def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
             changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
@@ -331,8 +332,8 @@ class ReplayedLoop:
 
 def _split(row: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     """The tensors of these shapes in a row of all their coordinates."""
-    parts = torch.split(row, [shape.numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    rows = torch.split(row, [shape.numel() for shape in shapes])
+    return [values.view(shape) for values, shape in zip(rows, shapes, strict=True)]
 
 
 def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:

@@ -1,9 +1,9 @@
 """Maps of the noisy gradient between its noise and the optimizer's step.
 
 A map that reads no record is a post-processing, which costs no privacy: a mask, a projection, a filter along an axis, a
-factor of a layer. The operations of a traced step show from what the gradients of the optimizer are computed:
+factor of a layer. The operations of a traced step show the sources of the optimizer's gradients:
 
-* the noisy gradient, parameters and constants alone: the same operations must give the gradients of later steps;
+* The noisy gradient, parameters and constants alone: the same operations must give the gradients of later steps;
 * also other tensors of the script (a mask, a matrix, a public batch): no replay shows that these are public, so the
   claim is open (assumption ``gradient-map``);
 * records: the noisy gradient stays as executed, other records are in the batch, and the gradients move.
@@ -48,7 +48,7 @@ class GradientMap:
         *,
         start: int = 0,
         end: int,
-        made: int = 0,
+        sources_end: int = 0,
         parameters: Collection[int],
     ) -> None:
         """Find the operations.
@@ -57,32 +57,34 @@ class GradientMap:
             trace: The stopped trace of the step.
             sources: The tensors that the map begins with.
             targets: Its results.
-            start: The number of operations before all of its own.
+            start: The number of operations before the map.
             end: The number of operations of the step when the targets had their values.
-            made: The number of operations when the sources had their values: earlier ones that write a source make it.
+            sources_end: The number of operations when the sources had their values: earlier writes to a source make it.
             parameters: Addresses of the memory of parameters.
         """
         self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
-        operations, places = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
-        last = {place: n for n, op in enumerate(operations[:made]) for place in _writes(op) & places}
-        needed, kept = places | {address_of(tensor) for tensor in targets} - {0}, list[Operation]()
+        operations, source_addresses = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
+        last = {
+            address: n for n, op in enumerate(operations[:sources_end]) for address in _writes(op) & source_addresses
+        }
+        needed, steps_of_map = source_addresses | {address_of(tensor) for tensor in targets} - {0}, list[Operation]()
         for number in range(len(operations) - 1, start - 1, -1):
             operation = operations[number]
             touched = _writes(operation) | {*operation.addresses}
-            if {place for place in touched if number > last.get(place, -1)} & needed:
-                kept.append(operation)
+            if {address for address in touched if number > last.get(address, -1)} & needed:
+                steps_of_map.append(operation)
                 needed |= {address_of(tensor) for tensor in _arguments(operation)} - {0}
-            needed -= {place for place in touched if number == last.get(place)}
-        kept.reverse()
-        ids, known = {id(tensor) for tensor in sources}, {*places, *parameters, 0}
+            needed -= {address for address in touched if number == last.get(address)}
+        steps_of_map.reverse()
+        ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
         inputs = list[Tensor]()
-        for operation in kept:
-            inputs += [t for t in _arguments(operation) if address_of(t) not in known and id(t) not in ids]
-            known |= {*operation.addresses}
-        inputs += [tensor for tensor in targets if address_of(tensor) not in known]
+        for operation in steps_of_map:
+            inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
+            addresses |= {*operation.addresses}
+        inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
         self.inputs = list({id(tensor): tensor for tensor in inputs}.values())
-        before = {place: content for place, content in trace.before.items() if place not in parameters}
-        self._part = trace.part(kept, before)
+        before = {address: content for address, content in trace.before.items() if address not in parameters}
+        self._part = trace.part(steps_of_map, before)
 
     def apply(self, values: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the results for other values of the sources and inputs, and the present parameters.
@@ -103,13 +105,13 @@ class GradientMap:
             return False
         return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
 
-    def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], held: Callable[[], HeldRecords]) -> bool:
+    def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]) -> bool:
         """Whether other records move the results, with the sources as executed.
 
         Args:
             values: The executed values of the sources.
             batch: The tensors of the step with a row for each record.
-            held: Finds the records of the batch in the trace.
+            find_records: Finds the records of the batch in the trace.
 
         Raises:
             AbstainError: The step cannot be replayed with other records.
@@ -117,11 +119,11 @@ class GradientMap:
         if not self.inputs:
             return False
         same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
-        locations = held()
+        locations = find_records()
         for scale in _SCALES:
-            other = [_others(value, scale) for value in locations.values]
-            memory = locations.memory(range(len(other[0])), other)
-            inputs = step.replay([*zip(batch, other, strict=False)], self.inputs, memory)
+            replaced = [_others(value, scale) for value in locations.values]
+            memory = locations.memory(range(len(replaced[0])), replaced)
+            inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
             if not all(map(torch.equal, self.apply(values, inputs), same)):
                 return True
         return False
@@ -139,18 +141,18 @@ class GradientMap:
         same = self.apply([*sums, *noise])
         changes, rests = ([torch.zeros_like(result) for result in same] for _ in range(2))
         for _ in range(_DIRECTIONS):
-            other = [spread * torch.randn_like(value) for value in noise]
-            opposite = [n - d for n, d in zip(noise, other, strict=True)]
-            noisier = self.apply([*sums, *(n + d for n, d in zip(noise, other, strict=True))])
-            exchanged = self.apply([*(total + d for total, d in zip(sums, other, strict=True)), *opposite])
+            shifts = [spread * torch.randn_like(value) for value in noise]
+            opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
+            noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
+            exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
             changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
             rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
-        for change, rest in zip(changes, rests, strict=True):
-            if not rest.numel():
+        for change, remainder in zip(changes, rests, strict=True):
+            if not remainder.numel():
                 continue
-            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(rest.dtype).eps * (8.0 + longest / max(spread, 1e-30))
-            is_small = float(rest.max()) <= max(_OPPOSITE, rounding) * float(change.max())
-            if not is_small or bool((rest > _OF_COORDINATE * change).any()):
+            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * (8.0 + longest / max(spread, 1e-30))
+            is_small = float(remainder.max()) <= max(_OPPOSITE, rounding) * float(change.max())
+            if not is_small or bool((remainder > _OF_COORDINATE * change).any()):
                 return True
         return False
 
@@ -158,8 +160,8 @@ class GradientMap:
     def shapes(self) -> str:
         """The shapes of the inputs in words, such as ``32 x 20``."""
         shapes = dict.fromkeys(" x ".join(map(str, tensor.shape)) or "1" for tensor in self.inputs)
-        more = f" and {len(shapes) - _MOST_SHAPES} more" if len(shapes) > _MOST_SHAPES else ""
-        return f"{', '.join([*shapes][:_MOST_SHAPES])}{more}"
+        suffix = f" and {len(shapes) - _MOST_SHAPES} more" if len(shapes) > _MOST_SHAPES else ""
+        return f"{', '.join([*shapes][:_MOST_SHAPES])}{suffix}"
 
 
 class GradientMaps:
@@ -167,22 +169,22 @@ class GradientMaps:
 
     Attributes:
         replayed: The number of steps whose map was replayed with other records.
-        moved: The number of these whose gradients a record moves beside the noisy gradient.
+        moved: The number of replayed maps that other records move.
         shapes: The shapes of further tensors that a map reads; empty without.
     """
 
     def __init__(self) -> None:
         self.replayed = self.moved = 0
         self.shapes = ""
-        self._known: dict[str, GradientMap] = {}
+        self._maps: dict[str, GradientMap] = {}
         self._explained: dict[str, int] = {}
 
-    def explain(self, place: str, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    def explain(self, stage: str, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
         """Whether the known map of a place in the step, such as ``"before the update"``, has these results."""
-        known = self._known.get(place)
-        is_explained = known is not None and known.gives(values, results)
+        gradient_map = self._maps.get(stage)
+        is_explained = gradient_map is not None and gradient_map.gives(values, results)
         if is_explained:
-            self._explained[place] = self._explained.get(place, 0) + 1
+            self._explained[stage] = self._explained.get(stage, 0) + 1
         return is_explained
 
     def found(self, compared: int) -> list[int]:
@@ -197,14 +199,14 @@ class GradientMaps:
         without = compared - min(self._explained.values(), default=compared)
         return [most, max(0, without), self.replayed, self.moved]
 
-    def add(self, place: str, found: GradientMap, *, is_moved: bool) -> None:
+    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""
         self.replayed += 1
         self.moved += is_moved
-        if found.inputs:
-            self.shapes = self.shapes or found.shapes
+        if gradient_map.inputs:
+            self.shapes = self.shapes or gradient_map.shapes
         elif not is_moved:
-            self._known[place] = found
+            self._maps[stage] = gradient_map
 
 
 def _others(tensor: Tensor, scale: float) -> Tensor:
@@ -229,6 +231,6 @@ def _arguments(operation: Operation) -> list[Tensor]:
 
 
 def _writes(operation: Operation) -> set[int]:
-    """The addresses of the memory that an operation writes, or makes for its results; not those of views."""
+    """The addresses of the memory that an operation writes, or allocates for its results; views have none."""
     written = {*map(address_of, written_by(operation.function, operation.args, operation.kwargs))}
     return written | ({*operation.addresses} - {address_of(tensor) for tensor in _arguments(operation)})

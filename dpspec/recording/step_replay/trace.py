@@ -102,6 +102,8 @@ class StepTrace(TorchDispatchMode):
         failure: The reason why the trace is incomplete; empty if it is complete.
         active: Whether it sees operations.
         ignores_reads: Whether replays continue with the executed numbers where the script reads values in Python.
+        limits_copies: Whether copies of overwritten memory count in :data:`MOST_BYTES`: an update overwrites all
+            parameters and the optimizer's state.
         reads: The first such read, of a value that may depend on a record; else empty.
     """
 
@@ -115,7 +117,7 @@ class StepTrace(TorchDispatchMode):
         self._produced: set[int] = set()  # addresses of the memory of results
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
-        self.active = self.ignores_reads = False
+        self.active = self.ignores_reads = self.limits_copies = False
         self.reads = ""
         self._reads = _UnseenReads(self._fail_unless_paused)
 
@@ -167,6 +169,9 @@ class StepTrace(TorchDispatchMode):
         for tensor in written_by(func, args, named):
             address = address_of(tensor)
             if address and address not in self._produced and address not in self.before:
+                self._bytes += tensor.untyped_storage().nbytes() if self.limits_copies else 0
+                if self._bytes > MOST_BYTES:
+                    raise MemoryError(f"it overwrites more than {MOST_BYTES >> 20} MiB")
                 self.before[address] = _whole(tensor).clone()
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:

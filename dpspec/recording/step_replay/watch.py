@@ -26,7 +26,7 @@ from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec.recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec.recording.step_replay.measure import StepReplay, measure
 from dpspec.recording.step_replay.record_tables import reads_record_table
-from dpspec.recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
+from dpspec.recording.step_replay.trace import StepTrace, address_of, tensors_in
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
 #: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
@@ -91,9 +91,9 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self._is_noised = False  # whether the trace goes on from the noise to the update
+        self._is_noised = False  # whether the trace continues from the noise to the update
         self._sources: list[Tensor] = []
-        self._made = self._noised = 0  # operations up to the values of the sources, and up to the noise
+        self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
 
     @property
     def counts(self) -> list[float]:
@@ -296,51 +296,54 @@ class ReplayedSteps:
             self._forget()
 
     def after_noise(self, gradients: Sequence[Tensor]) -> None:
-        """Trace what is computed from the noisy gradients, in a step that was traced up to its noise."""
+        """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
         if self._trace is not None and not is_script_mode_active():
-            self._sources, self._made = list(gradients), len(self._trace.operations)
-            self._is_noised, self._noised = True, self._made
+            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
+            self._is_noised, self._noised = True, self._sources_end
+            self._trace.limits_copies = True
             self._trace.start()
 
-    def explain(self, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether gradients other than the noisy ones come from a map of them that reads nothing else.
+    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether gradients other than the noisy ones come from a map that reads the noisy ones alone.
 
         Args:
-            place: Of the map in the step.
+            stage: Of the map in the step.
             values: The values of the gradients with which it begins.
             gradients: Those with which it ends.
         """
         if self._trace is not None and self._is_noised:
-            self._pause(lambda trace: self._find_map(trace, place, values, gradients))
-        return self.maps.explain(place, values, gradients)
+            self._pause(lambda trace: self._find_map(trace, stage, values, gradients))
+        return self.maps.explain(stage, values, gradients)
 
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
-        """The inner optimizer gets these gradients: what it or its hooks change follows."""
+        """The inner optimizer gets these gradients, and may change them."""
         if self._trace is not None and self._is_noised:
-            self._sources, self._made = list(gradients), len(self._trace.operations)
+            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
 
     def _pause(self, observe: Callable[[StepTrace], None]) -> None:
         trace = self._trace
         assert trace is not None
         trace.stop()
         start = time.monotonic()
-        with contextlib.suppress(AbstainError):
+        with contextlib.suppress(Exception):  # operations that cannot be repeated
             if not trace.failure:
                 observe(trace)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         trace.start()
 
-    def _find_map(self, trace: StepTrace, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    def _find_map(self, trace: StepTrace, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         end = len(trace.operations)
-        found = GradientMap(trace, self._sources, gradients, start=self._made, end=end, parameters=parameters)
-        if found.gives(values, gradients):
+        gradient_map = GradientMap(
+            trace, self._sources, gradients, start=self._sources_end, end=end, parameters=parameters
+        )
+        if gradient_map.gives(values, gradients):
             batch = self._loaded or [*self._inputs, *self._labels(trace)]
-            is_carried = any(map(self._carried.held_before, found.inputs))
-            held = partial(self._held, trace, batch)
-            self.maps.add(place, found, is_moved=is_carried or found.moves(values, batch, held))
+            is_carried = any(map(self._carried.held_before, gradient_map.inputs))
+            find_records = partial(self._find_records, trace, batch)
+            self.maps.add(stage, gradient_map, is_moved=is_carried or gradient_map.moves(values, batch, find_records))
 
-    def _held(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
+    def _find_records(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         return HeldRecords(trace, batch, list(map(trace.value_before, batch)), self._drawn(), omitted=omitted)
 

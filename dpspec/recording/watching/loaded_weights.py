@@ -1,4 +1,4 @@
-"""Weights that a script puts into the recorded model during the recording: loaded ones, and those of earlier steps."""
+"""Weights that a script puts into the recorded model during the recording: loaded or earlier ones."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

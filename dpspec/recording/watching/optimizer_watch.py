@@ -165,12 +165,12 @@ class SteppedGradients:
     def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
         return self._is_centered(divided, stepped) or self._is_mapped("in the update", divided)
 
-    def _is_mapped(self, place: str, values: Tensor) -> bool:
+    def _is_mapped(self, stage: str, values: Tensor) -> bool:
         """Whether the gradients come from a map of a row of all values."""
         shapes = [local(p).shape for p in self._parameters]
-        parts = torch.split(values, [shape.numel() for shape in shapes])
-        values_of = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        return self._explain(place, values_of, [local(p.grad) for p in self._parameters])
+        rows = torch.split(values, [shape.numel() for shape in shapes])
+        values_of = [row.view(shape) for row, shape in zip(rows, shapes, strict=True)]
+        return self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
 
     def keep_divided(self) -> None:
         self._left.keep(p.grad for p in self._parameters)
@@ -281,8 +281,8 @@ class OpacusWatch:
     def _after_sum(self, _: Any) -> None:
         self.sums.keep(audited=True)
 
-    def _explain(self, place: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        return self.replays is not None and self.replays.explain(place, values, gradients)
+    def _explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        return self.replays is not None and self.replays.explain(stage, values, gradients)
 
     def begin_update(self) -> None:
         """The inner optimizer begins its step: compare the gradients that it gets."""
