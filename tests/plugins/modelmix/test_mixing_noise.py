@@ -1,7 +1,7 @@
-"""Why ModelMix is less accurate than DP-SGD with the same Gaussian noise: its uniform noise is larger than that noise.
+"""Why ModelMix is less accurate than DP-SGD with the same Gaussian noise: its uniform noise is larger.
 
-A multinomial logistic regression on digits, written without dpspec, with the settings of ``specs/modelmix/digits.yaml``:
-noise multiplier 1, clip norm 1, rate 0.1, 300 steps.
+A multinomial logistic regression on digits, written without dpspec. Settings of ``specs/modelmix/digits.yaml``: noise
+multiplier 1, clip norm 1, rate 0.1, 300 steps.
 """
 
 import numpy as np
