@@ -34,6 +34,11 @@ def test_the_baseline_of_a_prior_without_the_known_attribute_is_exceeded(noise: 
     assert attained(noise) > gamma(noise, 1.0 / (ATTRIBUTES * BITS))
 
 
+def test_values_at_noise_1() -> None:
+    assert attained(1.0) == pytest.approx(0.6915, abs=1e-4)
+    assert [gamma(1.0, kappa) for kappa in (1 / 2, 1 / 16)] == pytest.approx([0.8413, 0.2966], abs=1e-4)
+
+
 @pytest.mark.parametrize("noise", [0.3, 0.5, 1.0, 4.0])
 def test_the_baseline_given_all_that_is_known_is_not_exceeded(noise: float) -> None:
     assert attained(noise) <= gamma(noise, 1.0 / BITS)
