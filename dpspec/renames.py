@@ -51,6 +51,7 @@ RENAMED_ARGUMENTS: Mapping[str, Mapping[str, Rename]] = {
     "dpspec.accounting.RandomAllocation.has_noise": {"sigma": _NOISE, "members": _SIZE},
     "dpspec.accounting.TruncatedPoisson": {"k": _SIZE, "sigma": _NOISE},
     "dpspec.accounting.largest_sum_pair": {"sigma": _NOISE},
+    "dpspec.accounting.sampled_gaussian_integer_rdp": {"sigma": _NOISE},
     "dpspec.accounting.sampled_gaussian_rdp": {"sigma": _NOISE},
 }
 
