@@ -50,6 +50,7 @@ RENAMED_ARGUMENTS: Mapping[str, Mapping[str, Rename]] = {
     "dpspec.accounting.RandomAllocation.has_noise": {"sigma": _NOISE, "members": _SIZE},
     "dpspec.accounting.TruncatedPoisson": {"k": _SIZE, "sigma": _NOISE},
     "dpspec.accounting.largest_sum_pair": {"sigma": _NOISE},
+    "dpspec.accounting.sampled_gaussian_integer_rdp": {"sigma": _NOISE},
     "dpspec.accounting.sampled_gaussian_rdp": {"sigma": _NOISE},
 }
 
@@ -67,14 +68,14 @@ def old_arguments(name: str) -> Callable[[T], T]:
     """Decorate a function or class so that old keywords of :data:`RENAMED_ARGUMENTS` work, with a warning."""
     renames = RENAMED_ARGUMENTS[name]
 
-    def decorate(thing: Any) -> Any:
-        if isinstance(thing, type):
-            thing.__init__ = decorate(thing.__init__)  # type: ignore[misc]
+    def decorate(decorated: Any) -> Any:
+        if isinstance(decorated, type):
+            decorated.__init__ = decorate(decorated.__init__)  # type: ignore[misc]
             for old, rename in renames.items():
-                setattr(thing, old, property(_reader(f"{name}.{old}", rename)))
-            return thing
+                setattr(decorated, old, property(_reader(f"{name}.{old}", rename)))
+            return decorated
 
-        @wraps(thing)
+        @wraps(decorated)
         def call(*values: Any, **keywords: Any) -> Any:
             for old, rename in renames.items() if keywords else ():
                 if old in keywords:
@@ -82,7 +83,7 @@ def old_arguments(name: str) -> Callable[[T], T]:
                         raise TypeError(f"{name} got both {old} and {rename.new}, which are one argument")
                     _warn(f"the argument {old} of {name}", rename)
                     keywords[rename.new] = keywords.pop(old)
-            return thing(*values, **keywords)
+            return decorated(*values, **keywords)
 
         return call
 

@@ -56,8 +56,8 @@ class DoubleMixture(Pair):
 
     def __init__(self, present: Mixture, absent: Mixture) -> None:
         if present.noise_multiplier != absent.noise_multiplier:
-            found = f"{present.noise_multiplier!r} and {absent.noise_multiplier!r}"
-            raise ValueError(f"both mixtures must have the same noise_multiplier, got {found}")
+            values = f"{present.noise_multiplier!r} and {absent.noise_multiplier!r}"
+            raise ValueError(f"both mixtures must have the same noise_multiplier, got {values}")
         self.present, self.absent = present, absent
         self.key = ("double", present.key, absent.key)
         self.is_symmetric = present.key == absent.key

@@ -107,13 +107,14 @@ def sampled_gaussian_rdp(
     return values.reshape(a.shape)
 
 
-def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.ArrayLike) -> Floats:
-    """The closed form of ``sampled_gaussian_rdp``, present-first, at integer orders; orders and sigma broadcast.
+@old_arguments("dpspec.accounting.sampled_gaussian_integer_rdp")
+def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, noise_multiplier: npt.ArrayLike) -> Floats:
+    """The closed form of ``sampled_gaussian_rdp``, present-first, at integer orders; orders and noise broadcast.
 
     ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019,
     3.3), with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to.
     """
-    a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("noise_multiplier", sigma))
+    a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("noise_multiplier", noise_multiplier))
     q = float(_numbers("rate", rate))
     if np.any(a != np.floor(a)):
         raise ValueError("orders must be integers here")

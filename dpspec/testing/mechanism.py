@@ -294,8 +294,8 @@ class MechanismSuite(ExampleSuite):
         """Processes with other hash seeds at other times give the same trials, conclusions and verdicts."""
         self.load()
         overrides = [*self.overrides, *self.repeated()]
-        known = self.brief().result if self.compares_itself else None
-        differences = differences_of_runs(self.registry(), example_file(type(self)), overrides, known)
+        own_result = self.brief().result if self.compares_itself else None
+        differences = differences_of_runs(self.registry(), example_file(type(self)), overrides, own_result)
         require(
             not differences,
             "another process gives another result: use no hash(), no clock, no process and no global state\n"
@@ -370,13 +370,13 @@ class MechanismSuite(ExampleSuite):
 
     def _usual_bounds(self, spec: Spec) -> tuple[list[Finding | Series], bool]:
         """The bounds of a spec and whether they read rows, computed once."""
-        known = _bounds_of.setdefault(type(self), {})
-        if spec.document not in known:
+        bounds = _bounds_of.setdefault(type(self), {})
+        if spec.document not in bounds:
             prepared, context = self._context(spec)
             with in_words("bound"):
-                found = list(prepared.audit.bound(spec, context))
-            known[spec.document] = found, context._rows is not None
-        return known[spec.document]
+                computed = list(prepared.audit.bound(spec, context))
+            bounds[spec.document] = computed, context._rows is not None
+        return bounds[spec.document]
 
     def _attacked(self) -> AttackedMechanism:
         audit = self.audit()

@@ -77,15 +77,15 @@ def parts(result: Any) -> list[Any]:
 
 
 def differences_of_runs(
-    registry: Registry, example: Path, overrides: Sequence[str] = (), known: Any = None
+    registry: Registry, example: Path, overrides: Sequence[str] = (), own_result: Any = None
 ) -> list[str]:
-    """Run the file of an example in two processes, or in one if a result is ``known``; describe what differs.
+    """Run the file of an example in two processes, or in one if ``own_result`` is given; describe what differs.
 
     Args:
         registry: The plugins that the processes load.
         example: The spec; results and stores are written to its folder.
         overrides: Values of ``--set``.
-        known: The result of this process.
+        own_result: The result of this process.
 
     Returns:
         A line for each part that differs; empty if none does.
@@ -115,9 +115,9 @@ def differences_of_runs(
             stderr=subprocess.PIPE,
             text=True,
         )
-        for seed, days in _PROCESSES[known is not None :]
+        for seed, days in _PROCESSES[own_result is not None :]
     }
-    results = [] if known is None else [json.loads(json.dumps(parts(known)))]
+    results = [] if own_result is None else [json.loads(json.dumps(parts(own_result)))]
     for days, process in running.items():
         _, errors = process.communicate(timeout=600)
         require(process.returncode == 0, f"failed in another process:\n{errors[-2000:]}")

@@ -35,6 +35,9 @@ from dpspec.accounting.rdp import Tries
 
 LOSS = PrivacyLoss.gaussian(1.0)
 
+#: Valid arguments of a step.
+DEFAULTS = {"group_size": 1, "noise_multiplier": 1.0}
+
 
 @pytest.mark.parametrize(
     ("call", "argument"),
@@ -52,7 +55,7 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: best_epsilon([2.0], [1.0], 1.0), "delta"),
         (lambda: sampled_gaussian_rdp(1.0, 0.1, 1.0), "orders"),
         (lambda: sampled_gaussian_rdp(2.0, 1.1, 1.0), "rate"),
-        (lambda: sampled_gaussian_rdp(2.0, 0.1, 0.0), "sigma"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.1, 0.0), "noise_multiplier"),
         (lambda: sampled_gaussian_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
         (lambda: sampled_gaussian_integer_rdp(2.5, 0.1, 1.0), "orders"),
         (lambda: gaussian_rdp(2.0, -1.0), "effect"),
@@ -62,18 +65,33 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: Tries("geometric", 2.0, 1.0), "eta"),
         (lambda: Tries("truncated-negative-binomial", 2.0), "eta"),
         (lambda: Tries("binomial", 2.0), "law"),
-        *((lambda pair=pair: RandomAllocation(*pair), "steps|sigma") for pair in ((0, 1.0), (5, 0.0), (10**8, 1.0))),
-        *((lambda pair=pair: RandomAllocation(5, *pair), "sigma|members") for pair in ((0.3, 4), (1.0, 0), (2.0, 17))),
-        (lambda: RandomAllocation(5, 0.01), "sigma"),
+        *(
+            (lambda pair=pair: RandomAllocation(*pair), "steps|noise_multiplier")
+            for pair in ((0, 1.0), (5, 0.0), (10**8, 1.0))
+        ),
+        *(
+            (lambda pair=pair: RandomAllocation(5, *pair), "noise_multiplier|group_size")
+            for pair in ((0.3, 4), (1.0, 0), (2.0, 17))
+        ),
+        (lambda: RandomAllocation(5, 0.01), "noise_multiplier"),
         *(
             (
-                lambda at=at: TruncatedPoisson(**{"k": 1, "rate": 0.1, "cap": 5, "n": 10, "sigma": 1.0, **at}),
+                lambda at=at: TruncatedPoisson(
+                    **{"group_size": 1, "rate": 0.1, "cap": 5, "n": 10, "noise_multiplier": 1.0, **at}
+                ),
                 next(iter(at)),
             )
-            for at in ({"rate": 0.0}, {"rate": 1.1}, {"cap": 0}, {"k": 0}, {"n": -1}, {"sigma": 0.0})
+            for at in (
+                {"rate": 0.0},
+                {"rate": 1.1},
+                {"cap": 0},
+                {"group_size": 0},
+                {"n": -1},
+                {"noise_multiplier": 0.0},
+            )
         ),
         (lambda: Revealed([(0.5, Mixture.full(1, 1.0)), (0.4, Mixture.full(1, 1.0))]), "sum to 1"),
-        (lambda: Revealed([(0.5, Mixture.full(1, 1.0)), (0.5, Mixture.full(1, 2.0))]), "same sigma"),
+        (lambda: Revealed([(0.5, Mixture.full(1, 1.0)), (0.5, Mixture.full(1, 2.0))]), "same noise_multiplier"),
         (lambda: Revealed([]), "above 0"),
         (lambda: GaussianTradeOff(math.nan), "mu"),
         (lambda: GaussianTradeOff(1.0)(1.5), "alpha"),
@@ -81,24 +99,24 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: Polygon.from_epsilon_delta([(-1.0, 0.1)]), "points"),
         (lambda: Polygon.from_epsilon_delta([(1.0, 1.1)]), "points"),
         (lambda: PrivacyLoss.gaussian(1.0, rate=1.5), "rate"),
-        (lambda: PrivacyLoss.gaussian(0.0), "sigma"),
+        (lambda: PrivacyLoss.gaussian(0.0), "std"),
         (lambda: PrivacyLoss.gaussian(1.0, sensitivity=-1.0), "sensitivity"),
         (lambda: Laplace(0.0), "scale"),
         *(
             (lambda call=call, x=x: call(x), name)
             for x in (5e-324, 1e-310, 1e-300, 1e-160, 1e160, 1e300, 1.7e308)
             for call, name in (
-                (lambda x: Mixture.full(1, x), "sigma"),
-                (lambda x: Mixture.poisson(3, 0.5, x), "sigma"),
-                (lambda x: Mixture.fixed(2, 10, 3, x), "sigma"),
-                (lambda x: Mixture([0.0, 1.0, x], [0.5, 0.25, 0.25], 1.0), "sigma"),
-                (lambda x: DoubleMixture.poisson(1, 1, 0.5, x), "sigma"),
-                (lambda x: PrivacyLoss.gaussian(x), "sigma"),
-                (lambda x: PrivacyLoss.gaussian(1.0, sensitivity=x), "sigma"),
-                (lambda x: TruncatedPoisson(1, 0.1, 5, 10, x).above(), "sigma"),
+                (lambda x: Mixture.full(1, x), "noise_multiplier"),
+                (lambda x: Mixture.poisson(3, 0.5, x), "noise_multiplier"),
+                (lambda x: Mixture.fixed(2, 10, 3, x), "noise_multiplier"),
+                (lambda x: Mixture([0.0, 1.0, x], [0.5, 0.25, 0.25], 1.0), "noise_multiplier"),
+                (lambda x: DoubleMixture.poisson(1, 1, 0.5, x), "noise_multiplier"),
+                (lambda x: PrivacyLoss.gaussian(x), "std"),
+                (lambda x: PrivacyLoss.gaussian(1.0, sensitivity=x), "std"),
+                (lambda x: TruncatedPoisson(1, 0.1, 5, 10, x).above(), "noise_multiplier"),
                 (lambda x: Laplace(x), "scale"),
                 (lambda x: Laplace(1.0, x), "scale"),
-                (lambda x: largest_sum_pair(3, 1.0, x, 0.0), "sigma"),
+                (lambda x: largest_sum_pair(3, 1.0, x, 0.0), "noise_multiplier"),
                 (lambda x: joint_noise_multiplier(x, 1.0), "noise_multiplier"),
                 (lambda x: joint_noise_multiplier(1.0, x), "count_std"),
                 (lambda x: real_divisor_pair(0.5, x, 1.0), "noise_multiplier"),
@@ -106,7 +124,7 @@ LOSS = PrivacyLoss.gaussian(1.0)
                 (lambda x: discrete_gaussian(x), "sigma"),
                 (lambda x: gaussian.delta(1.0, x), "mu"),
                 (lambda x: gaussian_rdp(2.0, x), "effect"),
-                (lambda x: sampled_gaussian_rdp(2.0, 0.1, x), "sigma"),
+                (lambda x: sampled_gaussian_rdp(2.0, 0.1, x), "noise_multiplier"),
             )
         ),
         (lambda: gaussian_rdp(1e160, 1.0), "orders"),
@@ -122,11 +140,11 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: Discrete([0.5, 0.5], [0.5, math.nan]), "absent"),
         (lambda: Discrete([], []), "present"),
         (lambda: Discrete([0.5, 0.5], [1.0]), "absent"),
-        (lambda: Mixture.poisson(1.5, 0.1, 1.0), "k"),
-        (lambda: Mixture.poisson(True, 0.1, 1.0), "k"),
-        (lambda: Mixture.poisson(1, 1.1, 1.0), "q"),
-        (lambda: Mixture.poisson(1, 0.1, 0.0), "sigma"),
-        (lambda: Mixture.poisson(1, 0.1, "1"), "sigma"),
+        (lambda: Mixture.poisson(1.5, 0.1, 1.0), "group_size"),
+        (lambda: Mixture.poisson(True, 0.1, 1.0), "group_size"),
+        (lambda: Mixture.poisson(1, 1.1, 1.0), "rate"),
+        (lambda: Mixture.poisson(1, 0.1, 0.0), "noise_multiplier"),
+        (lambda: Mixture.poisson(1, 0.1, "1"), "noise_multiplier"),
         (lambda: Mixture.fixed(1, 10, 11, 1.0), "batch_size"),
         (lambda: Mixture.fixed(1, 0, 1, 1.0), "n must"),
         (lambda: Mixture([1.0, 2.0], [0.5, 0.4], 1.0), "probabilities"),

@@ -297,7 +297,7 @@ def test_extremes_are_between_added_records_and_twice_the_effect(k, rate, sigma,
 
 def test_bad_arguments_are_named() -> None:
     one = Mixture.poisson(1, 0.1, 1.0)
-    with pytest.raises(ValueError, match="both mixtures must have the same sigma"):
+    with pytest.raises(ValueError, match="both mixtures must have the same noise_multiplier"):
         DoubleMixture(one, Mixture.poisson(1, 0.1, 2.0))
     with pytest.raises(ValueError, match="removed"):
         DoubleMixture.poisson(-1, 1, 0.1, 1.0)

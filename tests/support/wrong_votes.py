@@ -18,7 +18,7 @@ from support.votes import EXAMPLE, Votes, gaussian_epsilon
 
 
 class HalvedMu(Votes):
-    """The bound is that of half of the effect."""
+    """The bound belongs to half of the effect."""
 
     def mu(self, spec: dps.Spec, group_size: int) -> float:
         return super().mu(spec, group_size) / 2.0
@@ -60,7 +60,7 @@ class GrowsWithNoise(Votes):
 
 
 class RightAtTheClaimOnly(Votes):
-    """The bound is right at the claimed delta and that of half of the effect at larger ones."""
+    """The bound is right at the claimed delta, and belongs to half of the effect at larger ones."""
 
     def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
         return gaussian_epsilon(self.mu(spec, group_size) / (2.0 if delta > 1e-5 else 1.0), delta)

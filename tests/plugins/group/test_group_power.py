@@ -137,7 +137,7 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    noise = mixture.sigma * rng.standard_normal((2, steps, count))
+    noise = mixture.noise_multiplier * rng.standard_normal((2, steps, count))
     drawn = rng.binomial(size, rate, size=(steps, count))
     return mixture.log_ratio(noise[0]).sum(axis=0), mixture.log_ratio(drawn + noise[1]).sum(axis=0)
 
@@ -172,7 +172,7 @@ def test_end_to_end_law_against_simulation() -> None:
     for (mixture, steps), clip in zip(pairs, (0.5, 2.0), strict=True):
         for present in (0, 1):
             drawn = present * rng.binomial(3, 0.2, size=(steps, 8000))
-            sums[present] += clip * (drawn + mixture.sigma * rng.standard_normal((steps, 8000))).sum(axis=0)
+            sums[present] += clip * (drawn + mixture.noise_multiplier * rng.standard_normal((steps, 8000))).sum(axis=0)
     expected = moments(found.law())
     for along, mean, std in zip(sums, expected[::2], expected[1::2], strict=True):
         ratios = found.log_ratio(along)
