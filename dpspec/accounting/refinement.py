@@ -41,7 +41,7 @@ _DEVIATIONS, _SHORT = 16.0, 1 << 16
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
-#: Stages after which the answers about tests are given up if all of them are trivial, up to a relative rounding error.
+#: Stages after which answers about tests are given up if all are trivial, up to a relative rounding error.
 _HOPELESS, _TRIVIAL = 2, 1e-9
 
 #: A power above this is rarely narrowed after a stage that did not narrow it; the other direction resolves it.
