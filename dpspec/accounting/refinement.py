@@ -41,6 +41,9 @@ _DEVIATIONS, _SHORT = 16.0, 1 << 16
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
+#: Stages after which answers about tests are given up if all are trivial, up to a relative rounding error.
+_HOPELESS, _TRIVIAL = 2, 1e-9
+
 #: A power above this is rarely narrowed after a stage that did not narrow it; the other direction resolves it.
 _CERTAIN = 0.9
 
@@ -168,7 +171,7 @@ class GridRefinement:
         self._nodes, self._centres = (NODES, 5) if self._steps < _MANY_STEPS else (NODES // 2, 1)
         self._next: float | None = None
         self._last = self._is_split = False
-        self._spacing = 0.0
+        self._spacing, self._stages = 0.0, 0
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
@@ -219,7 +222,7 @@ class GridRefinement:
             self.begin()
         idle, stage = 0, self._next or _COARSEST
         while not (self._last or self.is_within(width)):
-            if stage <= _FINEST or idle >= self._patience():
+            if stage <= _FINEST or idle >= self._patience() or (self._stages >= _HOPELESS and self._learned_nothing):
                 break
             if self.is_within(stage):
                 stage *= 0.1
@@ -227,6 +230,20 @@ class GridRefinement:
             narrower = self._stage(stage)
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
+
+    @property
+    def _learned_nothing(self) -> bool:
+        """Whether each question is about a test and has its trivial answer.
+
+        Then each step reveals almost everything: no finite loss of the grid is near the answer, and finer grids, each
+        several times as long, find none either. Single steps bound such answers.
+        """
+        return all(
+            item.question.kind in TESTS
+            and item.answer.lower <= item.question.trivial.lower * (1.0 + _TRIVIAL)
+            and item.answer.upper >= item.question.trivial.upper * (1.0 - _TRIVIAL)
+            for item in self.items
+        )
 
     def _patience(self) -> int:
         """The number of stages in a row that may narrow nothing."""
@@ -276,6 +293,7 @@ class GridRefinement:
         ``merged``: phases that bound the composition's.
         """
         before = [item.answer.width for item in self.items]
+        self._stages += 1
         widest_spacing, share = self._needs(width)
         truncated = [
             self._truncated(math.log(share), phases)

@@ -1,6 +1,7 @@
 """Laplace noise far below and far above the sensitivity, and what catches a formula that loses mass."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from support.accounting_oracle import two_laplace_steps
 from dpspec.accounting import DIRECTIONS, Bins, Direction, Interval, Laplace, PrivacyLoss
 from dpspec.accounting.grid import Atoms
 from dpspec.accounting.laplace import EPS
-from dpspec.accounting.numerics import ContradictionError, Floats
+from dpspec.accounting.numerics import ContradictionError, Directions, Floats
 from dpspec.accounting.profiles import Question
+from dpspec.accounting.refinement import GridRefinement
 from dpspec.accounting.single_steps import SingleSteps
 
 
@@ -64,6 +66,42 @@ def test_the_power_of_many_sampled_steps_with_little_noise() -> None:
     advantage = loss.advantage(width=1e-5)
     assert advantage.lower <= 1.0 - 1.0 / factor <= advantage.upper
     assert advantage.relative_width < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("scale", "rate", "steps", "direction", "alpha", "most"),
+    [
+        (0.0377, 0.5, 100, "both", 0.1, 2),
+        (0.0399, 0.9, 40, "both", 0.5, 2),
+        (0.0272, 0.05, 100, "absent-first", 0.01, 4),
+    ],
+)
+def test_a_certain_power_is_not_refined_in_vain(
+    scale: float,
+    rate: float,
+    steps: int,
+    direction: Directions,
+    alpha: float,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each step reveals almost everything. Grids know nothing about the error, and took 8 to 17 CPU seconds."""
+    grids: list[float] = []
+    stage = GridRefinement._stage
+
+    def counted(self: GridRefinement, width: float, *merged: Any) -> bool:
+        grids.append(width)
+        return stage(self, width, *merged)
+
+    monkeypatch.setattr(GridRefinement, "_stage", counted)
+    error = PrivacyLoss.of(Laplace(scale, rate=rate), direction).compose(steps).tradeoff(alpha)
+    assert 0.0 <= error.lower <= error.upper < 1e-8
+    assert len(grids) <= most  # stages
+
+
+def test_a_tiny_error_is_refined_if_a_grid_bounds_it() -> None:
+    error = PrivacyLoss.of(Laplace(0.047, rate=0.3), "present-first").compose(100).tradeoff(1e-6)
+    assert 4e-16 < error.lower <= error.upper < 7e-16
 
 
 def test_the_example_of_a_false_proof() -> None:

@@ -1,15 +1,20 @@
 """The cost of a recording: steps of a model with Opacus, with and without a recorder, alternating.
 
-    python tests/benchmarks/recording.py [--model mlp cnn text] [--batch 64 256] [--steps 300]
+    python tests/benchmarks/recording.py [--model mlp cnn text] [--batch 64 256] [--steps 300] [--parts]
 
 The CNN has 1.2 million parameters, the MLP 12 thousand. "text" is four blocks of a transformer without attention, 0.9
 million parameters, on sequences of 64 tokens, with ghost clipping. The two trainings of a model take
 turns after ten steps, so that a busy machine slows both, and each finds its own code in the processor's caches, as it
 does without the other. Times are CPU times of the process. The first 50 steps are audited, and some steps are replayed:
 their cost is fixed, and is printed in seconds. Medians and means are of the later steps that are not replayed.
+``--parts`` divides the milliseconds of a recorded step among what the recorder does, each without the parts inside it;
+the clock costs about a microsecond for each call.
 """
 
 import argparse
+import collections
+import contextlib
+import functools
 import statistics
 import tempfile
 import time
@@ -23,6 +28,35 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
+from dpspec.recording.model_hook import ModelHook
+from dpspec.recording.rules.observed import ObservedRules
+from dpspec.recording.rules.second_optimizer import RecordInputs
+from dpspec.recording.step_replay.loaded_batch import _NotedCollate
+from dpspec.recording.step_replay.watch import ReplayedSteps
+from dpspec.recording.watched_training import WatchedTraining
+from dpspec.recording.watching.model_state import ModelState
+from dpspec.recording.watching.optimizer_state import AuditedUpdates
+from dpspec.recording.watching.optimizer_watch import OpacusWatch, SteppedGradients
+from dpspec.recording.watching.options import OptionWatch
+from dpspec.recording.watching.parameter_watch import ParameterWatch
+
+#: The methods of each part of the recorder.
+PARTS = {
+    "copies of the sum and of the noise": [(OpacusWatch, "_begin_sum _after_sum _before_noise _after_noise")],
+    "statistics of noise, and norms": [(OpacusWatch, "read")],
+    "divisor, and sums between steps": [(SteppedGradients, "compare divide keep keep_divided end")],
+    "parameters (versions, digests)": [(ParameterWatch, "moved advance"), (ModelState, "compare")],
+    "update and state of the optimizer": [(AuditedUpdates, "before_step after_step")],
+    "options and learning rate": [(OptionWatch, "read changes")],
+    "rules": [(ObservedRules, "after_step"), (RecordInputs, "_observe")],
+    "replays: batches, and steps": [
+        (ReplayedSteps, "_load _begin _note before_noise after_step"),
+        (_NotedCollate, "__call__"),
+    ],
+    "hooks of the model": [(ModelHook, "__call__")],
+    "writing": [(WatchedTraining, "_write_waiting")],
+    "the other code around a step": [(WatchedTraining, "guarded")],
+}
 
 TURN, FIRST, WORDS, LENGTH = 10, 50, 1000, 64
 
@@ -71,6 +105,71 @@ def training(kind, batch):
     return steps(), {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
 
 
+class Clock:
+    """The seconds of each part of the recorder since the last :meth:`take`."""
+
+    def __init__(self):
+        self.seconds, self._inside = collections.Counter(), [0.0]
+
+    def _timed(self, part, method):
+        @functools.wraps(method)
+        def timed(*arguments, **options):
+            begun = time.thread_time()
+            self._inside.append(0.0)
+            try:
+                return method(*arguments, **options)
+            finally:
+                spent = time.thread_time() - begun
+                self.seconds[part] += spent - self._inside.pop()
+                self._inside[-1] += spent
+
+        return timed
+
+    @contextlib.contextmanager
+    def running(self):
+        with contextlib.ExitStack() as undo:
+            for part, methods in PARTS.items():
+                for kind, name in [(kind, name) for kind, names in methods for name in names.split()]:
+                    method = getattr(kind, name)
+                    undo.callback(setattr, kind, name, method)
+                    setattr(kind, name, self._timed(part, method))
+            yield self
+
+    def take(self):
+        seconds, self.seconds = self.seconds, collections.Counter()
+        return seconds
+
+
+def measure_parts(kind, batch, count):
+    """Print the milliseconds of each part of the recorder in audited and in later steps."""
+    rows = {"audited": [], "later": []}
+    totals = {"audited": [], "later": [], "without": []}
+    (plain, _), (steps, parts) = (training(kind, batch) for _ in range(2))
+    with (
+        Clock().running() as clock,
+        tempfile.TemporaryDirectory() as folder,
+        dpspec.record(Path(folder) / "run", **parts) as run,
+    ):
+        replays = run._training._replays
+        for number in range(FIRST + count):
+            for name, training_steps in (("without", plain), ("audited" if number < FIRST else "later", steps)):
+                clock.take()
+                begun, tried = time.process_time(), replays.counts[0]
+                next(training_steps)
+                spent = time.process_time() - begun
+                if replays.counts[0] == tried and number % FIRST > 1:  # not replayed, and warm
+                    totals[name].append(spent)
+                    if name != "without":
+                        rows[name].append(clock.take())
+    print(f"{kind}, batches of {batch}, milliseconds per step: means, and medians of whole steps")
+    for part in PARTS:
+        means = (1e3 * statistics.fmean(row[part] for row in rows[name]) for name in rows)
+        print("  {:36} audited {:7.3f}  later {:7.3f}".format(part, *means))
+    for name, seconds in totals.items():
+        mean, median = 1e3 * statistics.fmean(seconds), 1e3 * statistics.median(seconds)
+        print(f"  a step, {name:28} mean {mean:7.3f}  median {median:7.3f}")
+
+
 def measure(kind, batch, count):
     """Print the cost of a recording of one model."""
     seconds, first, replayed = {"without": [], "with": []}, {"without": 0.0, "with": 0.0}, []
@@ -111,10 +210,11 @@ def main():
     parser.add_argument("--model", choices=("cnn", "mlp", "text"), nargs="+", default=("mlp", "cnn", "text"))
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--steps", type=int, help="default: 300 for the MLP, 60 for the CNN")
+    parser.add_argument("--parts", action="store_true", help="what a recorded step spends its time on")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     for kind, batch in product(given.model, given.batch):
-        measure(kind, batch, given.steps or (300 if kind == "mlp" else 60))
+        (measure_parts if given.parts else measure)(kind, batch, given.steps or (300 if kind == "mlp" else 60))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class ArrayAudit(counting.CountingAudit):
 
 
 class Edited:
-    """A copy of a store whose records are edited with all digests rebuilt, as somebody without the key can."""
+    """A copy of a store whose records are edited with all digests rebuilt, as an adversary without the key can."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,23 +183,21 @@ def statements(result: Result) -> Json:
     return [trials, [verdict.verdict for verdict in audit.verdicts], result.exit_code]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(data=st.data(), bundled=st.booleans())
-def test_an_edited_trial_is_made_again(audited: Any, tmp_path: Path, data: st.DataObject, bundled: bool) -> None:
+def compare_with_unedited(audited: Any, folder: Path, data: st.DataObject, *, bundled: bool) -> None:
+    """Edit a store, and audit from it with and without the key."""
     specs, stores, expected = audited
-    folder = tmp_path / "store"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(stores[bundled], folder)
-    kind = edit(folder, data)
-    shutil.rmtree(tmp_path / "unsealed", ignore_errors=True)
-    shutil.copytree(folder, tmp_path / "unsealed", symlinks=True)
+    for name in ("store", "unsealed"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(stores[bundled], folder / "store")
+    kind = edit(folder / "store", data)
+    shutil.copytree(folder / "store", folder / "unsealed", symlinks=True)
     for key, name in ((KEY, "store"), (None, "unsealed")):
         refused: ExitCode | None = None
         try:
-            reading = Store(tmp_path / name, key, only_read=True)
+            reading = Store(folder / name, key, only_read=True)
             verify(expected, counting.catalog(), store=reading)
             stored_trials(expected, reading)
-            result = run(specs, counting.catalog(), store=Store(tmp_path / name, key))
+            result = run(specs, counting.catalog(), store=Store(folder / name, key))
         except DpspecError as error:
             refused = error.exit_code
         event(f"{'sealed' if key else 'unsealed'}, {kind}: {'judged' if refused is None else f'refused, {refused:d}'}")
@@ -207,3 +205,16 @@ def test_an_edited_trial_is_made_again(audited: Any, tmp_path: Path, data: st.Da
             assert refused is ExitCode.USAGE if refused is not None else statements(result) == statements(expected)
         else:
             assert refused in (None, ExitCode.USAGE, ExitCode.PLUGIN)
+
+
+@pytest.mark.ci
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), bundled=st.booleans())
+def test_an_edited_trial_is_made_again(audited: Any, tmp_path: Path, data: st.DataObject, bundled: bool) -> None:
+    compare_with_unedited(audited, tmp_path, data, bundled=bundled)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=5)
+@given(data=st.data(), bundled=st.booleans())
+def test_a_few_edits(audited: Any, tmp_path: Path, data: st.DataObject, bundled: bool) -> None:
+    compare_with_unedited(audited, tmp_path, data, bundled=bundled)

@@ -23,8 +23,8 @@ from dpspec.results.origins import version_notices
 
 Listener = Callable[[Event], None]
 
-#: Trials of fewer seconds wait for their bundle until they survive a power failure, which costs at most 256 of them.
-#: To synchronize each one takes longer than to train it.
+#: Shorter trials, in seconds, survive a power failure as soon as their bundle of 256 trials is complete: synchronizing
+#: each one takes longer than training it.
 _DURABLE_SECONDS = 1.0
 
 
