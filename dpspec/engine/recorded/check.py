@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,12 @@ class CheckedRun:
 
 
 def require_claim(claim: RunClaim) -> None:
-    """Raise ``UsageError`` for a number outside its range."""
+    """Raise ``UsageError`` for a value that is no number, or outside its range."""
+    for name, number in (("--delta", claim.delta), ("--epsilon", claim.epsilon)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
+            raise UsageError(f"{name} must be a number, got {number!r}")
+    if any(isinstance(size, bool) or not isinstance(size, Integral) for size in claim.group_sizes):
+        raise UsageError(f"--group-size must be integers, got {claim.group_sizes!r}")
     if not 0.0 < claim.delta < 1.0:
         raise UsageError(f"--delta must be above 0 and below 1, got {claim.delta!r}")
     if claim.epsilon is not None and not 0.0 <= claim.epsilon < math.inf:
