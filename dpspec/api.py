@@ -222,7 +222,9 @@ def check(
     )
     require_claim(claim)
     released = Path(model) if isinstance(model, str | PathLike) else model
-    return CheckedRun(result=check_run(Path(run), claim, model=released, declare=None if declare is None else Path(declare)))
+    return CheckedRun(
+        result=check_run(Path(run), claim, model=released, declare=None if declare is None else Path(declare))
+    )
 
 
 def load(file: File) -> Result:

@@ -339,7 +339,14 @@ def check(
 
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
-        names = {"RUN": run, "--model": model, "--declare": declare, "--public": public, "--assume": assume, "--accept": accept}
+        names = {
+            "RUN": run,
+            "--model": model,
+            "--declare": declare,
+            "--public": public,
+            "--assume": assume,
+            "--accept": accept,
+        }
         surplus = [name for name, value in {**names, "--select": select, "--ignore": ignore}.items() if value]
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")

@@ -99,7 +99,9 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
         yield p.tell("bad-choice", message, hint)
     elif keyword in _RANGES:
         message = f"{p.name} must be {_RANGES[keyword]} {number(required)}, got {shown(value)}"
-        share = f"{shown(value)}% is {value / 100:.15g}" if keyword == "maximum" and required == 1 < value <= 100 else ""
+        share = (
+            f"{shown(value)}% is {value / 100:.15g}" if keyword == "maximum" and required == 1 < value <= 100 else ""
+        )
         yield p.tell("out-of-range", message, ". ".join(filter(None, (share, p.about))))
     elif keyword in _LENGTHS:
         counted = _LENGTHS[keyword].format(required)
@@ -158,8 +160,8 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
     properties = schema.get("properties", {})
     unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
     for key in itertools.islice(unknown, _MOST_KEYS):
-        other = _OTHER_NAMES.get(key)
-        yield key, other if other in candidates else closest(key, candidates)
+        equivalent = _OTHER_NAMES.get(key)
+        yield key, equivalent if equivalent in candidates else closest(key, candidates)
 
 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:

@@ -96,8 +96,10 @@ def render(result: Result, *, internal: bool = False) -> str:
         if index not in drawn:
             audits[index].brief = True
             of_first = words.assumptions_of(result.audits[first])
-            own = [one for one in words.assumptions_of(result.audits[index]) if one not in of_first]
-            audits[index].differing = "; ".join(f"{one.name}, {one.status}: {words.assumption(one)}" for one in own)
+            differing = [held for held in words.assumptions_of(result.audits[index]) if held not in of_first]
+            audits[index].differing = "; ".join(
+                f"{held.name}, {held.status}: {words.assumption(held)}" for held in differing
+            )
     text: str = (
         _environment()
         .get_template("page.html")

@@ -110,11 +110,13 @@ class CheckedRun:
 
 def require_claim(claim: RunClaim) -> None:
     """Raise ``UsageError`` for a value that is no number, or outside its range."""
-    for name, number in (("--delta", claim.delta), ("--epsilon", claim.epsilon)):
+    given: tuple[tuple[str, object], ...] = (("--delta", claim.delta), ("--epsilon", claim.epsilon))
+    for name, number in given:  # callers of the function may ignore the types
         if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
             raise UsageError(f"{name} must be a number, got {number!r}")
-    if any(isinstance(size, bool) or not isinstance(size, Integral) for size in claim.group_sizes):
-        raise UsageError(f"--group-size must be integers, got {claim.group_sizes!r}")
+    sizes: tuple[object, ...] = claim.group_sizes
+    if any(isinstance(size, bool) or not isinstance(size, Integral) for size in sizes):
+        raise UsageError(f"--group-size must be integers, got {sizes!r}")
     if not 0.0 < claim.delta < 1.0:
         raise UsageError(f"--delta must be above 0 and below 1, got {claim.delta!r}")
     if claim.epsilon is not None and not 0.0 <= claim.epsilon < math.inf:
