@@ -299,7 +299,7 @@ def _trust_model(audit: AuditResult) -> Line:
         )
     if is_trust_model_doubted(audit):
         texts.append(
-            f"the declaration does not agree with the recording, which is {recorded_model}: correct one of them"
+            f"the declaration does not agree with the recording, which is {recorded_model}: correct the wrong one"
         )
         return Line("trust-model", "Trust model", "not met", "; ".join(texts))
     return Line("trust-model", "Trust model", "observed" if recorded_model else "declared", "; ".join(texts))

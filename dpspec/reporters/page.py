@@ -96,9 +96,11 @@ def render(result: Result, *, internal: bool = False) -> str:
         if index not in drawn:
             audits[index].brief = True
             of_first = words.assumptions_of(result.audits[first])
-            differing = [held for held in words.assumptions_of(result.audits[index]) if held not in of_first]
+            differing = [
+                assumption for assumption in words.assumptions_of(result.audits[index]) if assumption not in of_first
+            ]
             audits[index].differing = "; ".join(
-                f"{held.name}, {held.status}: {words.assumption(held)}" for held in differing
+                f"{assumption.name}, {assumption.status}: {words.assumption(assumption)}" for assumption in differing
             )
     text: str = (
         _environment()

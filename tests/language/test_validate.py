@@ -83,7 +83,7 @@ def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None
         ("noise_multiplier: 1", "sigma: 1", "'sigma' in mechanism; did you mean 'noise_multiplier'?", "valid keys: "),
         ("steps: 100", "epochs: 20", "'epochs' in mechanism; did you mean 'steps'?", "steps = epochs / rate"),
         ("rate: 0.01", "batch_size: 60", "'batch_size' is not allowed", "; rate = batch size / records"),
-        ("steps: 100", "steps: 100\n  - x", "not YAML", "this line is no key of the map above"),
+        ("steps: 100", "steps: 100\n  - x", "not YAML", "this line is not a key of the map above"),
     ],
 )
 def test_what_people_write_leads_to_what_they_mean(

@@ -109,9 +109,9 @@ class CheckedRun:
 
 
 def require_claim(claim: RunClaim) -> None:
-    """Raise ``UsageError`` for a value that is no number, or outside its range."""
-    given: tuple[tuple[str, object], ...] = (("--delta", claim.delta), ("--epsilon", claim.epsilon))
-    for name, number in given:  # callers of the function may ignore the types
+    """Raise ``UsageError`` for a value of another type or outside its range."""
+    numbers: tuple[tuple[str, object], ...] = (("--delta", claim.delta), ("--epsilon", claim.epsilon))
+    for name, number in numbers:  # callers of the function may ignore the types
         if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
             raise UsageError(f"{name} must be a number, got {number!r}")
     sizes: tuple[object, ...] = claim.group_sizes
