@@ -169,7 +169,7 @@ def check(
     *,
     epsilon: float | None = None,
     delta: float = 1e-5,
-    group_size: int = 1,
+    group_size: int | Sequence[int] = 1,
     adjacency: str = "zero-out",
     model: File | Mapping[str, Any] | None = None,
     public: Sequence[str] = (),
@@ -187,7 +187,7 @@ def check(
         run: The folder that :func:`dpspec.record` wrote.
         epsilon: The claim; None for no claim.
         delta: Of the claim, in (0, 1).
-        group_size: The number of records of one person.
+        group_size: The number of records of one person; of several numbers the claim is about the first.
         adjacency: ``zero-out`` or ``add-remove``.
         model: The model to be released, to compare with the recording's end: a file of safetensors or ``torch.save``
             (``.pt``, ``.pth``, ``.bin``, up to 64 GiB, read with ``weights_only=True``), or a ``state_dict()``.
@@ -212,7 +212,7 @@ def check(
     claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
-        group_sizes=tuple(dict.fromkeys([group_size, 1])),
+        group_sizes=tuple(dict.fromkeys([*(group_size if isinstance(group_size, list | tuple) else [group_size]), 1])),
         adjacency=adjacency,
         public=tuple(public),
         assume=tuple(assume),

@@ -99,7 +99,10 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
         yield p.tell("bad-choice", message, hint)
     elif keyword in _RANGES:
         message = f"{p.name} must be {_RANGES[keyword]} {number(required)}, got {shown(value)}"
-        yield p.tell("out-of-range", message, p.about)
+        share = (
+            f"{shown(value)}% is {value / 100:.15g}" if keyword == "maximum" and required == 1 < value <= 100 else ""
+        )
+        yield p.tell("out-of-range", message, ". ".join(filter(None, (share, p.about))))
     elif keyword in _LENGTHS:
         counted = _LENGTHS[keyword].format(required)
         counted = counted if required == 1 else f"{counted}s".replace("entrys", "entries")
@@ -113,6 +116,7 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
         condition, change = _condition(p)
         message = f"{quoted(p.name)} is not allowed {condition}"
         hint = f"remove {visible(p.name)}{change}"
+        hint += f"; {_CONVERSIONS[p.name]}" if p.name in _CONVERSIONS else ""
         yield Diagnostic(code="conflicting-key", message=message, path=p.path, help=hint, at_key=True)
     else:
         yield p.tell("not-allowed", f"{p.name} cannot be {shown(value)}", p.about)
@@ -123,9 +127,25 @@ def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
     for key, suggestion in _unknown_with_suggestions(p.error.schema, p.error.instance):
         message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(suggestion)
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
+        if suggestion == _OTHER_NAMES.get(key) and key in _CONVERSIONS:
+            hint = _CONVERSIONS[key]
         if key == "<<":
             hint = "the spec language does not support YAML's merge key; use extends, or repeat the keys"
         yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
+
+
+#: Keys of papers and of other libraries, and how their values convert.
+_OTHER_NAMES = {
+    "sigma": "noise_multiplier",
+    "epochs": "steps",
+    "batch_size": "rate",
+    "sample_rate": "rate",
+    "q": "rate",
+    "lr": "learning_rate",
+    "max_grad_norm": "clip_norm",
+    "l2_norm_clip": "clip_norm",
+}
+_CONVERSIONS = {"epochs": "steps = epochs / rate", "batch_size": "rate = batch size / records"}
 
 
 def _valid_keys(schema: Json) -> list[str]:
@@ -140,7 +160,8 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
     properties = schema.get("properties", {})
     unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
     for key in itertools.islice(unknown, _MOST_KEYS):
-        yield key, closest(key, candidates)
+        equivalent = _OTHER_NAMES.get(key)
+        yield key, equivalent if equivalent in candidates else closest(key, candidates)
 
 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
@@ -178,7 +199,7 @@ def _wrong_type(p: _Problem) -> Diagnostic:
     elif isinstance(value, str) and numeric and _is_number(value):
         hint = "write it without quotes"
     elif isinstance(value, str) and numeric and (spelling := _spelling(value.strip())):
-        hint = f"specs contain no arithmetic and no separators of thousands: write {spelling}"
+        hint = f"specs contain no arithmetic, no decimal comma and no separators of thousands: write {spelling}"
     elif "string" in kinds and isinstance(value, bool | int | float):
         hint = "write it in quotes"
     elif "array" in kinds and isinstance(value, dict) and value and p.path[0] == "matrix":
@@ -193,13 +214,21 @@ def _wrong_type(p: _Problem) -> Diagnostic:
 
 
 #: The blocks that select a provider by ``kind``.
-_WITH_KIND: tuple[Path, ...] = (("mechanism",), ("data",), ("model",), ("audit", "canary"))
+_WITH_KIND: tuple[Path, ...] = (
+    ("mechanism",),
+    ("data",),
+    ("model",),
+    ("audit", "canary"),
+    ("training", "optimizer"),
+    ("training", "schedule"),
+)
 
-#: Spellings of numbers that people write: quotients, powers of ten, percentages and separators of thousands.
+#: Spellings of numbers that people write: quotients, powers of ten, percentages, separators of thousands and commas.
 _RATIO = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")
 _POWER = re.compile(r"10\s*(?:\^|\*\*)\s*([+-]?\d{1,3})")
 _PERCENTAGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*%")
 _THOUSANDS = re.compile(r"\d{1,3}(?:[_,' ]\d{3})+")
+_COMMA = re.compile(r"(\d{1,9}),(\d{1,2})")
 
 
 def _spelling(text: str) -> str:
@@ -208,6 +237,8 @@ def _spelling(text: str) -> str:
         return shown(int(ratio[1]) / int(ratio[2]))
     if power := _POWER.fullmatch(text):
         return f"1e{int(power[1])}"
+    if comma := _COMMA.fullmatch(text):
+        return f"{comma[1]}.{comma[2]}"
     if percentage := _PERCENTAGE.fullmatch(text):
         return f"{float(percentage[1]) / 100:.15g}"
     return re.sub(r"\D", "", text) if _THOUSANDS.fullmatch(text) else ""

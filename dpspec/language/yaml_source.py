@@ -309,6 +309,8 @@ class _Reader:
             help = "replace tabs by spaces"
         elif problem.startswith("mapping values are not allowed"):
             help = "indent the keys of a map equally, and quote a text that contains ': '"
+        elif context == "while parsing a block mapping":
+            help = "this line is not a key of the map above: indent it as that map, or an item of a list below its key"
         span = self.mark(mark) if mark is not None else None
         return Diagnostic(code="syntax", message=f"not YAML: {clipped(message, 100)}", span=span, help=help)
 

@@ -217,8 +217,8 @@ def seen_trust_model(audit: AuditResult) -> str:
 
 def is_trust_model_doubted(audit: AuditResult) -> bool:
     """Whether the declared trust model is another one than the recording saw."""
-    declared, seen = deployment(audit.document).get("trust_model"), seen_trust_model(audit)
-    return bool(declared and seen and declared != seen)
+    declared, recorded = deployment(audit.document).get("trust_model"), seen_trust_model(audit)
+    return bool(declared and recorded and declared != recorded)
 
 
 def _answer(key: str, name: str, declared: Json, subject: str) -> Line:
@@ -299,7 +299,7 @@ def _trust_model(audit: AuditResult) -> Line:
         )
     if is_trust_model_doubted(audit):
         texts.append(
-            f"the declaration does not agree with the recording, which is {recorded_model}: correct one of them"
+            f"the declaration does not agree with the recording, which is {recorded_model}: correct the wrong one"
         )
         return Line("trust-model", "Trust model", "not met", "; ".join(texts))
     return Line("trust-model", "Trust model", "observed" if recorded_model else "declared", "; ".join(texts))

@@ -96,8 +96,12 @@ def render(result: Result, *, internal: bool = False) -> str:
         if index not in drawn:
             audits[index].brief = True
             of_first = words.assumptions_of(result.audits[first])
-            own = [one for one in words.assumptions_of(result.audits[index]) if one not in of_first]
-            audits[index].differing = "; ".join(f"{one.name}, {one.status}: {words.assumption(one)}" for one in own)
+            differing = [
+                assumption for assumption in words.assumptions_of(result.audits[index]) if assumption not in of_first
+            ]
+            audits[index].differing = "; ".join(
+                f"{assumption.name}, {assumption.status}: {words.assumption(assumption)}" for assumption in differing
+            )
     text: str = (
         _environment()
         .get_template("page.html")
@@ -199,7 +203,8 @@ def _claim_and_risk(
     """The claim and the risk that a page shows side by side.
 
     The risk follows from the claim's bound, or a caveat says that it does not. A higher risk under another scope is
-    shown after it. If no claim fails, the claim is about the audit with the highest risk and its smallest groups.
+    shown after it. If no claim fails, the claim is about the audit with the highest risk and its smallest groups; of
+    several failures it is the one with the highest risk.
     """
     decisive, highest = principal(audits), highest_rate(audits, titles)
     if decisive is None or highest.rate is None:
@@ -210,6 +215,8 @@ def _claim_and_risk(
         rate = rate_of(*decisive)
         if rate is None or rate.group_size > highest.rate.group_size:
             decisive = next((pair for pair in _private(riskiest) if rate_of(*pair) == highest.rate), decisive)
+    elif len(audits) > 1:
+        decisive = max(_alike(audits, decisive[1]), key=_power, default=decisive)  # a control is not private
     rate = rate_of(*decisive)
     if rate == highest.rate:
         return decisive, highest
@@ -221,6 +228,17 @@ def _claim_and_risk(
         elsewhere = replace(elsewhere, scope=", ".join(filter(None, (highest.title, elsewhere.scope))))
     shown_title = title if highest.title else ""
     return decisive, replace(highest, rate=rate, title=shown_title, larger=(elsewhere,), is_highest=False)
+
+
+def _alike(audits: Sequence[AuditResult], failed: Verdict) -> list[tuple[AuditResult, Verdict]]:
+    """The private claims of all audits that failed by the same verdict."""
+    alike = (failed.verdict, failed.expected)
+    return [pair for pair in _private(audits) if (pair[1].verdict, pair[1].expected) == alike]
+
+
+def _power(pair: tuple[AuditResult, Verdict]) -> float:
+    rate = rate_of(*pair)
+    return -1.0 if rate is None else rate.powers[0]
 
 
 def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:

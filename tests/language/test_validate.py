@@ -65,15 +65,31 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
     [
         ("steps: 100", "steps:", "give it a value, or remove the key"),
         ("model: {kind: net}", "model: bn", "write model: {kind: bn}"),
-        (
-            "name: valid",
-            "name: ''",
-            "name: The name of the audit in reports: letters, digits, spaces, dots, dashes and underscores.",
-        ),
+        ("learning_rate: 1", "optimizer: adamW", "write optimizer: {kind: adamW}"),
     ],
 )
 def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:
     assert [text for _, _, text in problems(old, new)] == [hint]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("rate: 0.01", "rate: 5", "rate must be at most 1, got 5", "5% is 0.05. rate: "),
+        ("delta: 1e-5", "delta: 1.5", "delta must be below 1, got 1.5", "delta: "),
+        ("epsilon: 3", "epsilon: -1", "epsilon must be at least 0, got -1", "epsilon: "),
+        ("learning_rate: 1", "learning_rate: '1,5'", "must be a number", "no decimal comma and no separators"),
+        ("learning_rate: 1", "learning_rate: '1,5'", "must be a number", "write 1.5"),
+        ("noise_multiplier: 1", "sigma: 1", "'sigma' in mechanism; did you mean 'noise_multiplier'?", "valid keys: "),
+        ("steps: 100", "epochs: 20", "'epochs' in mechanism; did you mean 'steps'?", "steps = epochs / rate"),
+        ("rate: 0.01", "batch_size: 60", "'batch_size' is not allowed", "; rate = batch size / records"),
+        ("steps: 100", "steps: 100\n  - x", "not YAML", "this line is not a key of the map above"),
+    ],
+)
+def test_what_people_write_leads_to_what_they_mean(
+    problems: Problems, old: str, new: str, message: str, hint: str
+) -> None:
+    assert any(message in text and hint in (given or "") for _, text, given in problems(old, new)), problems(old, new)
 
 
 def test_an_unknown_mechanism_leaves_the_rest_checked(problems: Problems) -> None:

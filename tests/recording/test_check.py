@@ -20,7 +20,7 @@ from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, Result
 from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
 from dpspec.engine.recorded.check import document_of
-from dpspec.errors import SpecError
+from dpspec.errors import SpecError, UsageError
 
 DELTA = 1e-5
 
@@ -270,3 +270,27 @@ def test_declared_facts_are_in_the_statement_and_change_no_verdict(
     with pytest.raises(SpecError, match="centrall"):
         dpspec.check("run", epsilon=9, declare="facts.yaml")
     assert main(["check", "--history", "h.json", "--declare", "facts.yaml"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"epsilon": "8"}, "--epsilon must be a number, got '8'"),
+        ({"epsilon": True}, "--epsilon must be a number"),
+        ({"delta": "1e-5"}, "--delta must be a number"),
+        ({"group_size": 1.5}, "--group-size must be integers"),
+        ({"group_size": "8"}, "--group-size must be integers"),
+        ({"group_size": [1, 8.5]}, "--group-size must be integers"),
+    ],
+)
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, claim: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        dpspec.check(tmp_path, **claim)
+
+
+def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("dpspec.engine.recorded.check.check_run", lambda run, claim, **_: asked.append(claim))
+    dpspec.check(tmp_path, epsilon=8, group_size=[8, 4])
+    dpspec.check(tmp_path, epsilon=8, group_size=8)
+    assert [claim.group_sizes for claim in asked] == [(8, 4, 1), (8, 1)]

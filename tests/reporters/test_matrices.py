@@ -148,5 +148,17 @@ def test_the_risk_of_a_failed_claim_is_not_called_the_highest() -> None:
     assert "<p>In noise=2. Of" in screen
     assert "Highest in" not in screen
     assert "<p>Noise=1, members: at most " in screen
+    milder = gaussian_cell(3, 0.5, verdict="open", expected=False)
+    screen = render(factory.result(milder, failing, gaussian_cell(1, 2.0))).split('<section id="claims"')[0]
+    assert "<p>In noise=2. Of" in screen, "of two failures the one with the higher risk"
     screen = render(factory.result(gaussian_cell(2, 1.0), gaussian_cell(1, 2.0))).split('<section id="claims"')[0]
     assert "<p>Highest in noise=1. Of" in screen
+
+
+def test_a_matrix_of_failed_controls_has_a_page() -> None:
+    document = FrozenMap(
+        {"dpspec": 1, "name": "demo", "claims": [{"id": "main", "kind": "approx-dp", "control": True}]}
+    )
+    missed = {"verdict": "open", "expect": ("refuted",), "expected": False}
+    cells = [dataclasses.replace(cell({"noise": noise}, **missed), document=document) for noise in (1, 2)]
+    assert "2 of 2 claims failed" in render(factory.result(*cells))

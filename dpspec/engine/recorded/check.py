@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,14 @@ class CheckedRun:
 
 
 def require_claim(claim: RunClaim) -> None:
-    """Raise ``UsageError`` for a number outside its range."""
+    """Raise ``UsageError`` for a value of another type or outside its range."""
+    numbers: tuple[tuple[str, object], ...] = (("--delta", claim.delta), ("--epsilon", claim.epsilon))
+    for name, number in numbers:  # callers of the function may ignore the types
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
+            raise UsageError(f"{name} must be a number, got {number!r}")
+    sizes: tuple[object, ...] = claim.group_sizes
+    if any(isinstance(size, bool) or not isinstance(size, Integral) for size in sizes):
+        raise UsageError(f"--group-size must be integers, got {sizes!r}")
     if not 0.0 < claim.delta < 1.0:
         raise UsageError(f"--delta must be above 0 and below 1, got {claim.delta!r}")
     if claim.epsilon is not None and not 0.0 <= claim.epsilon < math.inf:
