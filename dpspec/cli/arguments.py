@@ -119,6 +119,18 @@ Trust: TypeAlias = Annotated[
 DEFAULT_STORE = ".dpspec/store"
 
 
+def command_group(name: str, summary: str) -> typer.Typer:
+    """An empty group of commands, as ``dpspec new``; without a command it shows its help."""
+    return typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
 def group_sizes(texts: Sequence[str]) -> tuple[int, ...]:
     """The group sizes of the option ``--group-size``, without repetitions; empty without the option."""
     try:

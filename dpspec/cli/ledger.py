@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from dpspec import decimals
-from dpspec.cli.arguments import Plugins, Reports, load_project, loaded_specs
+from dpspec.cli.arguments import Plugins, Reports, command_group, load_project, loaded_specs
 from dpspec.cli.output import emit, failures_in_reports, page_width, parse_reports, write_file, write_reports
 from dpspec.errors import ExitCode, LedgerError, UsageError
 
@@ -34,13 +34,8 @@ SameData: TypeAlias = Annotated[
     ),
 ]
 
-ledger = typer.Typer(
-    name="ledger",
-    help="Add up all releases on one dataset: their certified epsilon, and the remaining budget.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+ledger = command_group(
+    "ledger", "Add up all releases on one dataset: their certified epsilon, and the remaining budget."
 )
 
 

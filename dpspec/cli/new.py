@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli.arguments import Plugins, load_project
+from dpspec.cli.arguments import Plugins, command_group, load_project
 from dpspec.cli.output import emit
 from dpspec.cli.starter_specs import spec_of_run, starter_spec
 from dpspec.cli.templates import PARTS, write_new, write_part, write_plugin
@@ -28,14 +28,7 @@ SCHEMA = Path(".dpspec/spec.schema.json")
 _IGNORED = "store/\n"
 
 
-new = typer.Typer(
-    name="new",
-    help="Write a spec, a plugin, or a part of a project to start from.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+new = command_group("new", "Write a spec, a plugin, or a part of a project to start from.")
 
 
 @new.command("spec", short_help="Write a spec that runs, to change.")
