@@ -262,7 +262,8 @@ def _table(document: Mapping[str, Json], result: Result) -> Iterator[str]:
         origin = release.get("origin") or {}
         alone = f"epsilon {decimals.upper(shares[number])} alone" if shares is not None else ""
         by = f"certified by {origin['certified_by']}" if origin.get("certified_by") else ""
-        details = [str(origin.get("added") or ""), str(origin.get("evidence") or "declared"), by, alone]
+        assumed = f"assuming {', '.join(origin['assumes'])}" if origin.get("assumes") else ""
+        details = [str(origin.get("added") or ""), str(origin.get("evidence") or "declared"), assumed, by, alone]
         yield _wrapped(f"- {release.get('name') or number}: {_in_words(release)}; {', '.join(filter(None, details))}")
 
 

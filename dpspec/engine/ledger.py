@@ -22,7 +22,7 @@ from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.results.evidence_weight import covers, group_size, proven_bound
-from dpspec.results.status import problems
+from dpspec.results.status import accepted_cautions, problems
 from dpspec.text import quoted
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Entry:
         data: The digest of the dataset; empty if it is unknown.
         scope: Of its guarantee.
         certified_by: The distributions of third parties that computed its bound; empty for dpspec's own.
+        assumes: Names of channels that the user assumed, and of cautions that the user accepted.
     """
 
     name: str
@@ -76,12 +77,14 @@ class Entry:
     data: str
     scope: Scope
     certified_by: str = ""
+    assumes: tuple[str, ...] = ()
 
     def blocks(self, day: dt.date) -> list[dict[str, Json]]:
         """The entry in ``mechanism.releases``, with its origin."""
         origin: dict[str, Json] = {"evidence": self.evidence, "file": self.file, "digest": self.digest}
         origin |= {"data": self.data} if self.data else {}
         origin |= {"certified_by": self.certified_by} if self.certified_by else {}
+        origin |= {"assumes": list(self.assumes)} if self.assumes else {}
         origin["added"] = day.isoformat()
         count = len(self.releases)
         names = [self.name] if count == 1 else [f"{self.name}, part {i} of {count}" for i in range(1, count + 1)]
@@ -127,6 +130,10 @@ def entry_of(
         data=audit.facts.digest or "",
         scope=bound.scope,
         certified_by=bound.origin,
+        assumes=(
+            *(() if recording is None else recording.assumed),
+            *(rule.name for rule in accepted_cautions(audit)),
+        ),
     )
 
 

@@ -107,6 +107,12 @@ _RELEASE: dict[str, dps.Json] = {
             digest=string("SHA-256 of the recording, or of the result's spec."),
             data=string("Digest of the dataset, if it is known."),
             certified_by=string("Third-party distributions that computed the bound."),
+            assumes=kit.array(
+                "Names of channels that the user assumed, and of cautions that the user accepted.",
+                string("A name."),
+                least=1,
+                most=100,
+            ),
             added=string("Date of the entry, in UTC."),
         ),
         **_KEYS,

@@ -187,10 +187,12 @@ def test_an_audit_with_an_open_caution_is_not_entered():
     audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
     for accepted in ("", "the seed is destroyed"):
         rule = FiredRule(name="guessable-seed", text="t", why="w", fix="f", accepted=accepted)
-        recording = Recording(steps=1, ended=True, setup=(), rules=(rule,), digest="d")
+        recording = Recording(steps=1, ended=True, setup=(), rules=(rule,), digest="d", assumed=("noise-law",))
         found = dataclasses.replace(audit, recording=recording)
         if accepted:
-            assert entry_of(found, "declared", "run", 1e-6, load_catalog()).digest == "d"
+            entered = entry_of(found, "declared", "run", 1e-6, load_catalog())
+            assert (entered.digest, entered.assumes) == ("d", ("noise-law", "guessable-seed"))
+            assert ledger(entered)["mechanism"]["releases"][0]["origin"]["assumes"] == [*entered.assumes]
         else:
             with pytest.raises(LedgerError, match="caution guessable-seed: caution"):
                 entry_of(found, "declared", "run", 1e-6, load_catalog())
