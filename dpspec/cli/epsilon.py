@@ -41,7 +41,12 @@ def epsilon(
     steps: Annotated[int | None, typer.Option(metavar="N", help="Number of steps.")] = None,
     noise: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Standard deviation of the Gaussian noise on the sum, in clip norms."),
+        typer.Option(
+            "--noise",
+            "--noise-multiplier",
+            metavar="S",
+            help="Standard deviation of the Gaussian noise on the sum, in clip norms.",
+        ),
     ] = None,
     rate: Annotated[
         float | None,
