@@ -65,6 +65,7 @@ def add(
     from dpspec.language.yaml_source import to_yaml
 
     begins = not file.exists()
+    before = "" if begins else _text_of(file)
     catalog = load_project([] if begins else [file], plugins)
     if begins:
         if epsilon is None or delta is None:
@@ -90,7 +91,9 @@ def add(
     result = ledgers.judge(longer, catalog)
     if result.exit_code is not ExitCode.OK:
         raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
-    text = to_yaml(longer) if begins else ledgers.text_with_entries(_text_of(file), entries, today)
+    text = to_yaml(longer) if begins else ledgers.text_with_entries(before, entries, today)
+    if (_text_of(file) if file.exists() else "") != before:  # the sum is of the text that was read
+        raise UsageError(f"{file} was changed meanwhile: run the command again")
     write_file(file, text)
     for entry in entries:
         emit(_wrapped(f"entered {entry.name}: {_described(entry)}"))

@@ -4,6 +4,8 @@ import pytest
 import yaml
 from support.plain_loop import RECORDS, plain_loop
 
+from dpspec.engine import ledger as ledgers
+
 SPEC = """\
 dpspec: 1
 name: {name}
@@ -64,6 +66,18 @@ def test_the_same_release_is_asked_for(dpspec, begun):
     assert "counts.yaml: entered before, from counts.yaml; --again" in ended.err
     assert dpspec("ledger", "add", "counts.yaml", "--again").code == 0
     assert names(begun) == ["counts", "counts"]
+
+
+def test_an_entry_of_another_process_is_not_lost(dpspec, source, begun, monkeypatch):
+    def judged(document, catalog):
+        begun.write_text(begun.read_text() + "# another process\n", encoding="utf-8")
+        return judge(document, catalog)
+
+    judge = ledgers.judge
+    monkeypatch.setattr(ledgers, "judge", judged)
+    ended = dpspec("ledger", "add", source("statistic", "{kind: approx-dp, epsilon: 0.5}"))
+    assert (ended.code, names(begun)) == (2, ["counts"])
+    assert "ledger.yaml was changed meanwhile: run the command again" in ended.err
 
 
 def test_too_much_is_refused_with_what_would_fit(dpspec, source, begun):
