@@ -117,6 +117,8 @@ class Recording:
         unrecognized: Notes of the recorder on unknown objects.
         phases: The executed schedule, or its first phases if there are many.
         more_phases: The number of phases that are not listed.
+        phases_alone: Whether the bounds count only Poisson samples with the noise and rates of the phases; not if they
+            charge for omitted or filled batches, or for adaptive clip norms.
         accountant: The script's own accountant; None if none was recorded.
         advice: What may be wrong, for the checks that are rejected.
         channels: The eight channels through which records can reach the released model.
@@ -138,6 +140,7 @@ class Recording:
     unrecognized: tuple[str, ...] = ()
     phases: tuple[RecordedPhase, ...] = ()
     more_phases: int = 0
+    phases_alone: bool = False
     accountant: AccountantReport | None = None
     advice: tuple[str, ...] = ()
     channels: tuple[Channel, ...] = ()

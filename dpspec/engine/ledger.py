@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from dpspec.contract.results import AuditResult, Recording, Result
 from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
-from dpspec.results.evidence_weight import covers, group_size, proven_bound
+from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
 from dpspec.results.status import accepted_cautions, problems
 from dpspec.text import quoted
 
@@ -49,6 +49,9 @@ _BELOW, _ABOVE = 2e-3, 1e-2
 _MOST_PHASES = 50
 
 _PLACE = ("mechanism", "releases")
+
+#: The scope of a budget whose threat model states nothing but its adjacency.
+DEFAULT_SCOPE = Scope()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ class Entry:
 
 
 def entry_of(
-    audit: AuditResult, evidence: Evidence, file: str, delta: float, catalog: Catalog, *, min_records: int = 0
+    audit: AuditResult, evidence: Evidence, file: str, delta: float, catalog: Catalog, claimed: Scope = DEFAULT_SCOPE
 ) -> Entry:
     """The entry of an audited release, for a budget with ``delta``.
 
@@ -104,8 +107,8 @@ def entry_of(
         evidence: Its basis, unless it is about a recording.
         file: The file or folder of its result, for readers.
         delta: Of the budget.
-        catalog: The mechanism ``composition``.
-        min_records: The ledger counts datasets of at least this many records only.
+        catalog: The mechanisms, ``composition`` among them.
+        claimed: The scope of the budget, whose adjacency and unit the caller compares.
 
     Raises:
         LedgerError: The audit deviates, has an open caution, a contradicted claim, missing trials or no certified
@@ -114,8 +117,8 @@ def entry_of(
     recording = audit.recording
     evidence = "recorded" if recording is not None else evidence
     _require_standing(audit, evidence, file)
-    bound = _guarantee(audit, delta, min_records, file)
-    releases = _steps(audit) if bound.scope.access == "all-iterates" else ()
+    bound = _guarantee(audit, delta, claimed, file)
+    releases = _steps(audit, catalog)
     if not releases or not _agrees(releases, bound, catalog):
         declared = {"kind": "approx-dp", "epsilon": bound.value, "delta": float(bound.at["delta"])}
         releases = ({key: value for key, value in declared.items() if value},)
@@ -128,7 +131,8 @@ def entry_of(
         digest=audit.digest if recording is None else recording.digest,
         records=audit.facts.records if recording is None else origin.records if origin is not None else None,
         data=audit.facts.digest or "",
-        scope=bound.scope,
+        # the records of federated rounds are clients
+        scope=replace(bound.scope, unit="client") if origin is not None and origin.federated else bound.scope,
         certified_by=bound.origin,
         assumes=(
             *(() if recording is None else recording.assumed),
@@ -150,8 +154,12 @@ def _require_standing(audit: AuditResult, evidence: Evidence, file: str) -> None
             )
 
 
-def _guarantee(audit: AuditResult, delta: float, min_records: int, file: str) -> Finding:
-    """The certified epsilon of one record for all datasets, at a delta that suits the budget."""
+def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> Finding:
+    """The certified epsilon of one record in the scope of the budget, at a delta that suits the budget."""
+
+    def is_covered(finding: Finding, scope: Scope) -> bool:
+        return covers(finding.scope, replace(scope, adjacency=finding.scope.adjacency, unit=finding.scope.unit))
+
     proved = [
         finding
         for finding in audit.findings
@@ -161,33 +169,27 @@ def _guarantee(audit: AuditResult, delta: float, min_records: int, file: str) ->
         and finding.privacy == "public"
         and math.isfinite(finding.value)
         and proven_bound(finding)
-        and covers(finding.scope, _claimed(finding, finding.scope.min_records))
     ]
-    bounds = [finding for finding in proved if covers(finding.scope, _claimed(finding, min_records))]
+    bounds = [finding for finding in proved if is_covered(finding, claimed)]
     if not bounds:
-        least = min((finding.scope.min_records for finding in proved), default=None)
+        larger = [
+            f.scope.min_records for f in proved if is_covered(f, replace(claimed, min_records=f.scope.min_records))
+        ]
         hint = "`dpspec report` shows the missing parts"
-        if least is not None:
-            hint = f"it holds for datasets of at least {least}: set threat_model.min_records"
-        raise LedgerError(
-            f"{file}: {quoted(audit.name)} has no certified epsilon of one record for all datasets; {hint}"
-        )
+        if larger:
+            hint = f"it holds for datasets of at least {min(larger)}: set threat_model.min_records"
+        elif proved:
+            hint = "; ".join(shortfall(proved[0].scope, claimed))
+        subject = f"{file}: {quoted(audit.name)} has no certified epsilon of one record in the scope of the budget"
+        raise LedgerError(f"{subject}: {hint}")
     fitting = [finding for finding in bounds if finding.at["delta"] <= _SHARE * delta]
     if fitting:
         return max(fitting, key=lambda finding: (finding.at["delta"], -finding.value))
     return min(bounds, key=lambda finding: (finding.at["delta"], finding.value))
 
 
-def _claimed(finding: Finding, min_records: int) -> Scope:
-    """The narrowest scope that an entry needs; it need not cover iterates that are not released."""
-    scope = finding.scope
-    return Scope(
-        adjacency=scope.adjacency, unit=scope.unit, access="final-model", adversary="record", min_records=min_records
-    )
-
-
-def _steps(audit: AuditResult) -> tuple[Mapping[str, Json], ...]:
-    """The executed or declared steps as releases of a composition; empty if it has no release of this kind."""
+def _steps(audit: AuditResult, catalog: Catalog) -> tuple[Mapping[str, Json], ...]:
+    """The executed or declared steps as releases of a composition; empty if the bounds count more than the steps."""
     mechanism = audit.document["mechanism"]
     if audit.recording is not None:
         return _recorded_steps(audit.recording)
@@ -196,7 +198,8 @@ def _steps(audit: AuditResult) -> tuple[Mapping[str, Json], ...]:
             {key: value for key, value in release.items() if key not in ("name", "origin")}
             for release in mechanism["releases"]
         )
-    if "noise_multiplier" not in mechanism and "phases" not in mechanism:
+    provider = catalog.mechanisms[mechanism["kind"]].provider if mechanism["kind"] in catalog.mechanisms else None
+    if provider is None or not (provider.recordable and provider.steps):  # other theorems count more than the steps
         return ()
     phases = Phase.all_of(mechanism)
     if len(phases) > _MOST_PHASES or any(
@@ -208,7 +211,7 @@ def _steps(audit: AuditResult) -> tuple[Mapping[str, Json], ...]:
 
 def _recorded_steps(recording: Recording) -> tuple[Mapping[str, Json], ...]:
     phases = recording.phases
-    if recording.more_phases or len(phases) > _MOST_PHASES:
+    if not recording.phases_alone or recording.more_phases or len(phases) > _MOST_PHASES:
         return ()
     releases = [
         _gaussian(phase.noise_multiplier, phase.rate, phase.steps)
@@ -224,10 +227,9 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
 
 
 def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Catalog) -> bool:
-    """Whether the composition of ``releases`` has the bound that the result certifies.
+    """Whether the composition of ``releases`` has the bound that the result certifies, up to the widths of searches.
 
-    A mechanism with another theorem, such as one that mixes states or pre-processes records, has another epsilon than
-    its noise, rate and steps alone; so has a recording whose bound is charged with observations.
+    This is a second line of defense, against an edited or an older result: it cannot notice a small charge to delta.
     """
     delta = float(bound.at["delta"])
     if not 0.0 < delta < 1.0:

@@ -120,7 +120,7 @@ def test_other_mechanisms_are_entered_as_a_guarantee():
     audit = audited({**sampled, "sampling": {"scheme": "fixed", "batch_size": 10}})
     with pytest.raises(LedgerError, match=r"at least 99: set threat_model\.min_records"):
         entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog())
-    (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog(), min_records=99).releases
+    (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog(), Scope(min_records=99)).releases
     assert set(guarantee) == {"kind", "epsilon", "delta"}
     assert guarantee["delta"] <= 1e-4
     certified = [
@@ -147,25 +147,25 @@ def test_steps_with_a_larger_bound_than_their_noise_are_a_guarantee():
 
 
 @pytest.mark.parametrize(
-    ("narrowed", "is_entered"),
+    "narrowed",
     [
-        ({"access": "final-model"}, True),
-        ({"data": "this"}, False),
-        ({"record": 3}, False),
-        ({"neighbours": "same-missing-values"}, False),
-        ({"direction": "add"}, False),
+        {"access": "final-model"},
+        {"adversary": "record"},
+        {"data": "this"},
+        {"record": 3},
+        {"neighbours": "same-missing-values"},
+        {"direction": "add"},
     ],
 )
-def test_a_narrow_guarantee_is_refused(narrowed, is_entered):
+def test_a_narrow_guarantee_is_refused(narrowed):
     audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
     findings = [dataclasses.replace(f, scope=dataclasses.replace(f.scope, **narrowed)) for f in audit.findings]
     audit = dataclasses.replace(audit, findings=tuple(findings))
-    if is_entered:  # steps are entered only for what every iterate may show
-        (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog()).releases
-        assert guarantee["kind"] == "approx-dp"
-    else:
-        with pytest.raises(LedgerError, match=r"a\.yaml: 'audited' has no certified epsilon of one record"):
-            entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog())
+    with pytest.raises(
+        LedgerError, match=r"a\.yaml: 'audited' has no certified epsilon of one record in the scope of the budget"
+    ):
+        entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog())
+    assert entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog(), audit.findings[0].scope).scope.adjacency
 
 
 def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
@@ -174,6 +174,18 @@ def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
     found = entry_of(audit, "declared", "run", 1e-6, load_catalog())
     assert tuple(map(dict, found.releases)) == ({"kind": "gaussian", "sigma": 1.0, "rate": RATE, "times": 60},)
     assert (found.evidence, found.records, found.digest) == ("recorded", RECORDS, audit.recording.digest)
+
+
+@pytest.mark.parametrize("federated", [False, True])
+def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_records(federated, tmp_path):
+    """A small charge to delta, as for omitted batches, hides in the width of epsilon at one delta."""
+    plain_loop(tmp_path / "run", 20, seed=SECRET)
+    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    origin = dataclasses.replace(audit.recording.origin, federated=federated)
+    charged = dataclasses.replace(audit.recording, phases_alone=False, origin=origin)
+    found = entry_of(dataclasses.replace(audit, recording=charged), "declared", "run", 1e-6, load_catalog())
+    assert [release["kind"] for release in found.releases] == ["approx-dp"]
+    assert found.scope.unit == ("client" if federated else "record")
 
 
 def test_a_training_that_deviates_is_not_entered(tmp_path):

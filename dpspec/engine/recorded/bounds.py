@@ -67,6 +67,13 @@ class ScheduleBounds:
         # Poisson samples have the same pairs in both adjacencies.
         self._symmetric = None not in run.rates and run.header.clipping != "adaptive"
 
+    @property
+    def is_of_phases_alone(self) -> bool:
+        """Whether the bounds count nothing but Poisson samples with the noise and rates of the steps."""
+        rates, header = [rate for rate in self.run.rates if rate is not None], self.run.header
+        sampled = len(rates) == len(self.run.noise_multipliers) and None not in self.run.noise_multipliers
+        return sampled and header.clipping != "adaptive" and _empty_draws(self.run, rates, 1) is None
+
     def epsilon(self, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
         """Epsilon at ``delta`` for groups of ``size`` records."""
         key = ("" if self._symmetric else adjacency, delta, size)

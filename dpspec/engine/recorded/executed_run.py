@@ -246,6 +246,7 @@ def _executed(
             unrecognized=tuple(unrecognized(run)),
             phases=tuple(executed_phases[:_MOST_PHASES]),
             more_phases=max(0, len(executed_phases) - _MOST_PHASES),
+            phases_alone=schedule.is_of_phases_alone,
             accountant=accountant_report(run, delta, cost),
             advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
             channels=run_channels,
