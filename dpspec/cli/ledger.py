@@ -125,12 +125,12 @@ def check(
     catalog = load_project([file], plugins)
     report_files = parse_reports(reports, catalog, [file])
     with failures_in_reports(report_files):
-        changed = [
+        budget_changes = [
             f"claims.{ledgers.BUDGET}.{key}={value!r}"
             for key, value in (("epsilon", epsilon), ("delta", delta))
             if value is not None
         ]
-        document, entries = _ledger_and_entries(file, changed, planned, catalog)
+        document, entries = _ledger_and_entries(file, budget_changes, planned, catalog)
         _require_belonging(document, entries, again=again, same_data=same_data)
         longer = ledgers.with_entries(document, entries, dt.datetime.now(dt.UTC).date())
         result = ledgers.judge(longer, catalog)
@@ -188,9 +188,18 @@ def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catal
 
         with loaded_specs([source], catalog, ()) as loaded:
             return bounds(loaded.specs, catalog)
+    from dpspec.engine.verify import missing_recordings, verify
     from dpspec.reporters.read_results import read_result
 
-    return read_result(source)
+    result = read_result(source)
+    mismatches = verify(result, catalog)
+    differing = [
+        f"{mismatch.what}: {mismatch.recorded} is {mismatch.recomputed}" for mismatch in mismatches if mismatch.differs
+    ]
+    absent = [f"the recording {folder} is not here" for _, folder in missing_recordings(result, mismatches)]
+    if differing or absent:
+        raise LedgerError(f"{source} does not verify: {'; '.join([*differing, *absent][:3])}")
+    return result
 
 
 def _require_belonging(document: dict[str, Json], entries: Sequence[Entry], *, again: bool, same_data: bool) -> None:

@@ -1,5 +1,7 @@
 """``ledger add`` and ``check``: what is entered, what is refused, and what a reader sees."""
 
+import re
+
 import pytest
 import yaml
 from support.plain_loop import RECORDS, plain_loop
@@ -66,6 +68,16 @@ def test_the_same_release_is_asked_for(dpspec, begun):
     assert "counts.yaml: entered before, from counts.yaml; --again" in ended.err
     assert dpspec("ledger", "add", "counts.yaml", "--again").code == 0
     assert names(begun) == ["counts", "counts"]
+
+
+def test_an_edited_result_is_not_entered(dpspec, source, begun, tmp_path):
+    statistic = source("statistic", "{kind: approx-dp, epsilon: 0.5, delta: 1e-9}")
+    assert dpspec("run", statistic, "--report", "json=statistic.json").code == 0
+    text = (tmp_path / "statistic.json").read_text(encoding="utf-8")
+    (tmp_path / "statistic.json").write_text(re.sub(r'"value":0[.](?=4)', '"value":0.0', text), encoding="utf-8")
+    ended = dpspec("ledger", "add", "statistic.json")
+    assert (ended.code, names(begun)) == (1, ["counts"])
+    assert "statistic.json does not verify" in ended.err
 
 
 def test_an_entry_of_another_process_is_not_lost(dpspec, source, begun, monkeypatch):
