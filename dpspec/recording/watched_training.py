@@ -355,6 +355,7 @@ class WatchedTraining:
             **self._model_state.changed(),
             "audits": self.audits.counts,
             "meddled": int(opacus.gradients.changed) if opacus is not None else None,
+            "scaled": opacus.gradients.scaled if opacus is not None else [0, 0],
             "maps": maps.found(compared) if maps is not None else None,
             "map_inputs": maps.shapes if maps is not None else "",
             "resumed": self._resumed,
@@ -376,6 +377,7 @@ class WatchedTraining:
             "loss_scaler": self._scaler is not None and self._scaler.used,
             "updates": self._updates.found if self._updates is not None else None,
             "optimizer": self._updates.kind if self._updates is not None else "",
+            "step_hooks": self._updates.hooks if isinstance(self._updates, AuditedUpdates) else [],
             "norm_type": opacus.precision.norm_type if opacus is not None else "",
             "sum_type": opacus.precision.sum_type if opacus is not None else "",
             "drawn_batches": samples.drawn if samples is not None else None,
@@ -548,8 +550,7 @@ class WatchedTraining:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        opacus.gradients.end()
-        self._after_update()
+        self._after_update(compared=opacus.gradients.end())
         step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
         if self._seeds is not None:
@@ -598,8 +599,10 @@ class WatchedTraining:
         if self._updates is not None:
             self._updates.before_step(audited=self.audits.audited)
 
-    def _after_update(self) -> None:
-        if self._updates is not None:
+    def _after_update(self, *, compared: bool = False) -> None:
+        if isinstance(self._updates, AuditedUpdates):
+            self._updates.after_step(compared=compared)
+        elif self._updates is not None:
             self._updates.after_step()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:

@@ -18,6 +18,7 @@ from dpspec.engine.recorded.noise_checks import (
     why_squares_vary,
 )
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.joined_folder import Comparison
 from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
@@ -274,12 +275,20 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         )
     if end.updates is not None and end.updates[3]:
         doubts.append(
-            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or an option or "
+            f"{end.updates[3]} updates could not be recomputed: {_changes_in_step(end)}, or an option or "
             "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
     text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
     yield from _doubted("update-rule", doubts, text)
+
+
+def _changes_in_step(end: Facts) -> str:
+    """What may have changed gradients within the steps of the optimizer, by the names of its hooks."""
+    if not end.step_hooks:
+        return "gradients changed during step()"
+    named = ", ".join(end.step_hooks[:5])
+    return f"gradients changed during step(), which calls the optimizer's hooks {named}: change them before step()"
 
 
 def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:

@@ -26,8 +26,10 @@ class Facts:
     made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. maps: of :class:`GradientMaps`; map_inputs: the shapes of
-    further tensors that a map of the noisy gradient reads. ``error`` belongs to the end alone.
+    tables: of those that depend on a table of all records. scaled: of :class:`SteppedGradients`. maps: of
+    :class:`GradientMaps`; map_inputs: the shapes of further tensors that a map of the noisy gradient reads.
+    step_hooks: the names of functions of the script that a step of the optimizer calls, if it changes gradients.
+    ``error`` belongs to the end alone.
     """
 
     outside: Number
@@ -42,6 +44,7 @@ class Facts:
     audits: tuple[Count, Count, Number]
     resumed: bool
     meddled: Count | None
+    scaled: tuple[Count, Count]
     maps: tuple[Count, Count, Count, Count] | None
     map_inputs: str
     sums: tuple[Count, Count] | None
@@ -61,6 +64,7 @@ class Facts:
     loss_scaler: bool
     updates: tuple[Count, Count, Count, Count] | None
     optimizer: str
+    step_hooks: Names
     norm_type: str
     sum_type: str
     drawn_batches: Count | None
@@ -111,10 +115,11 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 _RANKS: dict[str, Join] = {
     **dict.fromkeys(("meddled", "restated", "carrying", "tables"), sum),
     **dict.fromkeys(
-        ("sums", "ghost", "maps", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
+        ("sums", "ghost", "maps", "scaled", "passes", "updates", "seeds"),
+        lambda rows: tuple(map(sum, zip(*rows, strict=True))),
     ),
     **dict.fromkeys(
-        ("buffers", "state", "attributes", "rounded", "coarse", "unverified_norms"),
+        ("buffers", "state", "attributes", "rounded", "coarse", "unverified_norms", "step_hooks"),
         lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
     ),
     **dict.fromkeys(
