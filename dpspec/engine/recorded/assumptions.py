@@ -183,9 +183,12 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     if header.expected_batch_size is not None:
         divisors = np.append(divisors, header.expected_batch_size)
+    is_fitted = header.source != "opacus"
+    if run.has_mapped_factor:  # a script that divides the sum itself
+        divisors, is_fitted = run["measured_divisor"][np.isfinite(run["measured_divisor"])], True
     products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))
-    tolerance = 1e-9 if header.source == "opacus" else _FITTED
-    if (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public and len(divisors):
+    tolerance = _FITTED if is_fitted else 1e-9
+    if (header.reduction == "mean" or is_fitted) and "divisor" not in public and len(divisors):
         product, rounding = min(products, key=lambda pair: float(np.abs(divisors - pair[0]).min()))
         if float(np.abs(divisors - product).min()) <= tolerance * product:
             computed_constants.append(f"the divisor {product:g} may be {rounding}the records times the rate")

@@ -305,7 +305,7 @@ class RecordedRun:
         did not move; 0 if a record moved one, or none was replayed: then they deviate."""
         if self.end is None or self.end.maps is None or not self.end.maps[2] or self.end.maps[3]:
             return 0
-        scaled, explained = self.end.scaled if self._has_constant_factor else (0, 0)
+        scaled, explained = self.end.scaled if self._has_one_factor else (0, 0)
         return (self.end.meddled or 0) + (self.end.gradients or (0, 0, 0))[2] + scaled - explained
 
     @property
@@ -318,15 +318,18 @@ class RecordedRun:
         if self.end is None or self.end.loss_scaler:
             return False
         scaled, explained = self.end.scaled
-        is_constant = self._has_constant_factor
-        return (0 < scaled == explained and (scaled >= len(self.factors) or not is_constant)) or (
-            is_constant and scaled >= len(self.factors) and self.mapped_steps > 0
-        )
+        is_explained = 0 < scaled == explained and (self._has_one_factor or not self._has_constant_factor)
+        return is_explained or (self._has_one_factor and self.mapped_steps > 0)
 
     @property
     def _has_constant_factor(self) -> bool:
+        """Whether all factors other than 1 are equal."""
         scaled = self.factors[np.abs(self.factors - 1.0) > self.divisor_precision]
         return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
+
+    @property
+    def _has_one_factor(self) -> bool:
+        return self._has_constant_factor and bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
 
     @cached_property
     def factors(self) -> Array:

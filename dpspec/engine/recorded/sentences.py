@@ -57,8 +57,8 @@ def confirmations(
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
         "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
-        f"its or earlier batches, or of the dataset{_not_replayed(run)}; a number in the loss or the model (a temperature, "
-        "a dropout rate) follows a schedule, and no loss or accuracy on them"
+        f"its or earlier batches, or of the dataset{_not_replayed(run)}; a number in the loss (a "
+        "temperature, a dropout rate) follows a schedule, and no loss or accuracy on them"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
@@ -69,8 +69,8 @@ def confirmations(
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
         if _not_replayed(run):
             yield (
-                "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is that of the "
-                "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm that is "
+                "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "
+                "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm "
                 "capped at the clip norm does not show"
             )
 
