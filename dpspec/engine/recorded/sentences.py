@@ -43,12 +43,9 @@ def confirmations(
         f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
         "is used"
     )
-    yield (
-        "the released model was chosen without them (checkpoints, early stopping by a loss or an accuracy on them"
-        f"{_loads(run)})"
-    )
+    yield f"the released model was chosen without them (checkpoints, stopping by loss{_loads(run)})"
     architecture = (
-        *("selected features (by their labels?) and classes", "vocabulary", "layer sizes"),
+        *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
         *("frozen layers", "initial weights"),
     )
     is_mapped = run.end is not None and run.end.maps is not None and run.end.maps[0]
@@ -56,9 +53,8 @@ def confirmations(
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
-        f"its or earlier batches, or of the dataset{_not_replayed(run)}; a number in the loss (a "
-        "temperature, a dropout rate) follows a schedule, and no loss or accuracy on them"
+        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: not from others "
+        f"of its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
