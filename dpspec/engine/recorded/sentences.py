@@ -53,8 +53,8 @@ def confirmations(
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: no other record "
-        f"of its or earlier batches or the dataset{_not_replayed(run)}"
+        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: no other "
+        f"record of its or earlier batches or the dataset{_not_replayed(run)}"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
