@@ -206,7 +206,7 @@ class PrivacyLoss:
 
         Args:
             alpha: the type-I error.
-            width: relative to the smaller of the error and the power.
+            width: relative to the smaller of the error and the power. An error below 1e-16 is an interval from 0.
         """
         return self._powers("alpha", [alpha], accountant_direction(self.direction), width, miss=True)[0].mirrored()
 
@@ -275,7 +275,9 @@ class PrivacyLoss:
         """
         checked = [inside(name, value, one=True) for value in values]
         kind: Literal["level", "power"] = "level" if power else "power"
-        open_values = [(value, inside("width", width)) for value, width in zip(checked, widths, strict=True) if value < 1.0]
+        open_values = [
+            (value, inside("width", width)) for value, width in zip(checked, widths, strict=True) if value < 1.0
+        ]
         questions = [
             Question(kind, math.log(value), max(resolution / width, sys.float_info.min)) for value, width in open_values
         ]

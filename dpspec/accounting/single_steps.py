@@ -11,7 +11,6 @@ Both are tight if a step reveals nothing or everything, where grids are not.
 
 import functools
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
