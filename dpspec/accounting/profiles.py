@@ -83,8 +83,8 @@ class Question:
     def deciding_epsilons(self) -> tuple[float, float]:
         """The first and the last epsilon whose line may decide a test.
 
-        As delta >= 1 - e^epsilon, the line of a power is above 1 - e^epsilon and above level e^epsilon, and that of a
-        level is below (power - 1 + e^epsilon) e^-epsilon and below power e^-epsilon.
+        As delta >= 1 - e^epsilon, the line of a power is above 1 - e^epsilon and above level e^epsilon, and the line of
+        a level is below (power - 1 + e^epsilon) e^-epsilon and below power e^-epsilon.
         """
         if self.kind == "power":
             return min(_INVISIBLE, -self.value), -self.value
@@ -191,7 +191,7 @@ def _lowest_line(log_level: float, low: LogProfile, high: LogProfile, centre: fl
 def _minimize(function: LogProfile, start: float, scale: float, limits: tuple[float, float]) -> float:
     """A minimum, between ``limits``, of a function that falls and then rises: growing steps, then the golden section.
 
-    The function may be constant to the left of its fall, where it is rounded: of equal values, the right one counts.
+    Rounding may make the function constant to the left of its fall: of equal values, the right one counts.
     """
     first, last = limits
     middle = min(max(start, first), last)

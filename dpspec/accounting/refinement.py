@@ -268,7 +268,7 @@ class GridRefinement:
         return truncated
 
     def _centre(self, epsilon: float) -> None:
-        """Tilt each direction to ``epsilon``; the saddle point is that of the larger delta."""
+        """Tilt each direction to ``epsilon``; the larger delta has the saddle point of the group."""
         initial_tilt = self.items[0].saddle.tilt
         self._saddles = [side.find(epsilon=epsilon, initial_tilt=initial_tilt) for side in self._cumulants]
         self._saddle = max(self._saddles, key=operator.attrgetter("log_delta"))
