@@ -65,7 +65,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for audit in matrix.audits:
         row = list(map(cell_value, matrix.values(audit).values()))
         verdicts = (verdict_of(audit, claim) for claim in claims)
-        row.extend("" if verdict is None else _cell(audit, verdict) for verdict in verdicts)
+        row.extend("" if verdict is None else claim_text(audit, verdict) for verdict in verdicts)
         if executed:
             wrong = ", NOT AS EXPECTED" if wrong_conformance(audit) else ""
             row.append(words.conformance_label(audit.conformance.status) + wrong)
@@ -73,7 +73,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return head, rows
 
 
-def _cell(audit: AuditResult, verdict: Verdict) -> str:
+def claim_text(audit: AuditResult, verdict: Verdict) -> str:
     """The verdict with its bounds; theory's lower bound only of a refuted claim, which it may decide."""
     bounds = words.bounds(audit, verdict)
     shown = str(bounds) if verdict.verdict == "refuted" else bounds.brief

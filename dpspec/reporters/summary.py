@@ -132,7 +132,8 @@ def _headline_of_audits(result: Result) -> str:
     elif deviating:
         failure = _deviating(audits, deviating, sentence)
     elif len(wrong) == 1:
-        failure = _failure(*wrong[0], alone=len(judged) == 1)
+        claims = [""] if len(judged) == 1 else [wrong[0][1].claim] if len(audits) == 1 else _names(result, _wrong)
+        failure = _failure(*wrong[0], claim=claims[0])
     elif wrong:
         names = words.name_list(_names(result, _wrong))
         failure = f"{len(wrong)} of {words.count(len(judged), 'claim')} failed: {names}"
@@ -190,11 +191,11 @@ def _predicate(audit: AuditResult, verdict: Verdict) -> str:
     return f"{label}, {data}" if label == "proved" and f"{label}, {data}" in _PREDICATES else label
 
 
-def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
-    """An unexpected verdict with the number that decides it."""
-    name = "The claim" if alone else f"The claim {verdict.claim}"
+def _failure(audit: AuditResult, verdict: Verdict, *, claim: str) -> str:
+    """An unexpected verdict with the number that decides it; ``claim`` is empty for the only one."""
+    name = f"The claim {claim}".rstrip()
     if is_control(audit, verdict):
-        return f"The control {verdict.claim} was not refuted: the audit does not detect such violations"
+        return f"The control {claim or verdict.claim} was not refuted: the audit does not detect such violations"
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
