@@ -58,10 +58,7 @@ _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = "If the mechanism is as declared, no test has a higher rate on average than its bound; {tested}."
 _DASHED = " Claims are dashed."
-_DOTTED = (
-    " Attacks are dotted: observed rates, which chance can raise above a bound. Guesses of one run count as if half "
-    "were for inclusion, and rates without a false alarm are at the left edge."
-)
+_DOTTED = " Attacks are dotted: observed rates, which chance can raise above a bound."
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _of_cell(result: Result, matrix: Matrix, audit: AuditResult, stated: Sequenc
     alone = replace(result, audits=(audit,))
     outcome = answer(alone)
     return {
-        "values": {name: item for name, item in matrix.values(audit).items()},
+        "values": dict(matrix.values(audit)),
         "passed": outcome.passed,
         "headline": outcome.headline,
         **_guarantees(audit),
