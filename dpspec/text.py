@@ -9,6 +9,9 @@ from typing import Any
 #: Maximum number of characters of an untrusted text in a message: it may be a secret.
 LONGEST = 40
 
+#: The names of quantities, options and columns that readers do not know.
+_NAMES = {"fpr": "false-positive rate", "tpr": "true-positive rate", "fnr": "false-negative rate"}
+
 #: Categories of invisible or reordering characters: control, format (bidirectional, zero-width), surrogate, private
 #: use, unassigned, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -54,6 +57,11 @@ def several(count: int, unit: str) -> str:
         return f"one {unit}"
     name, bracket, most = unit.partition(" (")
     return f"{count} {name}s" + (f" ({most.removesuffix(')')} each)" if bracket else "")
+
+
+def spaced(name: str) -> str:
+    """The name of a quantity, an option or a column in words: ``noise multiplier`` for ``noise_multiplier``."""
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def visible(text: str) -> str:

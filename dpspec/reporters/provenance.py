@@ -11,7 +11,7 @@ from dpspec.contract import FrozenMap, Json
 from dpspec.contract.results import AuditResult, RecordedOrigin, Result
 from dpspec.reporters import words
 from dpspec.results.origins import foreign_makers
-from dpspec.text import joined
+from dpspec.text import joined, spaced
 
 #: The number of shown characters of a digest; the JSON is complete.
 DIGEST = 16
@@ -112,7 +112,7 @@ def _plugins(versions: Mapping[str, Json]) -> str:
     """``group, matrix: dpspec 0.3.0; other: theirs 1.0``, the plugins of each distribution together."""
     by_version: dict[str, list[str]] = {}
     for name, version in versions.items():
-        by_version.setdefault(words.value(version), []).append(words.spaced(name))
+        by_version.setdefault(words.value(version), []).append(spaced(name))
     return "; ".join(f"{', '.join(names)}: {version}" for version, names in by_version.items())
 
 

@@ -19,7 +19,7 @@ from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.status import accepted_cautions, claim_block, open_cautions
 from dpspec.results.void_bounds import for_readers
-from dpspec.text import markdown
+from dpspec.text import markdown, spaced
 from dpspec.version import VERSION
 
 #: The version of the JSON.
@@ -120,14 +120,14 @@ def _grid(matrix: Matrix) -> Iterator[str]:
     shared = {claim: next(iter(distinct)) for claim, distinct in texts.items() if len(distinct) == 1}
     if shared:
         yield from (*(f"- {markdown(f'{claim}: {text}')}" for claim, text in shared.items()), "")
-    yield f"| {' | '.join(map(markdown, (*map(words.spaced, matrix.axes.values()), *texts, 'spec digest')))} |"
+    yield f"| {' | '.join(map(markdown, (*map(spaced, matrix.axes.values()), *texts, 'spec digest')))} |"
     yield f"|{'---|' * (len(matrix.axes) + len(texts) + 1)}"
     for audit in matrix.audits:
         row = list(map(matrices.cell_value, matrix.values(audit).values()))
         for claim in texts:
-            verdict = stated[audit.name].get(claim)
-            text = "" if verdict is None else matrices.claim_text(audit, verdict)
-            row.append(f"{verdict.text}: {text}" if verdict is not None and claim not in shared else text)
+            of_cell = stated[audit.name].get(claim)
+            text = "" if of_cell is None else matrices.claim_text(audit, of_cell)
+            row.append(f"{of_cell.text}: {text}" if of_cell is not None and claim not in shared else text)
         yield f"| {' | '.join(map(markdown, (*row, audit.digest[:_DIGITS])))} |"
     yield ""
 

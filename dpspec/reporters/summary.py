@@ -26,7 +26,7 @@ from dpspec.results.status import (
     open_cautions,
     wrong_conformance,
 )
-from dpspec.text import joined, shortened
+from dpspec.text import joined, shortened, spaced
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
 
@@ -199,7 +199,9 @@ def _failure(audit: AuditResult, verdict: Verdict, *, claim: str) -> str:
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
-    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {decimals.exact(verdict.claimed)}, "
+    claimed = (
+        "" if verdict.claimed is None else f"claimed {spaced(verdict.quantity)} {decimals.exact(verdict.claimed)}, "
+    )
     bounds = words.bounds(audit, verdict)
     deciding = bounds.lower if verdict.verdict == "refuted" and bounds.lower else bounds.brief
     return f"{name} {label}: {claimed}{deciding}"
@@ -446,9 +448,23 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(cell, Mapping) for cell in cells):
         options["cells"] = f"({len(cells)})"
     for key, value in options.items():
-        if isinstance(value, Mapping) and len(value) > 1:
+        if key == "split" and isinstance(value, Mapping):
+            options[key] = f"({', '.join(_held_out(value))})"
+        elif isinstance(value, Mapping) and len(value) > 1:
             options[key] = f"({words.conditions(value)})"
     return shortened(": ".join(part for part in (name, words.conditions(options)) if part), _LONGEST)
+
+
+def _held_out(split: Mapping[str, Json]) -> Iterator[str]:
+    """``20% of the records for tests``, ``seed 0``: a fraction, a number or a list of records."""
+    test = split.get("test")
+    if isinstance(test, list | tuple):
+        yield f"{words.count(len(test), 'listed record')} for tests"
+        return
+    if isinstance(test, int | float):
+        share = f"{decimals.exact(100.0 * test)}% of the records" if test < 1 else words.count(int(test), "record")
+        yield f"{share} for tests"
+    yield from (f"{spaced(key)} {words.value(item)}" for key, item in split.items() if key != "test")
 
 
 def adversary(document: FrozenMap) -> str:
