@@ -116,18 +116,30 @@ AUTHORS = """
 
 `compute_dp_sgd_privacy_statement` of TensorFlow Privacy 0.9.0 writes the statement for which its documentation refers
 to section 5.3. Its items, read in the source, and the lines that have them:
-
-| item of that statement | line here |
-|---|---|
-| number of examples | `data` |
-| batch size, noise multiplier, epochs | `mechanism`: rate, noise multiplier, steps |
-| maximum number of examples of a user, and epsilon of users | `unit`; a claim for a group size, or [users](../how-to/audit-users.md) |
-| release of all checkpoints | `released-output` |
-| unit, adjacency, delta, accountant | `unit`, `adjacency`, the table of claims, `accounting` |
-| epsilon if batches are Poisson samples, and without amplification | `mechanism` has the sampling scheme; other batches get [their own bounds](spec.md) or none |
-| microbatches double the sensitivity | no line: conformance tests measure the sensitivity of the executed run |
-| not in that statement | `trust-model`, `pre-processing`, `tuning`, `earlier-releases`, `attacks`, `risk` and the further lines |
 """
+
+ITEMS = (
+    ("number of examples", "`data`"),
+    ("batch size, noise multiplier, epochs", "`mechanism`: rate, noise multiplier, steps"),
+    (
+        "maximum number of examples of a user, and epsilon of users",
+        "`unit`; a claim for a group size, or [users](../how-to/audit-users.md)",
+    ),
+    ("release of all checkpoints", "`released-output`"),
+    ("unit, adjacency, delta, accountant", "`unit`, `adjacency`, the table of claims, `accounting`"),
+    (
+        "epsilon if batches are Poisson samples, and without amplification",
+        "`mechanism` has the sampling scheme; other batches get [their own bounds](spec.md) or none",
+    ),
+    (
+        "microbatches double the sensitivity",
+        "no line: conformance tests measure the sensitivity of the executed run",
+    ),
+    (
+        "not in that statement",
+        "`trust-model`, `pre-processing`, `tuning`, `earlier-releases`, `attacks`, `risk` and the further lines",
+    ),
+)
 
 
 def page() -> str:
@@ -138,4 +150,5 @@ def page() -> str:
     ]
     kinds = [[f"`{key}`", *coverages] for key, coverages in COVERAGES.items()]
     beside = table(["line", "spec run", "recorded run", "federated rounds"], kinds)
-    return tidy("\n".join([HEAD, *table(["line", *FRAMEWORKS], rows), BESIDE, *beside, AUTHORS]))
+    authors = table(["item of that statement", "line here"], [list(item) for item in ITEMS])
+    return tidy("\n".join([HEAD, *table(["line", *FRAMEWORKS], rows), BESIDE, *beside, AUTHORS, *authors]))
