@@ -206,7 +206,9 @@ def _likeness(word: str, candidate: str) -> float:
 
     words = [part for part in candidate.split("_") if len(part) >= 2]
     begun = [candidate[: len(word)]] if len(word) >= 3 else []
-    return max([ratio(candidate), *(0.9 * ratio(part) for part in words + begun)])
+    stem = re.sub(r"\d+", "", word)
+    numbered = [0.9] if stem and stem != word and stem == re.sub(r"\d+", "", candidate) else []  # another size
+    return max([ratio(candidate), *numbered, *(0.9 * ratio(part) for part in words + begun)])
 
 
 def _folded(word: str) -> str:
