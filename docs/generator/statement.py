@@ -82,7 +82,7 @@ contradicts is "not met".
 ## A sweep
 
 The cells of a [matrix](spec.md#matrix) share one statement: a row for each cell with its verdicts and digest, and the
-lines. A line that differs between cells has the weakest coverage of them, and the risk is that of the riskiest cell.
+lines. A line that differs between cells has the weakest coverage, and the risk is the highest one.
 `statement-json` has the claims and the own lines of each cell. If you release the model of one cell, publish its
 statement: `dpspec run sweep.yaml --set mechanism.noise_multiplier=1.5 --report statement=FILE`, with `--set` for each
 axis, takes the trials of the sweep from the store. The choice of the cell is part of the release: see `tuning` below.
@@ -103,7 +103,7 @@ rely on a row.
 """
 
 BESIDE = """
-## Three kinds of runs beside the checklists
+## Three kinds of runs
 
 The coverage of each line if the spec or `--declare` states every fact. Without a declaration "declared" becomes "not
 covered", except for the unit, the adjacency, the released output and the verification, and the data of a spec. Utility
@@ -112,7 +112,7 @@ canaries](../how-to/canaries-in-a-script.md).
 """
 
 AUTHORS = """
-## Beside the authors' own statement
+## The authors' own statement
 
 `compute_dp_sgd_privacy_statement` of TensorFlow Privacy 0.9.0 writes the statement for which its documentation refers
 to section 5.3. Its items, read in the source, and the lines that have them:

@@ -250,7 +250,7 @@ def sarif(version: str, rules: Sequence[Json], invocation: Json, results: Sequen
 
 
 def in_workspace(file: str) -> str:
-    """The path from the root of GitHub's checkout, for an existing file; else the path as it is.
+    """The path from the root of GitHub's checkout, for an existing file; else the path unchanged.
 
     GitHub places annotations by paths from ``GITHUB_WORKSPACE``. A job can run dpspec in another folder.
     """

@@ -191,8 +191,8 @@ def lines(result: Result, audit: AuditResult) -> tuple[Line, ...]:
 def lines_of_cells(result: Result, audits: Sequence[AuditResult], titles: Sequence[str]) -> tuple[Line, ...]:
     """The lines for all cells of a matrix.
 
-    Claims are counted over all cells, and the risk is that of the cell with the highest one. Another line that differs
-    between cells has the weakest coverage, and the text of a cell with it.
+    Claims are counted over all cells, and the risk is the highest one. Another line that differs between cells has the
+    weakest coverage, and the text of a cell with it.
     """
     of_all = {line.key: line for line in (_privacy_loss(audits), _risk(audits, titles))}
     by_line = zip(*(lines(result, audit) for audit in audits), strict=True)
@@ -201,7 +201,7 @@ def lines_of_cells(result: Result, audits: Sequence[AuditResult], titles: Sequen
 
 def _weakest(of_cells: Sequence[Line], titles: Sequence[str]) -> Line:
     index, line = min(enumerate(of_cells), key=lambda pair: _WEAKEST.index(pair[1].coverage))
-    differing = sum(other != line for other in of_cells)
+    differing = sum(of_cell != line for of_cell in of_cells)
     if not differing:
         return line
     cells = f"{differing} other {'cell differs' if differing == 1 else 'cells differ'}"
@@ -275,7 +275,7 @@ def _risk(audits: Sequence[AuditResult], titles: Sequence[str]) -> Line:
     is_tested = not highest.condition and all(
         audit.complete and audit.conformance.status == "no-deviation-found" for audit in audits
     )
-    of_cell = f"The highest risk is that of the cell {highest.title}." if highest.title else ""
+    of_cell = f"The cell {highest.title} has the highest risk." if highest.title else ""
     strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
     assumed = "It holds under the assumptions below." if any(audit.recording for audit in audits) else ""
     larger = " ".join(rate.short for rate in highest.larger)

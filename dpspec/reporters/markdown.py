@@ -57,15 +57,15 @@ def render(result: Result, *, internal: bool = False) -> str:
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
     origin = list(_folded("Provenance", _provenance(result)))
-    room = _MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *origin))
+    remaining = _MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *origin))
     omitted = 0
     for audit in sorted(single, key=lambda candidate: candidate.as_expected):
         details = list(_folded("Numbers and tests", _details(audit)))
         length = sum(len(line) + 1 for line in details)
-        if several and length > room:
+        if several and length > remaining:
             omitted += 1
             continue
-        room -= length
+        remaining -= length
         lines.extend(details)
     further = ["each cell"] if gridded else []
     further += [words.count(omitted, "further audit")] if omitted else []

@@ -57,7 +57,7 @@ def _lines(result: Result, matrix: Matrix | None) -> tuple[disclosures.Line, ...
 
 
 def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
-    first, *others = result.audits
+    first = result.audits[0]
     name = first.name if matrix is None else f"{matrix.name}, {words.count(len(matrix.audits), 'cell')}"
     outcome = answer(result)
     yield from (f"# Privacy statement: {markdown(name)}", "")
@@ -77,7 +77,7 @@ def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
     ]
     if cautions:
         yield from (*dict.fromkeys(cautions), "")
-    if not others and (facts := [f"{text}." for text in curves_of(first)]):
+    if matrix is None and (facts := [f"{text}." for text in curves_of(first)]):
         yield from (*(f"- {markdown(text)}" for text in facts), "")
     yield from ("| Subject | Coverage | |", "|---|---|---|")
     for line in _lines(result, matrix):
@@ -87,7 +87,7 @@ def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
         yield from ("The bounds hold under these assumptions:", "")
         yield from (f"- {markdown(f'{name} ({status}): {text}')}" for name, status, text in assumed)
         yield ""
-    digests = "of each cell in the table" if others else markdown(first.digest[:_DIGITS])
+    digests = "of each cell in the table" if matrix else markdown(first.digest[:_DIGITS])
     yield from (
         "checked: a bound or a test of this audit carries the line. observed: the recording saw it. declared: the",
         "publisher or the spec states it. not met: a test rejects it. not covered: it is not stated.",

@@ -40,7 +40,7 @@ KEY = re.compile(r"[0-9a-f]{64}")
 #: The largest number of bytes by which a damaged marker differs from a whole one.
 _DAMAGED_BYTES = 4
 
-#: How to repair a marker of which too little is left.
+#: How to repair a marker with more damaged bytes.
 _REPAIR = f"write {CONTENT.decode().strip()} and a line end into it"
 
 

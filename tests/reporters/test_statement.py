@@ -347,7 +347,7 @@ def test_the_risk_of_a_sweep_is_that_of_its_riskiest_cell() -> None:
     risky = dataclasses.replace(first, value=1.3564)
     cells = [cell(2.0, findings=(first,), series=()), cell(1.0, findings=(risky,), series=())]
     found = {line.key: line for line in disclosures.lines_of_cells(factory.result(*cells), cells, ["a", "b"])}
-    assert "that of the cell b" in found["risk"].text
+    assert "The cell b has the highest risk" in found["risk"].text
     assert "identifies at most 17 on average" in found["risk"].text
 
 
