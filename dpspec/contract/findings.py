@@ -218,7 +218,7 @@ class Evidence:
             correct), ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent,
             true_positives, false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1),
             ``many-run-sequential`` (coins, and scores in the order of the runs), or a plugin's; of metrics ``binomial``
-            (trials, successes) or ``average``.
+            (trials, successes), ``average``, ``bounded-average`` or ``bounded-mean``.
         quantity: ``epsilon`` for privacy curves, or the name of a metric.
         power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """

@@ -32,6 +32,7 @@ class PreprocessingAudit(dps.Audit):
             *_threat_model(spec, declared),
             *_steps(declared, facts),
             *_private(spec, declared, facts),
+            *_metrics(spec, declared),
             *_impossible_limits(declared, facts),
         ]
         yield from first
@@ -62,7 +63,8 @@ class PreprocessingAudit(dps.Audit):
             x, device = steps.flat_rows(context, declared), steps.search_device(context, pipeline)
             tested = declared.ptr is not None
             limits = steps.require_in_collection(x, pipeline, tested=tested, device=device)
-            yield tables.measured_series(pipeline, limits)
+            if limits:
+                yield tables.measured_series(pipeline, limits)
             if declared.ptr is not None:
                 distance = steps.distance_to_edge(x, pipeline)
                 yield dps.Finding(
@@ -87,6 +89,9 @@ class PreprocessingAudit(dps.Audit):
         steps = {"dp-gd": facts.records * private.steps, "sgd-iterated": facts.records}
         work = float(steps.get(private.kind, private.steps))
         work *= float((facts.parameters or 0) if network else facts.features)
+        # Eigenvectors of a private projection, in every execution.
+        projections = sum(1 for step in Declaration.of(spec.mechanism.options).steps if step.mu)
+        work += projections * 5.0 * float(facts.features) ** 3
         rate = _NETWORK_FLOPS if network else _FLOPS
         rows = float(facts.records * max(1, facts.features))
         return dps.Plan(
@@ -109,18 +114,9 @@ class PreprocessingAudit(dps.Audit):
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         # Trials read neither tables nor most of the threat model.
-        inputs = kit.select_inputs(
+        return kit.select_inputs(
             super().trial_inputs(spec), mechanism_without=("table",), threat_model=("adjacency", "access")
         )
-        declared = Declaration.of(inputs["mechanism"])
-        private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
-        if private.takes_gradients:
-            # Version 0.1.0 used norm 1 for the noise of known losses.
-            corrected = private.known_loss and private.lipschitz is None and norm > 1.0
-        else:
-            # Version 0.1.0 used the norm after the last step for a query's weight.
-            corrected = norm != (last.clip if last.name == "scale" else declared.radius)
-        return dps.FrozenMap({**inputs, "processed_norm": norm}) if corrected else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_preprocessing.attack import run_trials
@@ -154,9 +150,13 @@ def _threat_model(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnos
 def _steps(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     limit = min(facts.features, facts.records)
     for i, step in enumerate(declared.steps):
+        path: dps.Path = ("mechanism", "pipeline", i, step.kind.key)
         if step.components >= limit:
             message = f"k must be below {limit}, the smaller of the numbers of features and records"
-            yield kit.bad_value(message, ("mechanism", "pipeline", i, "pca"), "choose a smaller k, or remove the step")
+            yield kit.bad_value(message, path, "choose a smaller k, or remove the step")
+        if step.mu and len(declared.steps) > 1:
+            message = "no bound is known for dp-pca before or after another step"
+            yield kit.unsupported(message, path, "keep it as the only step")
     if len(declared.steps) > 1:
         message = f"for several steps only group privacy for all {facts.records} records is proved"
         help = "keep one step, and replace the others by public constants (data.standardise)"
@@ -165,7 +165,10 @@ def _steps(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
     limits, step, n = pipeline.collection, pipeline.step, facts.records
-    if step is None:
+    if pipeline.for_all_data and limits:
+        message = "without a noiseless step the bound holds for all datasets, so that no limit applies"
+        yield kit.unsupported(message, _COLLECTION, "remove collection")
+    if step is None or pipeline.for_all_data:
         return
     name, valid, needed = step.name, {*step.kind.required, *step.kind.further}, step.kind.required
     for key in sorted(set(limits) - valid):
@@ -264,9 +267,23 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
             yield kit.bad_value(f"{key} must be at least {derived:.4g} for this loss", (*_PRIVATE, key), help)
 
 
+def _metrics(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnostic]:
+    """Metrics that this mechanism does not measure would stay open after the training."""
+    if spec.audit is None:
+        return
+    for i, claim in enumerate(spec.claims):
+        name = claim["name"] if claim.kind == "metric" else None
+        if name == "loss" and not declared.private.known_loss:
+            message = "the loss is measured for loss: logistic and squared, which are bounded"
+            yield kit.unsupported(message, ("claims", i, "name"), "claim the accuracy, or use such a loss")
+        elif name == "accuracy" and declared.private.loss is None:
+            message = "a query trains no model, so that it has no accuracy"
+            yield kit.unsupported(message, ("claims", i, "name"), "remove the claim, or use kind: dp-gd")
+
+
 def _attack(declared: Declaration, audit: dps.AuditOptions, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     options = AuditBlock.of(audit.options)
-    private, step, n = declared.private, declared.steps[0], facts.records
+    private, step, n = declared.private, declared.steps[0] if declared.steps else None, facts.records
     if audit.method != "many-run":
         message = "audit.method must be many-run: one record changes how others are processed"
         yield kit.unsupported(message, ("audit", "method"), "write method: many-run")
@@ -280,7 +297,7 @@ def _attack(declared: Declaration, audit: dps.AuditOptions, facts: dps.Facts) ->
     if executions < _MIN_EXECUTIONS:
         message = f"runs times repeats must be at least {_MIN_EXECUTIONS}, got {executions}"
         yield kit.bad_value(message, ("audit", "runs"), f"repeats: {-(-_MIN_EXECUTIONS // audit.runs)} or more")
-    if not step.merges:
+    if step is None or not step.merges:
         for key in sorted({"clusters", "members"} & set(audit.options)):
             yield kit.unsupported(f"{key!r} applies to deduplicate and quantise only", ("audit", key), "remove it")
         return
@@ -301,11 +318,11 @@ PREPROCESSING = dps.Mechanism(
     description="preparing the records without noise (such as filling gaps or removing copies), then a private "
     "computation",
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
-    metrics=frozenset({"accuracy"}),
+    metrics=frozenset({"accuracy", "loss"}),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing:PreprocessingAudit",
     example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
-    trial_revision=3,
+    trial_revision=4,
     steps=False,
     missing=True,
 )

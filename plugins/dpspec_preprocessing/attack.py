@@ -19,8 +19,9 @@ from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
 from dpspec.stats.conformance.measurement import Observed
 from dpspec_preprocessing import sensitivity, steps
-from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
+from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, output_ratio, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
+from dpspec_preprocessing.private import GRADIENT
 from dpspec_preprocessing.sensitivity import Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -40,18 +41,23 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     if declared_mechanism.network:
         engine = NetworkEngine(private=private, training=inputs["training"], context=context)
     y[0], tested = 1, declared.ptr is not None
+    device, private_step, noiseless = steps.search_device(context, pipeline), pipeline.private_step, pipeline.steps
+    if private_step is not None:  # the only step, fitted in every execution
+        noiseless = ()
     try:
         layout = {"clusters": options.clusters, "members": options.members}
-        neighbours = build_neighbours(x, pipeline.steps[0], pipeline.collection, pipeline.radius, **layout)
-        device, processed = steps.search_device(context, pipeline), []
+        first_step = pipeline.steps[0] if pipeline.steps else None
+        neighbours = build_neighbours(x, first_step, pipeline.collection, pipeline.radius, **layout)
+        processed = []
         for rows in neighbours:
             if pipeline.step is not None:
                 steps.require_in_collection(rows, pipeline, tested=tested, device=device)
-            processed.append(steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0])
+            processed.append(steps.run_steps(rows, noiseless, pipeline.radius, device=device)[0])
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
 
-    exact = [engine.execute_without_noise(rows, y) for rows in processed]
+    measured = _RealRows.of(context, pipeline, declared, x, noiseless, device) if declared.private.loss else None
+    exact = [] if private_step is not None else [engine.execute_without_noise(rows, y) for rows in processed]
     distances = [steps.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
@@ -63,16 +69,22 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             refused = [bool(distances[side] + tests.laplace(0.0, 1.0 / epsilon) <= least) for side in sides]
         executed = [side for side, refusal in zip(sides, refused, strict=True) if not refusal]
         tally = NoiseTally()
-        outputs = engine.execute(processed, y, executed, np.random.default_rng(context.seed(index, "noise")), tally)
+        random = np.random.default_rng(context.seed(index, "noise"))
+        scores: Iterator[float]
+        if private_step is None:
+            outputs = engine.execute(processed, y, executed, random, tally)
+            scores = (score_output(private, output, *exact) for output in outputs)
+        else:
+            scores = _scores_after_release(engine, private_step, pipeline.radius, processed, y, executed, random, tally)
         bins = []
         for done, refusal in enumerate(refused):
             if isinstance(engine, LinearEngine):  # the network engine reports steps
                 context.progress(done, len(coins), "executing")
-            score = 0.0 if refusal else score_output(pipeline.private, next(outputs), exact[0], exact[1])
+            score = 0.0 if refusal else next(scores)
             bins.append(min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(score) / math.pi)))))
         internal: dict[str, dps.Json] = {}
-        if index == 0 and declared.private.loss is not None:
-            internal["accuracy"] = _accuracy(context, pipeline, engine, declared, x)
+        if measured is not None:
+            internal = measured.measure(engine, pipeline, np.random.default_rng(context.seed(index, "twin")))
         evidence: dict[str, dps.Json] = {
             "records": context.facts.records,
             "features": context.facts.features,
@@ -98,34 +110,92 @@ def _labels(y: Array, declared: Declaration) -> Array:
     return y.copy() if declared.private.network else np.where(y == 0, -1.0, 1.0)
 
 
-def _accuracy(
-    context: dps.Context, pipeline: Pipeline, engine: LinearEngine | NetworkEngine, declared: Declaration, x: Array
-) -> dict[str, dict[str, int]]:
-    """Correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
-    test_rows = steps.flat_rows(context, declared, test=True)
-    device = steps.search_device(context, pipeline)
-    rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, test_rows, device)
-    y, test_y = (_labels(labels, declared) for labels in (context.data.train_y, context.data.test_y))
-    random = np.random.default_rng(context.seed(0, "twin"))
-    output = next(engine.execute([rows], y, [0], random, NoiseTally()))
-    counts = {"train": {"right": engine.count_right(output, rows, y), "records": len(rows)}}
-    if len(test):
-        counts["test"] = {"right": engine.count_right(output, test, test_y), "records": len(test)}
-    return counts
+def _scores_after_release(
+    engine: LinearEngine | NetworkEngine,
+    step: Step,
+    radius: float,
+    sides: Sequence[Array],
+    y: Array,
+    which: Sequence[int],
+    random: np.random.Generator,
+    tally: NoiseTally,
+) -> Iterator[float]:
+    """Execute a private projection and the mechanism on the projected rows of ``sides[index]``; add all noise.
+
+    The adversary sees the noisy moments and the output. The score is the log-likelihood ratio of the moments, plus for
+    queries that of the output given the projection.
+    """
+    moments, std = [steps.second_moments(rows) for rows in sides], steps.moment_std(step, radius)
+    towards, middle = moments[0] - moments[1], 0.5 * (moments[0] + moments[1])
+    for side in which:
+        noisy = steps.release_moments(sides[side], step, radius, random)
+        tally.add(steps.moment_coordinates(noisy - moments[side]) / std)
+        project = steps.fit_moments(noisy, step.components)
+        output = next(engine.execute([project(sides[side])], y, [0], random, tally))
+        score = float(((noisy - middle) * towards).sum()) / std**2
+        if engine.private.kind not in GRADIENT:
+            exact = [engine.execute_without_noise(project(rows), y) for rows in sides]
+            score += output_ratio(engine.private, output, *exact)
+        yield score
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _RealRows:
+    """Training and test rows after all noiseless steps, with their labels."""
+
+    train: tuple[Array, Array]
+    test: tuple[Array, Array]
+
+    @classmethod
+    def of(
+        cls,
+        context: dps.Context,
+        pipeline: Pipeline,
+        declared: Declaration,
+        x: Array,
+        noiseless: Sequence[Step],
+        device: str,
+    ) -> "_RealRows":
+        test_rows = steps.flat_rows(context, declared, test=True)
+        train, test = steps.run_steps(x, noiseless, pipeline.radius, test_rows, device)
+        train_y, test_y = (_labels(labels, declared) for labels in (context.data.train_y, context.data.test_y))
+        return cls(train=(train, train_y), test=(test, test_y))
+
+    def measure(
+        self, engine: LinearEngine | NetworkEngine, pipeline: Pipeline, random: np.random.Generator
+    ) -> dict[str, dps.Json]:
+        """Correct predictions and mean loss by split of one trained model. A network's loss has no maximum."""
+        (x, y), (test_x, test_y), step = self.train, self.test, pipeline.private_step
+        if step is not None:
+            project = steps.fit_moments(steps.release_moments(x, step, pipeline.radius, random), step.components)
+            x, test_x = project(x), project(test_x)
+        output = next(engine.execute([x], y, [0], random, NoiseTally()))
+        splits = [("train", x, y)] + ([("test", test_x, test_y)] if len(test_x) else [])
+        measured: dict[str, dps.Json] = {
+            "accuracy": {s: {"right": engine.count_right(output, a, b), "records": len(a)} for s, a, b in splits}
+        }
+        if isinstance(engine, LinearEngine):
+            measured["loss"] = {
+                s: {"mean": engine.mean_loss(output, a, b), "records": len(a), "largest": engine.largest_loss}
+                for s, a, b in splits
+            }
+        return measured
 
 
 def build_neighbours(
-    x: Array, step: Step, collection: Mapping[str, Any], radius: float, *, clusters: int = 5, members: int = 3
+    x: Array, step: Step | None, collection: Mapping[str, Any], radius: float, *, clusters: int = 5, members: int = 3
 ) -> tuple[Array, Array]:
     """Both neighbours from real rows (n, d): with the canary as record 0, and with its replacement."""
     rows = np.array(x, dtype=np.float64)
     features, replacement = rows.shape[1], None
-    if step.merges:
+    if step is None:
+        canary = radius * np.eye(features)[0]
+    elif step.merges:
         canary = _insert_clusters(rows, step.eta, radius, clusters, members, together=step.name == "deduplicate")
     elif step.imputes:
         _empty_rows(rows, collection)
         canary = np.full(features, radius / math.sqrt(features))
-    elif step.name == "pca":
+    elif step.components:
         values, vectors = np.linalg.eigh(np.cov(rows[1:], rowvar=False))
         order = np.argsort(values)[::-1]
         last_kept, first_dropped = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
@@ -219,7 +289,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     coins = thresholds.outcomes(bins, [coin == "1" for coin in drawn])  # in ascending order of score
     present, absent = coins.count("1"), coins.count("0")
     declared = Declaration.of(spec.mechanism.options)
-    checked = len(declared.steps) == 1 and declared.ptr is None  # trials are then refused outside of the collection
+    checked = len(declared.steps) <= 1 and declared.ptr is None  # trials are then refused outside of the collection
     scope = kit.executed_scope(
         spec,
         adversary="record",
@@ -246,6 +316,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             yield kit.lower_from(evidence, spec.audit.confidence, assumptions=(_COINS,))
     yield from check_trials(spec, trials)
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
+    yield from utility.losses(spec, trials, "the pipeline on the real records")
 
 
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
@@ -274,7 +345,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
-    private = Declaration.of(spec.mechanism.options).private
+    declared = Declaration.of(spec.mechanism.options)
+    private = declared.private
     network, steps, kind = private.network, private.steps, private.kind
     if network and "iterates" in facts.capabilities:
         as_declared = dps.FrozenMap({"steps": steps, "states": {"still": 0, "apart": 0, "blind": False}})
@@ -288,9 +360,13 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
         "sgd-sampled": steps * width,
         "sgd-iterated": (facts.records + 1) // 2 * width,
     }
-    if kind not in draws or (network and "noise-log" not in facts.capabilities):
+    draws_of_step = facts.features * (facts.features + 1) // 2 if declared.steps and declared.steps[0].mu else 0
+    expected = draws_of_step
+    if kind in draws and not (network and "noise-log" not in facts.capabilities):
+        expected += draws[kind]
+    if not expected:
         return
-    count = executions * max(1, draws[kind])
+    count = executions * expected
     measurement = noise_tests.two_sided(float(count), count, absolute=kind == "laplace")
     planned = measurement.check("noise-scale", "reported" if private.takes_gradients else "measured", _NOTE)
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)

@@ -31,6 +31,8 @@ from dpspec_preprocessing.sensitivity import STEPS, tested_sensitivity
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
 REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
 GROUP = "group privacy of the private mechanism"
+ALONE = f"{PAPER}, Theorem 1 with corrected curves"
+COMPOSED = "Gaussian mechanism on the second-moment matrix (Dwork et al. 2014), adaptive composition"
 TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
 
 #: Reason for the group bound over a collection.
@@ -39,7 +41,7 @@ NOT_SMOOTH = "the smoothness of this model's gradients in the records is unknown
 #: Deltas of the curve that attacks are compared with, and from which reports compute rates.
 CURVE_DELTAS = (*kit.PROFILE_DELTAS, 1e-8)
 
-ASSUMPTIONS = (
+ASSUMPTIONS: tuple[dps.Assumption, ...] = (
     dps.Assumption(
         name="radius", status="by-construction", text="records are in the declared ball; records outside are errors"
     ),
@@ -52,6 +54,11 @@ ASSUMPTIONS = (
         status="declared",
         text="datasets have the declared number of records, which is public; others are refused",
     ),
+)
+RELEASED_MOMENTS = dps.Assumption(
+    name="released",
+    status="declared",
+    text="only the noisy second moments and the private mechanism's output are released",
 )
 COLLECTION = dps.Assumption(
     name="collection",
@@ -78,6 +85,9 @@ def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                     assumptions=ASSUMPTIONS,
                 )
         return
+    if pipeline.for_all_data:
+        yield from _repaired(spec, pipeline, pipeline.tau, pipeline.changed, "all")
+        return
     if pipeline.repaired is not None:
         yield from _repaired(spec, pipeline, pipeline.tau, pipeline.changed, "collection")
     yield from _repaired(spec, pipeline, None, pipeline.private.records, "all")
@@ -95,6 +105,14 @@ def _repaired(
     over_collection = data == "collection"
     remark = f": {NOT_SMOOTH}" if grouped and over_collection and not math.isfinite(m.smooth) else ""
     scope = bound_scope(spec, m, data=data, neighbours=SAME_MASK if pipeline.same_mask and not grouped else "all")
+    method, source, assumptions = "smooth Renyi", REPAIRED, ASSUMPTIONS
+    if pipeline.private_step is not None:
+        method, source = "composition with a private projection", COMPOSED
+        assumptions = tuple(RELEASED_MOMENTS if a.name == RELEASED_MOMENTS.name else a for a in ASSUMPTIONS)
+    elif not pipeline.steps:
+        method, source = "private mechanism alone", ALONE
+    elif grouped:
+        method, source = f"group of {min(m.records, math.floor(changed) + 1)}", GROUP
     mu, pure = repaired_mu(m, tau, changed), pure_epsilon(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = [
         *(("epsilon", repaired_epsilon(m, tau, changed, delta), {"delta": delta}) for delta in bounded_deltas(spec)),
@@ -110,9 +128,9 @@ def _repaired(
             value * (1.0 + 1e-12),
             at=position,
             scope=scope,
-            method=f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi",
-            source=(GROUP if grouped else REPAIRED) + remark,
-            assumptions=(*ASSUMPTIONS, COLLECTION) if over_collection else ASSUMPTIONS,
+            method=method,
+            source=source + remark,
+            assumptions=(*assumptions, COLLECTION) if over_collection else assumptions,
         )
 
 
@@ -150,7 +168,7 @@ class ExplicitPair(NamedTuple):
 def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
     """Pairs with an exact divergence of the pipeline's outputs."""
     n, radius = pipeline.private.records, pipeline.radius
-    if n < 2 or pipeline.private.kind not in ("gaussian", "laplace"):
+    if n < 2 or pipeline.private.kind not in ("gaussian", "laplace") or pipeline.private_step is not None:
         return []
     pairs = []
     if pipeline.step_name in ("mean", "median"):
@@ -221,13 +239,16 @@ def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
 
 
 def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
-    """Minimum of :func:`pipeline_mu` and the mu of a group of ``changed`` + 1 records; None if not GDP."""
+    """Minimum of :func:`pipeline_mu` and the mu of a group of ``changed`` + 1 records, composed with ``released``.
+
+    None if the mechanism is not GDP.
+    """
     alone = pipeline_mu(m, 0.0)
     if alone is None:
         return None
     by_group = alone * min(m.records, math.floor(changed) + 1)
     whole = pipeline_mu(m, tau) if tau is not None and math.isfinite(tau) else None
-    return by_group if whole is None else min(whole, by_group)
+    return math.hypot(by_group if whole is None else min(whole, by_group), m.released)
 
 
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
@@ -241,7 +262,7 @@ def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, del
 
 def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
     """Epsilon of the pipeline at delta = 0, or None for mechanisms without pure DP."""
-    if m.kind not in ("laplace", "exponential"):
+    if m.kind not in ("laplace", "exponential") or m.released:
         return None
     by_group = m.noise * min(m.records, math.floor(changed) + 1)
     return by_group if tau is None else min(by_group, m.noise * (1.0 + m.reach * tau))

@@ -93,6 +93,18 @@ class LinearEngine:
     def count_right(self, output: Array, x: Array, y: Array) -> int:
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
+    def mean_loss(self, output: Array, x: Array, y: Array) -> float:
+        """Mean of ln(1 + e^(-y theta x)), or of (theta x - y)^2 / 2."""
+        margins = x @ output
+        losses = (margins - y) ** 2 / 2.0 if self.declared.loss == "squared" else np.logaddexp(0.0, -y * margins)
+        return float(losses.mean())
+
+    @property
+    def largest_loss(self) -> float:
+        """Maximum loss of processed records: |theta x| is at most theta_radius times their norm."""
+        reach = self.declared.theta_radius * self.radius
+        return (reach + 1.0) ** 2 / 2.0 if self.declared.loss == "squared" else float(np.logaddexp(0.0, reach))
+
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
         """Train theta (d,) on rows (n, d) with labels -1 or 1, shape (n,); noiseless without ``random``."""
         require_declared_count(self.private, x)
@@ -145,6 +157,12 @@ def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Arr
         return 0.0
     unit = 1.0 if m.kind != "gaussian" else m.sigma / length
     return float((output - 0.5 * (present + absent)) @ towards / (length * length * unit))
+
+
+def output_ratio(m: PrivateMechanism, output: Array, present: Array, absent: Array) -> float:
+    """Log-likelihood ratio of a query's output, up to a constant for exponential."""
+    score = score_output(m, output, present, absent)
+    return score * float(np.linalg.norm(present - absent)) / m.sigma if m.kind == "gaussian" else score
 
 
 #: Number of runs per training batch, and replacement of infinite parameters.

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dpspec.contract as dps
@@ -25,6 +25,15 @@ class Pipeline:
     features: int
     radius: float
     repaired: Sensitivity | None
+
+    @property
+    def for_all_data(self) -> bool:
+        """Whether the bound needs no collection: no step, or a private one."""
+        return not self.steps or self.private_step is not None
+
+    @property
+    def private_step(self) -> Step | None:
+        return next((step for step in self.steps if step.mu), None)
 
     @property
     def step(self) -> Step | None:
@@ -111,14 +120,18 @@ class Declaration(kit.Options):
         return norm if math.isfinite(norm) else self.radius  # scaling without a clip norm is refused
 
     def pipeline(self, records: int, features: int) -> Pipeline:
-        steps, limits, single = self.steps, self.collection, len(self.steps) == 1
+        steps, limits = self.steps, self.collection
+        repaired = None if steps else Sensitivity(0.0, 0.0)
+        if len(steps) == 1:
+            repaired = repaired_sensitivity(steps[0], limits, records, features, self.radius)
+        private = self.private.mechanism(records, self.processed_norm)
         return Pipeline(
             steps=steps,
-            private=self.private.mechanism(records, self.processed_norm),
+            private=replace(private, released=max((step.mu for step in steps), default=0.0)),
             collection=limits,
             features=features,
             radius=self.radius,
-            repaired=repaired_sensitivity(steps[0], limits, records, features, self.radius) if single else None,
+            repaired=repaired,
         )
 
 
@@ -162,7 +175,14 @@ def _with(key: str, *values: str) -> dict[str, dps.Json]:
 
 
 #: Options of each step, by the key that names the step.
-_STEP_OPTIONS = {"impute": ("mask", "trim"), "deduplicate": (), "quantise": (), "pca": ("affine",), "scale": ("clip",)}
+_STEP_OPTIONS = {
+    "impute": ("mask", "trim"),
+    "deduplicate": (),
+    "quantise": (),
+    "pca": ("affine",),
+    "dp-pca": ("eps_noise",),
+    "scale": ("clip",),
+}
 _EVERY_OPTION = [key for name, options in _STEP_OPTIONS.items() for key in (name, *options)]
 
 _STEP: dict[str, dps.Json] = {
@@ -196,6 +216,19 @@ _STEP: dict[str, dps.Json] = {
             least=1,
         ),
         affine=kit.flag("Project around the mean, as inverse_transform(transform(x)) does (pca)."),
+        **{
+            "dp-pca": kit.integer(
+                "k: records are projected onto the first k eigenvectors of their second-moment matrix, which is "
+                "released with Gaussian noise. This step is private, needs no collection, and must be the only step.",
+                least=1,
+            )
+        },
+        eps_noise=_number(
+            "The paper's noise parameter for the second-moment matrix (dp-pca): its Frobenius norm moves by at most "
+            "sqrt(2) radius^2, and the noise has standard deviation sqrt(2) radius^2 / eps_noise in every direction. "
+            "The release is eps_noise-GDP, and composes with the private mechanism.",
+            most=1e6,
+        ),
         scale=kit.choice("Subtract each feature's mean and divide by its standard deviation.", "standard"),
         clip=_number(
             "Scaled records are clipped to this l2 norm (scale). The constants of a known loss follow from it; "
@@ -211,6 +244,7 @@ _STEP: dict[str, dps.Json] = {
         ),
         _condition(_with("impute", "trimmed"), required=["trim"]),
         _condition({"required": ["scale"]}, required=["clip"]),
+        _condition({"required": ["dp-pca"]}, required=["eps_noise"]),
     ],
 }
 
@@ -310,10 +344,10 @@ MECHANISM: dict[str, dps.Json] = kit.block(
     None,
     ["pipeline", "private"],
     pipeline=kit.array(
-        "The pre-processing steps, fitted on the records without noise. A single step has the bounds of this plugin; "
-        "for a chain only group privacy for all records is proved.",
+        "The pre-processing steps, fitted on the records without noise, except for dp-pca. A single step has the "
+        "bounds of this plugin; for a chain only group privacy for all records is proved. [] is the baseline without "
+        "pre-processing.",
         _STEP,
-        least=1,
         most=16,
     ),
     private=_PRIVATE,

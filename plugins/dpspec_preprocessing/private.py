@@ -36,6 +36,8 @@ class PrivateMechanism:
         sensitivity: Sensitivity of the query or quality to one replaced record.
         steps: T for dp-gd and sgd-sampled; sgd-iterated makes one pass.
         factor: c, the noise variance of sgd-sampled relative to the paper's.
+        released: mu of an earlier Gaussian release about the same records, whose result the mechanism uses (dp-pca);
+            0 without one. Adaptive composition adds its divergence.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class PrivateMechanism:
     sensitivity: float = 1.0
     steps: int = 1
     factor: float = 1.0
+    released: float = 0.0
 
     @property
     def sigma(self) -> float:
@@ -219,8 +222,11 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-    by_group = group_divergence(m, order, changed)
-    return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
+    """The smaller one of the smooth and the group bound, plus the divergence of an earlier release."""
+    divergence = group_divergence(m, order, changed)
+    if tau is not None and math.isfinite(tau):
+        divergence = min(divergence, smooth_divergence(m, order, tau))
+    return divergence + 0.5 * order * m.released**2
 
 
 def compose(rdp: Curve, srdp: Curve, order: float) -> float:

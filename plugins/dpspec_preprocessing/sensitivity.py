@@ -28,13 +28,19 @@ STEPS: Final = {
     "deduplicate": StepKind("deduplicate", ("max_ball",), ("max_cluster",), testable=True),
     "quantise": StepKind("quantise", ("max_ball",), ("max_cluster",), testable=True),
     "pca": StepKind("pca", ("min_eigengap",), testable=True),
+    "dp-pca": StepKind("dp-pca", ()),
     "scale": StepKind("scale", ("min_std",)),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A declared step; options of other kinds keep their defaults. ``same_mask``: neighbours miss the same entries."""
+    """A declared step; options of other kinds keep their defaults.
+
+    Attributes:
+        same_mask: Neighbours have the same missing entries.
+        mu: The release of a private step is mu-GDP; 0 for the other steps, which release nothing.
+    """
 
     name: str
     trim: int = 0
@@ -43,6 +49,7 @@ class Step:
     components: int = 0
     affine: bool = False
     clip: float = math.inf
+    mu: float = 0.0
 
     @property
     def kind(self) -> StepKind:
@@ -64,9 +71,10 @@ def read_step(block: Mapping[str, Any]) -> Step:
         trim=int(block.get("trim", 0)),
         same_mask=block.get("mask") == "same",
         eta=float(block.get("deduplicate", block.get("quantise", 0.0))),
-        components=int(block.get("pca", 0)),
+        components=int(block.get("pca", block.get("dp-pca", 0))),
         affine=bool(block.get("affine", False)),
         clip=float(block.get("clip", math.inf)),
+        mu=float(block.get("eps_noise", 0.0)),
     )
 
 
@@ -86,6 +94,8 @@ def repaired_sensitivity(
 ) -> Sensitivity | None:
     if not all(key in collection for key in step.kind.required):
         return None
+    if step.name == "dp-pca":  # given the released projection no other record moves
+        return Sensitivity(0.0, 0.0)
     if step.name == "pca":
         return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
     if step.name == "scale":
@@ -170,6 +180,14 @@ def pca(gap: float, records: int, radius: float = 1.0, *, affine: bool = False) 
     e = 4.0 * radius**2 / records
     moved = radius * (e / (gap - e) if gap > 2.0 * e else 1.0)
     return Sensitivity(records, 2.0 * moved + 2.0 * radius / records if affine else moved)
+
+
+def second_moment_sensitivity(radius: float = 1.0) -> float:
+    """Frobenius sensitivity sqrt(2) R^2 of X^T X to one replaced record.
+
+    ||a a^T - b b^T||^2 = ||a||^4 + ||b||^4 - 2 (a b)^2 is at most 2 R^4, for orthogonal a and b of norm R.
+    """
+    return math.sqrt(2.0) * radius**2
 
 
 def scaling(min_std: float, records: int, radius: float = 1.0) -> Sensitivity:

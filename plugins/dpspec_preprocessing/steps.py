@@ -20,7 +20,7 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec_preprocessing.options import Declaration, Pipeline
-from dpspec_preprocessing.sensitivity import Step, gap_sensitivity
+from dpspec_preprocessing.sensitivity import Step, gap_sensitivity, second_moment_sensitivity
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -174,7 +174,7 @@ Map: TypeAlias = Callable[[Array], Array]
 def run_steps(
     x: Array, pipeline: Sequence[Step], radius: float = 1.0, test: Array | None = None, device: str = "cpu"
 ) -> tuple[Array, Array]:
-    """Fit all steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
+    """Fit all noiseless steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
     rows = np.array(x, dtype=np.float64)
     test_rows = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
     for step in pipeline:
@@ -253,6 +253,42 @@ def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
     return lambda rows: np.asarray((rows - centre) @ v.T @ v + centre, dtype=np.float64)
 
 
+def second_moments(x: Array) -> Array:
+    """X^T X (d, d) of rows (n, d)."""
+    return np.asarray(x.T @ x, dtype=np.float64)
+
+
+def moment_noise(features: int, std: float, random: np.random.Generator) -> Array:
+    """Symmetric Gaussian noise (d, d) of standard deviation ``std`` along every symmetric matrix of Frobenius norm 1.
+
+    Entries off the diagonal have std / sqrt(2), because each counts twice in the Frobenius norm.
+    """
+    drawn = random.normal(0.0, std, (features, features))
+    upper = np.triu(drawn, 1) / math.sqrt(2.0)
+    return np.asarray(upper + upper.T + np.diag(np.diag(drawn)), dtype=np.float64)
+
+
+def moment_coordinates(symmetric: Array) -> Array:
+    """Coordinates (d (d + 1) / 2,) of a symmetric matrix, with the Frobenius norm as their Euclidean norm."""
+    above = np.triu_indices(len(symmetric), 1)
+    return np.concatenate([np.diag(symmetric), math.sqrt(2.0) * symmetric[above]])
+
+
+def fit_moments(moments: Array, k: int) -> Map:
+    """The projection onto the ``k`` eigenvectors of the largest eigenvalues of a symmetric matrix."""
+    directions = np.linalg.eigh(moments)[1][:, -k:]
+    return lambda rows: np.asarray(rows @ directions @ directions.T, dtype=np.float64)
+
+
+def release_moments(x: Array, step: Step, radius: float, random: np.random.Generator) -> Array:
+    """X^T X (d, d) of rows (n, d) with the noise of a private projection."""
+    return second_moments(x) + moment_noise(x.shape[1], moment_std(step, radius), random)
+
+
+def moment_std(step: Step, radius: float) -> float:
+    return second_moment_sensitivity(radius) / step.mu
+
+
 def clip_rows(x: Array, radius: float) -> Array:
     """Scale longer rows down to norm ``radius``, per record and so without privacy cost. Missing values count as 0."""
     norms = np.sqrt(np.nansum(np.square(x), axis=1))
@@ -327,6 +363,8 @@ def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float
             "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
             "max_cluster": float(neighbourhoods.good_clusters(step.eta).largest),
         }
+    if step.name == "dp-pca":
+        return {}
     if step.name == "pca":
         return {"min_eigengap": _eigengap(x, step.components)}
     if not step.imputes:

@@ -6,6 +6,7 @@ processed datasets differ; only sgd-iterated reads it.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -31,6 +32,7 @@ from dpspec_preprocessing.sensitivity import (
     merging,
     one_record_of_regression,
     pca,
+    second_moment_sensitivity,
     trimmed_mean,
 )
 
@@ -176,7 +178,8 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
 
 
 def _is_covered(pipeline: Pipeline) -> bool:
-    return math.isfinite(pipeline.private.smooth) and pipeline.radius == 1.0 and not pipeline.steps[0].affine
+    first = pipeline.steps[0]
+    return math.isfinite(pipeline.private.smooth) and pipeline.radius == 1.0 and not (first.affine or first.mu)
 
 
 def changed_records(pipeline: Pipeline) -> float:
@@ -255,7 +258,8 @@ def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
     """Epsilon by an accounting method; NaN if the method does not apply."""
     if method not in _PUBLISHED:
         changed = 0.0 if method == "ignored" else pipeline.changed
-        return repaired_epsilon(pipeline.private, pipeline.tau if method == "repaired" else None, changed, delta)
+        private = replace(pipeline.private, released=0.0) if method == "ignored" else pipeline.private
+        return repaired_epsilon(private, pipeline.tau if method == "repaired" else None, changed, delta)
     if published_sensitivity(pipeline, method) is None:
         return math.nan
     lowest = PRINTED_ORDER if method == "printed" else 1.0
@@ -298,11 +302,12 @@ def divergence_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         for order in sorted({*_SHOWN_ORDERS, *claimed_orders(spec)}):
             if method == "printed" and order < PRINTED_ORDER:
                 continue
+            by_method = replace(m, released=0.0) if method == "ignored" else m
             if published:
                 value = published_divergence(pipeline, method, order)
             else:
                 changed = 0.0 if method == "ignored" else pipeline.changed
-                value = repaired_divergence(m, order, pipeline.tau if method == "repaired" else None, changed)
+                value = repaired_divergence(by_method, order, pipeline.tau if method == "repaired" else None, changed)
             if math.isfinite(value):
                 rows.append((order, value, title, _status(pipeline, method)))
     return _series(
@@ -334,6 +339,9 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
         if m.kind != "exponential":
             noise = "noise std sigma" if m.kind == "gaussian" else "noise scale"
             rows.append((noise, m.sigma, "sensitivity, eps_noise"))
+    if pipeline.private_step is not None:
+        std = second_moment_sensitivity(pipeline.radius) / pipeline.private_step.mu
+        rows.append(("noise std of the second-moment matrix", std, "radius, eps_noise of dp-pca"))
     return _series(
         "constants",
         "Noise and constants of the private mechanism",

@@ -1,5 +1,6 @@
 """The shapes of synthetic data are what they say."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -30,9 +31,25 @@ def test_noise_has_the_declared_deviation(source: Make) -> None:
     assert np.std(noisy - clean) == pytest.approx(0.5, rel=0.02)
 
 
+def test_rows_of_low_rank_have_their_variance_in_the_first_features(source: Make) -> None:
+    rows = source("synthetic", pattern="low-rank", records=4000, features=20, rank=5, noise=0.1).load()
+    assert rows.train_x.std(axis=0) == pytest.approx([1.0] * 5 + [0.1] * 15, rel=0.1)
+    wrong = np.mean((rows.train_x[:, 0] > 0.0) != rows.train_y)
+    assert wrong == pytest.approx(math.atan(0.1) / math.pi, abs=0.01)
+
+
+def test_the_parity_of_digits(source: Make) -> None:
+    digits, parity = source("digits"), source("digits", target="parity")
+    assert (parity.facts().classes, digits.facts().classes) == (2, 10)
+    assert parity.facts().digest != digits.facts().digest
+    assert np.array_equal(parity.load().train_y, digits.load().train_y % 2)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"pattern": "low-rank", "classes": 3}, "have two classes, got 3"),
+        ({"pattern": "low-rank", "features": 4, "rank": 4}, "rank must be below the 4 features"),
         ({"pattern": "images", "features": 10}, "square number of features, got 10"),
         ({"records": 10_000_000, "features": 1_000_000}, "values; at most"),
     ],

@@ -1,3 +1,4 @@
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,9 @@ RANKED = evidence("many-run-ranked", outcomes=30 * "0" + "0101" + 30 * "1")
 ACCURACY = evidence("binomial", successes=80, trials=100)
 RUNS = evidence("average", successes=[700, 720], records=1000)
 IN_TURN = evidence("many-run-sequential", coins=30 * "01", scores=30 * [1000, 1003])
-KINDS = (ONE, MANY, LADDER, RANKED, IN_TURN, ACCURACY, RUNS)
+LOSSES = evidence("bounded-average", billionths=[500_000_000, 520_000_000], records=1000, largest=4.0)
+LOSS = evidence("bounded-mean", billionths=500_000_000, records=1000, largest=4.0)
+KINDS = (ONE, MANY, LADDER, RANKED, IN_TURN, ACCURACY, RUNS, LOSSES, LOSS)
 
 
 def test_each_kind_is_read_by_its_own_test() -> None:
@@ -41,7 +44,11 @@ def test_each_kind_is_read_by_its_own_test() -> None:
     in_turn = IN_TURN.statistics["coins"], IN_TURN.statistics["scores"]
     assert evidence_tests.p_value(IN_TURN, 0.5, 1e-5) == sequential.p_value(*in_turn, [(0.5, 1e-5)])
     assert evidence_tests.epsilon_lower(IN_TURN, 1e-5, 0.9) == sequential.epsilon_lower(*in_turn, 1e-5, 0.9)
-    assert [e.kind for e in KINDS if evidence_tests.valid_anytime(e)] == ["many-run-sequential", "average"]
+    assert [e.kind for e in KINDS if evidence_tests.valid_anytime(e)] == [
+        "many-run-sequential",
+        "average",
+        "bounded-average",
+    ]
     assert evidence_tests.largest(ONE, 1e-5, 0.9) == one_run.epsilon_lower(100, 60, 60, 1e-5, 0.9)
     assert evidence_tests.largest(LADDER, 1e-5, 0.9) == guess_counts.largest(100, (20, 60), 1e-5, 0.9)
     assert evidence_tests.largest(RANKED, 1e-5, 0.9) == thresholds.largest(32, 32, 1e-5, 0.9)
@@ -116,6 +123,9 @@ IMPOSSIBLE = "more than there can be"
         ("average", {"successes": 3, "records": 4}, "lacks the counts"),
         ("average", {"successes": [1001], "records": 1000}, IMPOSSIBLE),
         ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
+        ("bounded-average", {"billionths": [10**9 + 1], "records": 10}, "above 1000000000"),
+        ("bounded-average", {"billionths": [5], "records": 10, "largest": 0.0}, "largest must be a positive number"),
+        ("bounded-mean", {"billionths": 5, "records": 0}, IMPOSSIBLE),
         ("binomial", {"successes": 3, "trials": 2}, IMPOSSIBLE),
         ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
         ("binomial", {"successes": 1, "trials": 10**12}, "counts below 0 or above 1000000000"),
@@ -151,3 +161,18 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(values: list[float], 
 def test_what_is_no_p_value_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="p-values"):
         evidence_tests.holm([0.5, bad])
+
+
+def test_a_loss_is_tested_as_a_share_of_the_largest_one() -> None:
+    """At the same shares an average of losses and an average of counts are one test, on another scale."""
+    counted = evidence("average", successes=[500, 520], records=1000)
+    for side in ("at-least", "at-most"):
+        for value in (0.3, 0.45, 0.55, 0.7):
+            of_losses = evidence_tests.metric_p_value(LOSSES, side, 4.0 * value)
+            assert of_losses == pytest.approx(evidence_tests.metric_p_value(counted, side, value), rel=1e-4)
+        extremes = [evidence_tests.metric_extreme(e, side, 0.05) for e in (LOSSES, counted)]
+        assert extremes[0] == pytest.approx(4.0 * extremes[1], abs=1e-5)
+        assert evidence_tests.metric_p_value(LOSS, side, 2.0) == pytest.approx(1.0, abs=1e-6)
+    # One model: exp(-m KL) by Hoeffding's Theorem 1.
+    bound = math.exp(-1000 * (0.5 * math.log(0.5 / 0.4) + 0.5 * math.log(0.5 / 0.6)))
+    assert evidence_tests.metric_p_value(LOSS, "at-most", 1.6) == pytest.approx(bound, rel=1e-6)

@@ -7,7 +7,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from scipy import stats
+from support.specs import bare
 
+from dpspec.contract import FrozenMap, Trial
 from dpspec.stats import utility
 
 RNG = np.random.Generator
@@ -98,3 +100,46 @@ def test_the_level_holds_at_whatever_run_one_stops() -> None:
         counts = [100_000 * int(rng.random() < 0.5) for _ in range(40)]
         rejected += any(utility.average_at_least(counts[:n], 100_000, 0.5) <= 0.05 for n in range(4, 41, 4))
     assert stats.binom.sf(rejected - 1, times, 0.05) > 1e-4
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("shape", [(0.5, 4.5), (4.5, 0.5), (3.0, 3.0)])
+def test_the_level_holds_for_losses(shape: tuple[float, float]) -> None:
+    """Beta-distributed losses whose mean is exactly the claimed one, with dependence by a shift of each run."""
+    rng, times, records = np.random.default_rng(7), 400, 50
+    mean = shape[0] / sum(shape)
+    rejected = dict.fromkeys(("least", "most", "model-least", "model-most"), 0)
+    for _ in range(times):
+        tested = rng.beta(*shape, size=records)  # the expected loss of each test record
+        runs = [float((rng.random(records) < tested).mean()) if rng.random() < 0.5 else tested.mean() for _ in range(4)]
+        shares = [math.floor(1e9 * run) for run in runs]
+        rejected["least"] += utility.bounded_average_at_least(shares, records, mean) <= 0.05
+        rejected["most"] += utility.bounded_average_at_most(shares, records, mean) <= 0.05
+        rejected["model-least"] += utility.bounded_mean_at_least(shares[0], records, mean) <= 0.05
+        rejected["model-most"] += utility.bounded_mean_at_most(shares[0], records, mean) <= 0.05
+    assert all(stats.binom.sf(count - 1, times, 0.05) > 1e-4 for count in rejected.values()), rejected
+
+
+def test_losses_that_differ_are_seen() -> None:
+    shares = [400_000_000]
+    assert utility.bounded_average_at_least(20 * shares, 5000, 0.2) < 0.05
+    assert utility.bounded_average_at_least(shares, 5000, 0.39) > 0.05
+    assert utility.bounded_average_at_most(20 * shares, 5000, 0.7) < 0.05
+    assert utility.bounded_average_at_most(shares, 5000, 0.41) > 0.05
+    assert utility.bounded_mean_at_least(10**9, 100, 0.5) == pytest.approx(0.5**100)
+    assert utility.bounded_mean_at_most(0, 100, 0.5) == pytest.approx(0.5**100, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"mean": 2.0, "records": 5, "largest": 1.0}, "mean must be at most 1"),
+        ({"mean": 0.0, "records": 5, "largest": 0.0}, "largest must be positive"),
+        (3, "mapping from splits"),
+    ],
+)
+def test_impossible_losses_are_refused(block: object, message: str) -> None:
+    evidence = {"internal": {"loss": block if isinstance(block, int) else {"test": block}}}
+    trial = Trial(index=0, evidence=FrozenMap(evidence))
+    with pytest.raises(ValueError, match=message):
+        list(utility.losses(bare(), [trial]))

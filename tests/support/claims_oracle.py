@@ -176,8 +176,8 @@ def tested(spec: Spec, claim: Claim, evidence: Evidence) -> bool:
     """Whether an attack or a measurement can refute a claim."""
     what = statement_of(claim)
     if claim.kind == "metric":
-        about = {"binomial": "model", "average": "pipeline"}.get(evidence.kind)
-        at = {**evidence.at, "about": about}
+        subjects = {"binomial": "model", "bounded-mean": "model", "average": "pipeline", "bounded-average": "pipeline"}
+        at = {**evidence.at, "about": subjects.get(evidence.kind)}
         return evidence.quantity == what.quantity and measured(evidence) and stronger(at, what.at, upper=False)
     if not among(evidence.scope, scope_of(spec, claim)):
         return False

@@ -73,9 +73,10 @@ def refusals(
                 ("claims", i, "name"),
                 f"measured are: {', '.join(sorted(metrics))}",
             )
-        if measured.startswith("accuracy") and not facts.real_target and not facts.test_records:
+        quantity = measured.partition("-")[0]
+        if quantity in ("accuracy", "loss") and not facts.real_target and not facts.test_records:
             yield unsupported(
-                f"claim {claim.id!r} is about the accuracy on test records, and the data has none",
+                f"claim {claim.id!r} is about the {quantity} on test records, and the data has none",
                 ("claims", i, "name"),
                 "add split: {test: 0.2} to data, which holds out a fifth of the records, or remove the claim",
             )

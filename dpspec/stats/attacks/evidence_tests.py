@@ -53,6 +53,20 @@ _METRICS: dict[str, _Metric] = {
         tests={"at-least": utility.average_at_most, "at-most": utility.average_at_least},
         every=lambda right, successes, records: ((right * records,) * len(successes), records),
     ),
+    "bounded-average": _Metric(
+        statistics={"billionths": "counts", "records": "count"},
+        possible=lambda shares, records: records > 0 and all(share <= _MOST for share in shares),
+        about="pipeline",
+        tests={"at-least": utility.bounded_average_at_most, "at-most": utility.bounded_average_at_least},
+        every=lambda right, shares, records: ((right * _MOST,) * len(shares), records),
+    ),
+    "bounded-mean": _Metric(
+        statistics={"billionths": "count", "records": "count"},
+        possible=lambda share, records: records > 0 and share <= _MOST,
+        about="model",
+        tests={"at-least": utility.bounded_mean_at_most, "at-most": utility.bounded_mean_at_least},
+        every=lambda right, share, records: (right * _MOST, records),
+    ),
 }
 
 
@@ -95,15 +109,28 @@ def rates(evidence: Evidence) -> list[tuple[float, float]]:
 def metric_p_value(evidence: Evidence, side: str, value: float) -> float:
     """P-value of a claim that a metric is ``at-least`` or ``at-most`` a value."""
     kind = _metric_of(evidence)
-    return kind.tests[side](*_statistics(evidence, kind.statistics), min(1.0, max(0.0, value)))
+    share = min(1.0, max(0.0, value / _largest(evidence)))
+    return kind.tests[side](*_statistics(evidence, kind.statistics), share)
 
 
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
-    """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
+    """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``.
+
+    The end of the metric's range if there is none.
+    """
     kind = _metric_of(evidence)
     end = 1.0 if side == "at-least" else 0.0
     worst = kind.every(int(1.0 - end), *_statistics(evidence, kind.statistics))
-    return bisect(lambda value: kind.tests[side](*worst, value) <= level, end, 1.0 - end, within=1e-6)[0]
+    share = bisect(lambda value: kind.tests[side](*worst, value) <= level, end, 1.0 - end, within=1e-6)[0]
+    return share * _largest(evidence)
+
+
+def _largest(evidence: Evidence) -> float:
+    """The upper end of the metric's range; 1 for shares."""
+    largest = evidence.statistics.get("largest", 1.0)
+    if isinstance(largest, bool) or not isinstance(largest, int | float) or not 0.0 < largest < math.inf:
+        raise ValueError(f"evidence {evidence.id!r}: largest must be a positive number, got {str(largest)[:40]!r}")
+    return float(largest)
 
 
 def about(evidence: Evidence) -> str:
@@ -113,12 +140,13 @@ def about(evidence: Evidence) -> str:
 def valid_anytime(evidence: Evidence) -> bool:
     """Whether the test is valid after any number of trials."""
     method = method_of(evidence.kind)
-    return evidence.kind == "average" or (method is not None and method.descriptor.anytime)
+    return evidence.kind in ("average", "bounded-average") or (method is not None and method.descriptor.anytime)
 
 
 def require_counts(evidence: Evidence) -> None:
     metric, method = _METRICS.get(evidence.kind), method_of(evidence.kind)
     if metric is not None:
+        _ = _largest(evidence)
         possible = metric.possible(*_statistics(evidence, metric.statistics))
     elif method is not None:
         possible = method.call("is_possible", _selected(evidence, method))

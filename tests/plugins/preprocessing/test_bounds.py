@@ -12,9 +12,7 @@ from support.preprocessing_oracle import Pair, Rows
 
 from dpspec.contract import Facts
 from dpspec.contract.results import AuditResult
-from dpspec.engine.preparing.prepare import prepare
 from dpspec.errors import SpecError
-from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.options import Declaration, out_radius
@@ -314,21 +312,3 @@ def test_a_test_in_front_leaves_no_certified_lower_end(tmp_path: Path) -> None:
     limits = "mechanism.collection={max_missing_rows: 450, min_observed: 150}"
     audit = audited(tmp_path, limits, TEST)
     assert not [f for f in audit.findings if f.bound == "lower"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "norm"),
-    [
-        (["mechanism.pipeline=[{scale: standard, clip: 12.0}]"], None),
-        (["mechanism.pipeline=[{scale: standard, clip: 12.0}, {pca: 1}]"], 12.0),
-        (["mechanism.pipeline=[{scale: standard, clip: 12.0}, {impute: mean}]"], None),
-        (["mechanism.pipeline=[{pca: 1, affine: true}]"], math.sqrt(2.0)),
-        (["mechanism.pipeline=[{scale: standard, clip: 12.0}]", "loss"], 12.0),
-        (["mechanism.pipeline=[{scale: standard, clip: 0.5}]", "loss"], None),
-    ],
-)
-def test_only_other_trials_have_another_key(tmp_path: Path, overrides: list[str], norm: float | None) -> None:
-    loss = "mechanism.private={kind: dp-gd, eps_noise: 1.0, loss: logistic, steps: 2}"
-    spec = specs.spec_of(tmp_path, BASE, *(loss if o == "loss" else o for o in overrides))
-    inputs = prepare(spec, load_catalog()).audit.trial_inputs(spec)
-    assert inputs.get("processed_norm") == (None if norm is None else pytest.approx(norm))

@@ -57,6 +57,8 @@ NET_ITERATED = "{kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipsch
 NO_LOSS = [GD, "P.loss=null", "P.lipschitz=1.0"]
 PTR = "M.ptr={epsilon: 0.1, delta: 1e-6}"
 AT = "M.pipeline.0"
+HELD_OUT = "data.split={test: 50}"
+LOSS = "claims=[{id: low, kind: metric, name: loss, at_most: 0.6}]"
 SCALE = step("{scale: standard, clip: 3.0}")
 REGRESSION = [step("{impute: regression}"), "C={max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0}"]
 
@@ -114,6 +116,19 @@ REGRESSION = [step("{impute: regression}"), "C={max_missing_rows: 9, min_eigenva
         ([AUDIT, step("{quantise: 0.1}"), "audit.members=60"], "audit", "error"),
         ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "audit", "error"),
         ([AUDIT, *NO_LOSS], "P", "error"),
+        ([step("{dp-pca: 2}")], AT, "error"),
+        ([step("{dp-pca: 6, eps_noise: 1.0}"), "C=null"], f"{AT}.dp-pca", "error"),
+        ([step("{dp-pca: 2, eps_noise: 1.0}, {quantise: 0.1}")], f"{AT}.dp-pca", "error"),
+        ([step("{dp-pca: 2, eps_noise: 1.0}")], "C", "error"),
+        ([step("{dp-pca: 2, eps_noise: 1.0}"), "C=null", PTR], "M.ptr", "error"),
+        ([step("{pca: 2, eps_noise: 1.0}")], f"{AT}.eps_noise", "error"),
+        (["M.pipeline=[]"], "C", "error"),
+        (["M.pipeline=[]", "C=null", PTR], "M.ptr", "error"),
+        (["M.pipeline=[]", "C=null", AUDIT, "audit.clusters=3"], "audit.clusters", "error"),
+        ([AUDIT, HELD_OUT, LOSS], "claims.0.name", "error"),
+        ([AUDIT, HELD_OUT, LOSS, f"P={NET}", MODEL], "claims.0.name", "error"),
+        ([AUDIT, HELD_OUT, LOSS.replace("loss", "accuracy")], "claims.0.name", "error"),
+        ([AUDIT, GD, LOSS], "claims.0.name", "error"),  # no test records
     ],
 )
 def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str], path: str, severity: str) -> None:
