@@ -49,9 +49,12 @@ RENAMED_ARGUMENTS: Mapping[str, Mapping[str, Rename]] = {
     "dpspec.accounting.RandomAllocation": {"sigma": _NOISE, "members": _SIZE},
     "dpspec.accounting.RandomAllocation.has_noise": {"sigma": _NOISE, "members": _SIZE},
     "dpspec.accounting.TruncatedPoisson": {"k": _SIZE, "sigma": _NOISE},
+    "dpspec.accounting.discrete_gaussian": {"sigma": Rename("scale", (0, 3))},
+    "dpspec.accounting.discrete_gaussian_rdp": {"sigma": Rename("scale", (0, 3))},
     "dpspec.accounting.largest_sum_pair": {"sigma": _NOISE},
     "dpspec.accounting.sampled_gaussian_integer_rdp": {"sigma": _NOISE},
     "dpspec.accounting.sampled_gaussian_rdp": {"sigma": _NOISE},
+    "dpspec.kit.too_little_noise": {"noise": _NOISE},
 }
 
 

@@ -93,7 +93,8 @@ class LogConcaveNoise(Pair):
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The outputs between two ends; beyond, the loss is at most ``largest_loss``, or counts as infinite."""
-        present = one_direction(direction) == "present-first"
+        direction = one_direction(direction)
+        present = direction == "present-first"
         bottom, top = (log_far, log_edge) if present else (log_edge, log_far)
         moved = self.shift if present else 0.0
         ends = self._tail(bottom, -1.0) + moved, self._tail(top, 1.0) + moved

@@ -81,7 +81,7 @@ class Discrete(Pair):
 
     def _oriented(self, direction: Direction) -> tuple[Floats, Floats]:
         pair = (self.present, self.absent)
-        return pair if direction == "present-first" else pair[::-1]
+        return pair if one_direction(direction) == "present-first" else pair[::-1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class Laplace(Pair):
     def largest_loss(self, direction: Direction) -> float:
         """The loss of the atom at m present-first, at -m absent-first."""
         losses = self.losses(np.array([-self.edge, self.edge]))
-        return abs(float(losses[1 if direction == "present-first" else 0])) * (1.0 + 1e-13)
+        return abs(float(losses[1 if one_direction(direction) == "present-first" else 0])) * (1.0 + 1e-13)
 
     def losses(self, l: Floats) -> Floats:  # noqa: E741
         """x = ln(1 + q (e^l - 1)), within ``loss_error``."""
@@ -138,7 +138,8 @@ class Laplace(Pair):
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes, absent-first except small losses: P[l > t] = e^(-(t + m) / 2) / 2. Large losses are bounded."""
         low, high = -self.edge, self.edge
-        if one_direction(direction) == "absent-first" and self.rate < 1.0:
+        direction = one_direction(direction)
+        if direction == "absent-first" and self.rate < 1.0:
             high = min(high, low - 2.0 * (log_far + math.log(2.0)))
         return _LaplacePart(self, direction, low, high)
 
@@ -166,7 +167,7 @@ class Laplace(Pair):
         loss = self.losses(middle)
         loss_error = 4.0 * self.loss_error(middle, loss)
         error = EPS * (32.0 + 4.0 * self.edge)
-        if direction == "present-first":
+        if one_direction(direction) == "present-first":
             mass, errors = positive_masses(without + loss, error + loss_error)
             return Bins(mass, loss, low, high, errors, loss_error, shift)
         mass, errors = positive_masses(without, np.full(len(loss), error))

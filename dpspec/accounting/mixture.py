@@ -152,12 +152,12 @@ class Mixture(Pair):
 
     def largest_loss(self, direction: Direction) -> float:
         """-ln P[c = 0] absent-first, up to rounding; infinite present-first."""
-        return math.inf if direction == "present-first" else -self.ratio.log_zero * (1.0 + _ROUNDED)
+        return math.inf if one_direction(direction) == "present-first" else -self.ratio.log_zero * (1.0 + _ROUNDED)
 
     def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
         """E[e^(-s l(z))] under N(0, 1) as a sum over a grid: Theorem 60 of ``proofs/grids.md``, absent-first."""
         highest = float(tilts.max()) * -self.ratio.log_zero
-        if direction == "present-first" or not highest <= _HIGHEST_MOMENT:
+        if one_direction(direction) == "present-first" or not highest <= _HIGHEST_MOMENT:
             return None
         largest_shift = float(self.ratio.shifts[-1])
         strip = min(_STRIP, 0.5 * math.pi / largest_shift)
@@ -179,7 +179,7 @@ class Mixture(Pair):
         Absent-first, a smaller second distribution raises the upper bound; for the lower bound the weight moves to
         c = 0 (a dominated pair by Lemma 2.9), which changes losses by at most ``pull``.
         """
-        ratio = self.ratio
+        ratio, direction = self.ratio, one_direction(direction)
         if direction == "present-first":
             low, high = ratio.range_of_outputs(log_edge, log_far)
             trimmed, dropped = _trim(ratio, log_edge - math.log(1e3))
@@ -230,7 +230,7 @@ class Mixture(Pair):
 
         A cut at l(z) = epsilon whose loss is off by w misses at most 2 w times the first mass.
         """
-        present = direction == "present-first"
+        present = one_direction(direction) == "present-first"
         losses = np.array(epsilons if present else [-epsilon for epsilon in reversed(epsilons)], dtype=np.float64)
         z = self.ratio.inverse(losses)
         edges = int(np.count_nonzero(np.isneginf(z)))  # the first ones, as z ascends with the loss

@@ -32,6 +32,7 @@ from dpspec.accounting.numerics import (
     whole,
 )
 from dpspec.accounting.rdp import best_epsilon, checked_orders, composed_rdp, gaussian_rdp, log_delta_at_orders
+from dpspec.renames import old_arguments
 
 #: Upper bounds of Renyi divergences as a function of orders (n,), same shape.
 RenyiCurve: TypeAlias = Callable[[Floats], Floats]
@@ -279,14 +280,15 @@ _WIDE, _SMOOTH = 200.0, 4.0
 _FAR = 38.6
 
 
-def discrete_gaussian(sigma: float, sensitivity: int = 1) -> tuple[Pair, Pair | None]:
+@old_arguments("dpspec.accounting.discrete_gaussian")
+def discrete_gaussian(scale: float, sensitivity: int = 1) -> tuple[Pair, Pair | None]:
     """Discrete Gaussian noise on an integer that one record changes by up to ``sensitivity``: pairs above and below.
 
-    Noise x has a probability in proportion to e^(-x^2 / (2 sigma^2)), x an integer (Canonne, Kamath and Steinke 2020).
-    Above sigma = 200 the pairs are Gaussian, at distances of 4 from sigma^2.
+    Noise x has a probability in proportion to e^(-x^2 / (2 scale^2)), x an integer (Canonne, Kamath and Steinke 2020).
+    Its standard deviation is below ``scale``. Above scale = 200 the pairs are Gaussian, at distances of 4 from scale^2.
     """
-    sd, shift = positive("sigma", sigma), whole("sensitivity", sensitivity, 1)
-    bounded_effect("sigma", shift, sd)
+    sd, shift = positive("scale", scale), whole("sensitivity", sensitivity, 1)
+    bounded_effect("scale", shift, sd)
     if sd > _WIDE:
         return tuple(Mixture([float(shift)], [1.0], math.sqrt(sd * sd + side)) for side in (-_SMOOTH, _SMOOTH))  # type: ignore[return-value]
     responses = discrete_gaussian_responses(sd, shift)
@@ -306,13 +308,14 @@ def discrete_gaussian_responses(sigma: float, shift: int) -> ResponseMixture:
     return ResponseMixture(losses[used], weights[used], 1e-300)
 
 
-def discrete_gaussian_rdp(orders: npt.ArrayLike, sigma: float, sensitivity: int = 1) -> Floats:
+@old_arguments("dpspec.accounting.discrete_gaussian_rdp")
+def discrete_gaussian_rdp(orders: npt.ArrayLike, scale: float, sensitivity: int = 1) -> Floats:
     """The Renyi divergence at each of ``orders`` (n,) of discrete Gaussian noise.
 
-    a s^2 / (2 sigma^2) + ln(theta(a s) / theta(0)) / (a - 1) with theta(y) = sum_x e^(-(x - y)^2 / (2 sigma^2)), at
+    a s^2 / (2 scale^2) + ln(theta(a s) / theta(0)) / (a - 1) with theta(y) = sum_x e^(-(x - y)^2 / (2 scale^2)), at
     most the Gaussian mechanism's (Canonne, Kamath and Steinke 2020, Proposition 5).
     """
-    a, sd, shift = np.atleast_1d(checked_orders(orders)), positive("sigma", sigma), whole("sensitivity", sensitivity, 1)
+    a, sd, shift = np.atleast_1d(checked_orders(orders)), positive("scale", scale), whole("sensitivity", sensitivity, 1)
     largest = gaussian_rdp(a, shift / sd)
     if sd > 8.0:  # theta is constant to a relative 1e-500
         return largest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dpspec.contract as dps
 from dpspec.contract.findings import AS_RUN
 from dpspec.contract.fragments import LEAST_NOISE_MULTIPLIER
+from dpspec.renames import old_arguments
 from dpspec.text import closest
 from dpspec.text import did_you_mean as suggestion
 
@@ -360,10 +361,13 @@ def other_scheme(
         yield unsupported(message.format(scheme=scheme, batches=batches), path, help)
 
 
-def too_little_noise(noise: float, path: dps.Path) -> Iterator[dps.Diagnostic]:
-    """Error ``bad-value`` at ``path`` for ``noise``, in clip norms, that is present and bounds nothing."""
-    if 0.0 < noise < LEAST_NOISE_MULTIPLIER:
-        message = f"noise must be 0 or at least {LEAST_NOISE_MULTIPLIER:g} times the clip norm, got {noise:g}"
+@old_arguments("dpspec.kit.too_little_noise")
+def too_little_noise(noise_multiplier: float, path: dps.Path) -> Iterator[dps.Diagnostic]:
+    """Error ``bad-value`` at ``path`` for a ``noise_multiplier`` that is positive and bounds nothing."""
+    if 0.0 < noise_multiplier < LEAST_NOISE_MULTIPLIER:
+        message = (
+            f"noise must be 0 or at least {LEAST_NOISE_MULTIPLIER:g} times the clip norm, got {noise_multiplier:g}"
+        )
         yield bad_value(message, path, "use more noise: below this epsilon is meaningless")
 
 

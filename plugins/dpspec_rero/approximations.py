@@ -170,13 +170,18 @@ def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
         if phase.effect == 0.0:
             continue
         if phase.noise == "gaussian":
-            step_divergences = sampled_gaussian_rdp(orders, phase.rate, 1.0 / phase.effect, "present-first")
+            step_divergences = _gaussian_divergences(tuple(orders.tolist()), phase.rate, phase.effect)
         elif phase.rate == 1.0:
             step_divergences = laplace_rdp(orders, phase.effect)
         else:
             step_divergences = np.maximum(tabulate_loss(phase).moment(orders), 0.0) / (orders - 1.0)
         total += phase.count * step_divergences
     return total
+
+
+@lru_cache(maxsize=256)  # groups, phases and later runs of a spec share steps
+def _gaussian_divergences(orders: tuple[float, ...], rate: float, effect: float) -> Floats:
+    return sampled_gaussian_rdp(np.array(orders), rate, 1.0 / effect, "present-first")
 
 
 EDGEWORTH_SOURCE = "Kaissis et al. 2023, Corollary 3"

@@ -153,7 +153,7 @@ def test_old_attributes_warn_and_two_names_of_one_argument_are_refused() -> None
 def test_each_renamed_argument_exists() -> None:
     for name, renames_of_name in RENAMED_ARGUMENTS.items():
         package, *path = name.removeprefix("dpspec.").split(".")
-        found: Any = import_module("dpspec.accounting") if path else import_module("dpspec")
+        found: Any = import_module(f"dpspec.{package}") if path else import_module("dpspec")
         for part in path or [package]:
             found = getattr(found, part)
         names = set(inspect.signature(found).parameters)
