@@ -123,7 +123,7 @@ def _scores_after_release(
     """Execute a private projection and the mechanism on the projected rows of ``sides[index]``; add all noise.
 
     The adversary sees the noisy moments and the output. The score is the log-likelihood ratio of the moments, plus for
-    queries that of the output given the projection.
+    queries the ratio of the output given the projection.
     """
     moments, std = [steps.second_moments(rows) for rows in sides], steps.moment_std(step, radius)
     towards, middle = moments[0] - moments[1], 0.5 * (moments[0] + moments[1])

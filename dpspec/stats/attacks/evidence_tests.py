@@ -116,7 +116,7 @@ def metric_p_value(evidence: Evidence, side: str, value: float) -> float:
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``.
 
-    The end of the metric's range if there is none.
+    Without such a value, the end of the metric's range.
     """
     kind = _metric_of(evidence)
     end = 1.0 if side == "at-least" else 0.0

@@ -1,7 +1,7 @@
 """Knowledge that an adversary has besides the prior: which baselines the bounds on reconstruction are about.
 
 Guerra-Balboa et al. 2026 (arXiv 2603.12142) state that reconstruction robustness is violated under realistic knowledge:
-Definition 2.3 has no knowledge of the target, and its baseline is 1/8 in their Figure 4, where the adversary knows more.
+Definition 2.3 has no knowledge of the target. Its baseline is 1/8 in their Figure 4, whose adversary knows more.
 The mechanism here is one Gaussian release of a record of 16 values, of which the adversary knows a part.
 """
 
@@ -74,6 +74,9 @@ def test_the_reconstruction_advantage_is_at_most_the_total_variation(noise: floa
     advantage = attained(noise) - 0.5  # without the record the release is independent of its bit
     assert advantage <= variation * (1.0 - 1.0 / (ATTRIBUTES * BITS))
     assert advantage == pytest.approx(variation * (1.0 - 1.0 / BITS))
+    if noise == 1.0:
+        assert advantage == pytest.approx(0.1915, abs=1e-4)
+        assert variation * (1.0 - 1.0 / (ATTRIBUTES * BITS)) == pytest.approx(0.3590, abs=1e-4)
 
 
 def test_an_adversary_that_knows_the_record_has_the_baseline_one() -> None:
