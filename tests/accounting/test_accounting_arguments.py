@@ -121,7 +121,7 @@ DEFAULTS = {"group_size": 1, "noise_multiplier": 1.0}
                 (lambda x: joint_noise_multiplier(1.0, x), "count_std"),
                 (lambda x: real_divisor_pair(0.5, x, 1.0), "noise_multiplier"),
                 (lambda x: real_divisor_pair(0.5, 1.0, x), "count_std"),
-                (lambda x: discrete_gaussian(x), "sigma"),
+                (lambda x: discrete_gaussian(x), "scale"),
                 (lambda x: gaussian.delta(1.0, x), "mu"),
                 (lambda x: gaussian_rdp(2.0, x), "effect"),
                 (lambda x: sampled_gaussian_rdp(2.0, 0.1, x), "noise_multiplier"),
