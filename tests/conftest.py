@@ -77,22 +77,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
-#: Tests of ``dpspec.testing`` that start a process, train, or bound many times: each is one family for all mechanisms.
-_FAMILIES_OF_MECHANISMS = (
-    "test_bounds_are_monotone_where_declared",
-    "test_much_noise_hides_the_inclusion_bits",
-    "test_trials_are_reproducible_by_seed",
-    "test_another_process_repeats_the_run",
-    "test_checking_a_spec_imports_neither_torch_nor_scipy",
-    "test_importing_the_descriptor_is_light",
-)
+def pytest_report_header(config: pytest.Config) -> str:
+    left_out = [] if config.getoption("--run-slow") else ["--run-slow"]
+    left_out += [] if config.getoption("--run-slow") or config.getoption("--ci") else ["--ci"]
+    return f"longer tests are left out, which {' and '.join(left_out)} run" if left_out else ""
+
+
+#: Tests of ``dpspec.testing`` that start a process, train, or bound many times, each one family for all mechanisms, and
+#: the suite that represents them: DP-SGD's, or the one of the fastest mechanism with trials.
+_FAMILIES_OF_MECHANISMS = {
+    "test_bounds_are_monotone_where_declared": "TestGroup",
+    "test_much_noise_hides_the_inclusion_bits": "TestGroup",
+    "test_trials_are_reproducible_by_seed": "TestGroup",
+    "test_another_process_repeats_the_run": "TestPreprocessing",
+    "test_checking_a_spec_imports_neither_torch_nor_scipy": "TestGroup",
+    "test_importing_the_descriptor_is_light": "TestGroup",
+}
+
+
+def _represents_mechanisms(item: pytest.Item) -> bool:
+    return getattr(getattr(item, "cls", None), "__name__", "") == _FAMILIES_OF_MECHANISMS.get(item.name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
-    # DP-SGD represents the mechanisms, if it is among them
-    represented = sorted(items, key=lambda item: getattr(getattr(item, "cls", None), "__name__", "") != "TestGroup")
-    for item in represented:  # of a family the first case without another marker runs on every change
+    # of a family the first case without another marker runs on every change
+    for item in sorted(items, key=_represents_mechanisms, reverse=True):
         if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
             continue
         of_mechanisms = item.name in _FAMILIES_OF_MECHANISMS
@@ -101,14 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("ci")
         first_cases.add(name)
     slow = config.getoption("--run-slow")
-    for marker, asked, reason in (
-        ("slow", slow, "takes minutes; run with --run-slow"),
-        ("ci", slow or config.getoption("--ci"), "takes several seconds; CI runs it, and --ci"),
-    ):
-        skip = pytest.mark.skip(reason=reason)
-        for item in items if not asked else ():
-            if item.get_closest_marker(marker):
-                item.add_marker(skip)
+    markers = [*(["slow"] if not slow else []), *(["ci"] if not slow and not config.getoption("--ci") else [])]
+    left_out = [item for item in items if any(map(item.get_closest_marker, markers))]
+    # a skipped test would be reported three times by each worker
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
     if (seed := config.getoption("--shuffle")) is not None:
         order = random.Random(seed)
         order.shuffle(items)

@@ -6,6 +6,7 @@ A mutant has another comparison, operator, number or truth value in one place of
 if a test fails that passes without it, or if the tests take several times longer than without it. Tests run in this
 order: the module's own files, other files that execute the line, and the rest of the module's folder. The first run
 notes which test files execute which lines, in FILE.lines; a command that a test starts in another process is not seen.
+With ``--folders``, the tests of the module's folder run alone, and no lines are noted.
 
 FILE has a line of JSON for each mutant; a run with the same FILE tests the others. With ``--ci``, the survivors of the
 default tests meet the same files with ``--ci``. They are printed again at the end: each is a missing test, or changes
@@ -16,21 +17,28 @@ import argparse
 import ast
 import contextlib
 import copy
+import importlib
 import json
+import math
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+
+#: Imported once for the tests of all mutants.
+_LIBRARIES = ("opacus", "scipy.stats", "sklearn.datasets", "torch")
 
 #: The packages of ``dpspec`` that are changed; their numbers decide verdicts.
 PACKAGES = ("accounting", "stats", "training", "engine", "recording", "language")
@@ -44,8 +52,9 @@ _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 
-#: Tests of a mutant may take as many times their processor seconds, and so many more; a process as many bytes.
-_SLOWER, _MORE_SECONDS, _SECONDS_WITH_CI, _MOST_BYTES = 4, 60, 1800, 8 << 30
+#: Tests of a mutant may take as many times their processor seconds and so many more, if these were not measured so many
+#: at most; a process as many bytes.
+_SLOWER, _MORE_SECONDS, _MOST_SECONDS, _MOST_BYTES = 4, 60, 1800, 8 << 30
 
 
 @dataclass(frozen=True)
@@ -211,7 +220,7 @@ class Copy:
         for group in order_of_tests(mutant, executed, self._root):
             known = list(executed.broken)
             expected = sum(executed.seconds.get(file, 0.0) for file in group)
-            seconds = _SECONDS_WITH_CI if ci else _MORE_SECONDS + _SLOWER * expected
+            seconds = _MOST_SECONDS if ci or not executed.seconds else _MORE_SECONDS + _SLOWER * expected
             while True:
                 spared = [part for test in known for part in ("--deselect", test)]
                 command = ["-x", "-n", "0", *options, *spared, *group]
@@ -233,34 +242,37 @@ class Copy:
     def _pytest(self, options: Iterable[str], seconds: float | None, **variables: str) -> tuple[int, list[str]]:
         """Run pytest within processor seconds of each process, and return its exit code and the tests that failed."""
         shutil.rmtree(self._cache, ignore_errors=True)
-        paths = os.pathsep.join(str(self._root / name) for name in ("", "plugins", "tests"))
-        command = [sys.executable, "-P", "-m", "pytest", "-q", "-o", f"cache_dir={self._cache}", *options]
-
-        def limit() -> None:
-            if seconds is not None:
-                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
-                resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
-
-        process = subprocess.Popen(
-            command,
-            cwd=self._root,
-            env={**os.environ, **variables, "PYTHONPATH": paths},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=limit,
-        )
-        try:
-            # other work may share the processors
-            code = process.wait(None if seconds is None else 10 * seconds)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGKILL
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with all that a test started
-            process.wait()
+        pid = os.fork()  # of a process that has imported torch
+        if not pid:
+            try:
+                self._become_pytest(["-q", "-o", f"cache_dir={self._cache}", *options], seconds, variables)
+            finally:
+                os._exit(70)
+        code, end = None, math.inf if seconds is None else time.monotonic() + 10 * seconds  # others may use the cores
+        while code is None:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL if time.monotonic() > end else None
+            time.sleep(0.0 if ended else 0.1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # with all that a test started
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
         failures = self._cache / "v" / "cache" / "lastfailed"
         return code, list(json.loads(failures.read_text(encoding="utf-8"))) if failures.exists() else []
+
+    def _become_pytest(self, options: list[str], seconds: float | None, variables: Mapping[str, str]) -> None:
+        os.setsid()
+        if seconds is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+            resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+        paths = [str(self._root / name) for name in ("", "plugins", "tests")]
+        os.environ.update(variables, PYTHONPATH=os.pathsep.join(paths))
+        os.chdir(self._root)
+        sys.path[:] = [*paths, *(part for part in sys.path if not Path(part).is_relative_to(ROOT))]
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
+        os._exit(pytest.main(options))
 
 
 def _executed_lines(file: Path, repository: Copy) -> ExecutedLines:
@@ -270,7 +282,7 @@ def _executed_lines(file: Path, repository: Copy) -> ExecutedLines:
     return ExecutedLines(**json.loads(file.read_text(encoding="utf-8")))
 
 
-def run(mutants: list[Mutant], results: Path, *, ci: bool) -> dict[tuple[str, bool], str | None]:
+def run(mutants: list[Mutant], results: Path, *, ci: bool, folders: bool = False) -> dict[tuple[str, bool], str | None]:
     """Test the mutants that have no result yet.
 
     Returns:
@@ -282,7 +294,8 @@ def run(mutants: list[Mutant], results: Path, *, ci: bool) -> dict[tuple[str, bo
         killers[row["mutant"], row["ci"]] = row["killer"]
     with tempfile.TemporaryDirectory() as folder, results.open("a", encoding="utf-8") as file:
         repository = Copy(Path(folder))
-        executed = _executed_lines(results.with_name(results.name + ".lines"), repository)
+        lines = results.with_name(results.name + ".lines")
+        executed = ExecutedLines({}, {}, []) if folders else _executed_lines(lines, repository)
         for with_ci in (False, True) if ci else (False,):
             for mutant in mutants:
                 key = str(mutant), with_ci
@@ -303,9 +316,12 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=list(PACKAGES), choices=PACKAGES)
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--ci", action="store_true")
+    parser.add_argument("--folders", action="store_true")
     given = parser.parse_args()
+    for name in _LIBRARIES:
+        importlib.import_module(name)
     mutants = draw(tuple(given.packages), given.count, given.seed)
-    killers = run(mutants, given.results, ci=given.ci)
+    killers = run(mutants, given.results, ci=given.ci, folders=given.folders)
     survivors = [str(mutant) for mutant in mutants if killers[str(mutant), False] is None]
     print(f"\n{given.count - len(survivors)} of {given.count} killed by the default tests; of the survivors --ci kills")
     print(*(f"{killers.get((mutant, True), 'not run')}\t{mutant}" for mutant in survivors), sep="\n")
