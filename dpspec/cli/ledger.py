@@ -187,7 +187,7 @@ def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catal
         from dpspec.engine.ledger import bounds
 
         with loaded_specs([source], catalog, ()) as loaded:
-            return bounds(loaded.specs, catalog)
+            return bounds(loaded.specs, catalog, remedy_seconds=0.0)
     from dpspec.engine.verify import missing_recordings, verify
     from dpspec.reporters.read_results import read_result
 
