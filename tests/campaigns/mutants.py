@@ -86,14 +86,17 @@ class ExecutedLines:
 
 
 def places(tree: ast.Module) -> list[ast.AST]:
-    """Return the nodes that :func:`mutate` can change, in the order of ``ast.walk``, without annotations."""
+    """Return the nodes that :func:`mutate` can change, in the order of ``ast.walk``.
+
+    Annotations are left out, and ``strict`` of ``zip``, whose arguments have equal lengths.
+    """
     ignored = {
         id(inner)
         for node in ast.walk(tree)
         for name in ("annotation", "returns")
         if (annotation := getattr(node, name, None)) is not None
         for inner in ast.walk(annotation)
-    }
+    } | {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "strict"}
     kinds = (ast.Compare, ast.BinOp, ast.BoolOp)
     return [
         node

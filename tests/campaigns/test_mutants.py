@@ -18,7 +18,7 @@ def bound(x: float, strict: bool = True) -> "int | None":
             x
             + 1.5
         )
-    return None
+    return None if list(zip([x], [x], strict=True)) else 0
 '''
 SMALL = Path("dpspec/accounting/small.py")
 
@@ -27,6 +27,7 @@ def test_each_place_has_one_mutant_that_differs_there_alone() -> None:
     count = len(mutants.places(ast.parse(SOURCE)))
     drawn = [mutants.mutate(SOURCE, SMALL, number) for number in range(count)]
     assert sorted(mutant.change for mutant in drawn) == [
+        "0 -> 1",
         "1.5 -> 1.7500000000000002",
         "3 -> 4",
         "True -> False",
@@ -56,7 +57,7 @@ def test_own_files_run_first_and_then_cheap_ones_that_execute_the_line(tmp_path:
         file.write_text(SOURCE, encoding="utf-8")
     lines = {SMALL.as_posix(): {"6": ["tests/engine/test_dear.py", "tests/stats/test_cheap.py"]}}
     executed = mutants.ExecutedLines(lines, {"tests/engine/test_dear.py": 9.0, "tests/stats/test_cheap.py": 1.0}, [])
-    mutant = next(mutants.mutate(SOURCE, SMALL, number) for number in range(6) if _is_of_line_6(number))
+    mutant = next(mutants.mutate(SOURCE, SMALL, number) for number in range(7) if _is_of_line_6(number))
     assert mutants.order_of_tests(mutant, executed, tmp_path) == [
         ["tests/accounting/test_small_sums.py"],
         ["tests/stats/test_cheap.py", "tests/engine/test_dear.py"],
@@ -84,7 +85,7 @@ def test_a_second_run_tests_what_has_no_result(tmp_path: Path, monkeypatch: pyte
 
     tested: list[tuple[str, bool]] = []
     monkeypatch.setattr(mutants, "Copy", Pretended)
-    drawn = [mutants.mutate(SOURCE, SMALL, number) for number in range(6)]
+    drawn = [mutants.mutate(SOURCE, SMALL, number) for number in range(7)]
     results = tmp_path / "results"
     first = mutants.run(drawn[:4], results, ci=False)
     assert len(tested) == 4
