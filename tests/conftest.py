@@ -55,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     report = config.getoption("--processor-time")
     limited = config.getoption("--ci") or config.getoption("--run-slow")
-    config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
+    if limited or report:
+        config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
 
 
 def _examples(config: pytest.Config) -> hypothesis.settings:
@@ -87,6 +88,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 #: the suite that represents them: DP-SGD's, or the one of the fastest mechanism with trials.
 _FAMILIES_OF_MECHANISMS = {
     "test_bounds_are_monotone_where_declared": "TestGroup",
+    "test_bounds_grow_with_groups_steps_and_rates": "TestGroup",
     "test_much_noise_hides_the_inclusion_bits": "TestGroup",
     "test_trials_are_reproducible_by_seed": "TestGroup",
     "test_another_process_repeats_the_run": "TestPreprocessing",
@@ -134,6 +136,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """
     from support.chance import repeatable
 
+    counting = sys.modules.get("support.counting")
+    if counting is not None:  # its account is of one process: what another file's tests ran in it is not this test's
+        counting.RAN.clear()
+        counting.HOOKS.clear()
     unrepeated = item.config.getoption("--run-slow") or item.get_closest_marker("unrepeated")
     with contextlib.nullcontext() if unrepeated else repeatable(item.path.name):
         return (yield)
@@ -151,15 +157,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def nothing_counted_yet() -> None:
-    """The counting mechanism's account is of one process: what another file's tests ran in it is not this test's."""
-    counting = sys.modules.get("support.counting")
-    if counting is not None:
-        counting.RAN.clear()
-        counting.HOOKS.clear()
-
-
 @pytest.fixture(scope="session")
 def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The canonical recordings by name: see :mod:`support.recordings`."""
@@ -172,13 +169,11 @@ def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     made.require_unchanged()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def rounding(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run under :class:`support.other_rounding.OtherRounding` if ``--other-rounding`` is given."""
-    if not request.config.getoption("--other-rounding"):
-        yield
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    if not session.config.getoption("--other-rounding"):
+        return (yield)
     from support.other_rounding import OtherRounding
 
     with OtherRounding():
-        yield
+        return (yield)
