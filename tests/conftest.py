@@ -78,10 +78,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
+def _markers_left_out(config: pytest.Config) -> list[str]:
+    """The markers of tests that the command line does not ask for."""
+    if config.getoption("--run-slow"):
+        return []
+    return ["slow"] if config.getoption("--ci") else ["ci", "slow"]
+
+
 def pytest_report_header(config: pytest.Config) -> str:
-    left_out = [] if config.getoption("--run-slow") else ["--run-slow"]
-    left_out += [] if config.getoption("--run-slow") or config.getoption("--ci") else ["--ci"]
-    return f"longer tests are left out, which {' and '.join(left_out)} run" if left_out else ""
+    return f"markers of deselected tests: {', '.join(_markers_left_out(config)) or 'none'} (--ci, --run-slow)"
 
 
 #: Tests of ``dpspec.testing`` that start a process, train, or bound many times, each one family for all mechanisms, and
@@ -112,13 +117,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (of_mechanisms or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)
-    slow = config.getoption("--run-slow")
-    markers = [*(["slow"] if not slow else []), *(["ci"] if not slow and not config.getoption("--ci") else [])]
-    left_out = [item for item in items if any(map(item.get_closest_marker, markers))]
+    markers = _markers_left_out(config)
+    left_out = {item for item in items if any(map(item.get_closest_marker, markers))}
     # a skipped test would be reported three times by each worker
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(left_out)
-    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
     if (seed := config.getoption("--shuffle")) is not None:
         order = random.Random(seed)
         order.shuffle(items)
