@@ -88,7 +88,7 @@ def add(
     _require_belonging(document, entries, again=again, same_data=same_data)
     today = dt.datetime.now(dt.UTC).date()
     longer = ledgers.with_entries(document, entries, today)
-    result = ledgers.judge(longer, catalog)
+    result = ledgers.judge(longer, catalog, remedy_seconds=0.0)
     if result.exit_code is not ExitCode.OK:
         raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
     text = to_yaml(longer) if begins else ledgers.text_with_entries(before, entries, today)

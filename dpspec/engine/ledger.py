@@ -284,9 +284,9 @@ def budget_of(spec: Spec) -> Claim | None:
     return next((claim for claim in spec.claims if (claim.id, claim.kind) == (BUDGET, "approx-dp")), None)
 
 
-def judge(document: Mapping[str, Json], catalog: Catalog) -> Result:
+def judge(document: Mapping[str, Json], catalog: Catalog, *, remedy_seconds: float | None = None) -> Result:
     """The result of a ledger's document: the certified composition of its entries against its claims."""
-    return bounds([from_document(document, catalog)], catalog)
+    return bounds([from_document(document, catalog)], catalog, remedy_seconds=remedy_seconds)
 
 
 def doubts(
@@ -419,7 +419,7 @@ def left(document: Mapping[str, Json], catalog: Catalog) -> Iterator[Fitting]:
     """The largest cost of one more release, as a guarantee and as Gaussian noise; nothing if the budget is used up."""
     for release, key, least in _TRIED:
         cheapest = _with_release(document, {**release, key: least})
-        if judge(cheapest, catalog).exit_code is ExitCode.OK:
+        if judge(cheapest, catalog, remedy_seconds=0.0).exit_code is ExitCode.OK:
             yield from _fitting(document, release, key, catalog)
 
 
