@@ -55,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     report = config.getoption("--processor-time")
     limited = config.getoption("--ci") or config.getoption("--run-slow")
-    config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
+    if limited or report:
+        config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
 
 
 def _examples(config: pytest.Config) -> hypothesis.settings:
@@ -77,22 +78,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
-#: Tests of ``dpspec.testing`` that start a process, train, or bound many times: each is one family for all mechanisms.
-_FAMILIES_OF_MECHANISMS = (
-    "test_bounds_are_monotone_where_declared",
-    "test_much_noise_hides_the_inclusion_bits",
-    "test_trials_are_reproducible_by_seed",
-    "test_another_process_repeats_the_run",
-    "test_checking_a_spec_imports_neither_torch_nor_scipy",
-    "test_importing_the_descriptor_is_light",
-)
+def _markers_left_out(config: pytest.Config) -> list[str]:
+    """The markers of tests that the command line does not ask for."""
+    if config.getoption("--run-slow"):
+        return []
+    return ["slow"] if config.getoption("--ci") else ["ci", "slow"]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"markers of deselected tests: {', '.join(_markers_left_out(config)) or 'none'} (--ci, --run-slow)"
+
+
+#: Tests of ``dpspec.testing`` that start a process, train, or bound many times, each one family for all mechanisms, and
+#: the suite that represents them: DP-SGD's, or the one of the fastest mechanism with trials.
+_FAMILIES_OF_MECHANISMS = {
+    "test_bounds_are_monotone_where_declared": "TestGroup",
+    "test_bounds_grow_with_groups_steps_and_rates": "TestGroup",
+    "test_much_noise_hides_the_inclusion_bits": "TestGroup",
+    "test_trials_are_reproducible_by_seed": "TestGroup",
+    "test_another_process_repeats_the_run": "TestPreprocessing",
+    "test_checking_a_spec_imports_neither_torch_nor_scipy": "TestGroup",
+    "test_importing_the_descriptor_is_light": "TestGroup",
+}
+
+
+def _represents_mechanisms(item: pytest.Item) -> bool:
+    return getattr(getattr(item, "cls", None), "__name__", "") == _FAMILIES_OF_MECHANISMS.get(item.name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first_cases = set[str]()
-    # DP-SGD represents the mechanisms, if it is among them
-    represented = sorted(items, key=lambda item: getattr(getattr(item, "cls", None), "__name__", "") != "TestGroup")
-    for item in represented:  # of a family the first case without another marker runs on every change
+    # of a family the first case without another marker runs on every change
+    for item in sorted(items, key=_represents_mechanisms, reverse=True):
         if item.get_closest_marker("ci") or item.get_closest_marker("slow"):
             continue
         of_mechanisms = item.name in _FAMILIES_OF_MECHANISMS
@@ -100,15 +117,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (of_mechanisms or item.get_closest_marker("family")) and name in first_cases:
             item.add_marker("ci")
         first_cases.add(name)
-    slow = config.getoption("--run-slow")
-    for marker, asked, reason in (
-        ("slow", slow, "takes minutes; run with --run-slow"),
-        ("ci", slow or config.getoption("--ci"), "takes several seconds; CI runs it, and --ci"),
-    ):
-        skip = pytest.mark.skip(reason=reason)
-        for item in items if not asked else ():
-            if item.get_closest_marker(marker):
-                item.add_marker(skip)
+    markers = _markers_left_out(config)
+    left_out = {item for item in items if any(map(item.get_closest_marker, markers))}
+    # a skipped test would be reported three times by each worker
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
     if (seed := config.getoption("--shuffle")) is not None:
         order = random.Random(seed)
         order.shuffle(items)
@@ -126,6 +139,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """
     from support.chance import repeatable
 
+    counting = sys.modules.get("support.counting")
+    if counting is not None:  # its account is of one process: what another file's tests ran in it is not this test's
+        counting.RAN.clear()
+        counting.HOOKS.clear()
     unrepeated = item.config.getoption("--run-slow") or item.get_closest_marker("unrepeated")
     with contextlib.nullcontext() if unrepeated else repeatable(item.path.name):
         return (yield)
@@ -143,15 +160,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def nothing_counted_yet() -> None:
-    """The counting mechanism's account is of one process: what another file's tests ran in it is not this test's."""
-    counting = sys.modules.get("support.counting")
-    if counting is not None:
-        counting.RAN.clear()
-        counting.HOOKS.clear()
-
-
 @pytest.fixture(scope="session")
 def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The canonical recordings by name: see :mod:`support.recordings`."""
@@ -164,13 +172,11 @@ def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     made.require_unchanged()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def rounding(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run under :class:`support.other_rounding.OtherRounding` if ``--other-rounding`` is given."""
-    if not request.config.getoption("--other-rounding"):
-        yield
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    if not session.config.getoption("--other-rounding"):
+        return (yield)
     from support.other_rounding import OtherRounding
 
     with OtherRounding():
-        yield
+        return (yield)

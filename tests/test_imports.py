@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from support import syntax
+
 import dpspec
 from dpspec.registry.loader import load_catalog
 
@@ -24,15 +26,15 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """The imports and constants anywhere in a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Constant)]
+def imports(path: Path) -> list[ast.stmt]:
+    """The import statements anywhere in a file."""
+    source = path.read_text(encoding="utf-8")
+    return [node for node in syntax.statements(source) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """The modules that a file imports anywhere in it, as far as they are known."""
-    for node in nodes(path):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -80,7 +82,8 @@ def test_core_names_no_mechanism() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in ("engine", "cli", "reporters", "language", "stores", "executors")
         for path in (ROOT / "dpspec" / package).rglob("*.py")
-        for node in nodes(path)
+        for source in [path.read_text(encoding="utf-8")]
+        for node in (syntax.walk(source) if any(f'"{kind}"' in source for kind in kinds) else ())
         if isinstance(node, ast.Constant) and node.value in kinds
     ]
     assert [place for place in found if place.partition(":")[0] not in OWN_MECHANISMS] == []

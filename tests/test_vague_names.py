@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from support import syntax
+
 ROOT = Path(__file__).parents[1]
 BUDGET = Path(__file__).with_name("vague_names.json")
 
@@ -23,7 +25,7 @@ VAGUE = frozenset(_WORDS.split())
 
 def bindings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each assigned variable and parameter of a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in syntax.walk(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
@@ -242,15 +243,18 @@ def _pairs(catalog: Catalog, spec_keys: Sequence[Key]) -> Iterator[tuple[str, st
     for kind in dict.fromkeys(kind for key in spec_keys if key.chooser == "claims.kind" for kind in key.kinds):
         yield kind, f"claim kind {kind}{_listed(_of_kind('claims.kind', kind, spec_keys))}"
     paths = {key.path for key in spec_keys}
+    inner: dict[str, list[Key]] = defaultdict(list)
+    for key in spec_keys:
+        inner[key.path.rpartition(".")[0]].append(key)
     for key in spec_keys:  # by path, or by its end if that is not another path
         path_keys = key.path.split(".")
         for word in {".".join(path_keys[start:]) for start in range(len(path_keys))}:
             if word == key.path or word not in paths:
-                yield word, _key(key, spec_keys)
+                yield word, _key(key, inner[key.path])
     names = {word for key in spec_keys for word in (key.path.rpartition(".")[2], *key.kinds)}
     for key in spec_keys:
         for choice in (choice for choice in key.choices if choice not in names):
-            yield choice, f"{choice}, a value of {_key(key, spec_keys)}"
+            yield choice, f"{choice}, a value of {_key(key, inner[key.path])}"
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, spec_keys: Sequence[Key]) -> str:
@@ -282,14 +286,14 @@ def _line(key: Key) -> str:
     return " ".join(key.description.split())
 
 
-def _key(key: Key, spec_keys: Sequence[Key]) -> str:
+def _key(key: Key, inner_keys: Sequence[Key]) -> str:
+    """The lines of a key. inner_keys: the keys one level inside it."""
     lines = [key.path, f"    {key.type}"]
     lines += [f"    {line}" for line in (_line(key), key.where and f"where {key.where}") if line]
     below = [  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
         inner
-        for inner in spec_keys
-        if inner.path.rpartition(".")[0] == key.path
-        and not inner.chooser.startswith(f"{key.path}.")
+        for inner in inner_keys
+        if not inner.chooser.startswith(f"{key.path}.")
         and (inner.chooser != key.chooser or not key.chooser or set(inner.kinds) & set(key.kinds))
     ]
     usual: dict[str, Key] = {}  # of several forms of a key the one of most kinds

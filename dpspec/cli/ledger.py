@@ -88,7 +88,7 @@ def add(
     _require_belonging(document, entries, again=again, same_data=same_data)
     today = dt.datetime.now(dt.UTC).date()
     longer = ledgers.with_entries(document, entries, today)
-    result = ledgers.judge(longer, catalog)
+    result = ledgers.judge(longer, catalog, remedy_seconds=0.0)
     if result.exit_code is not ExitCode.OK:
         raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
     text = to_yaml(longer) if begins else ledgers.text_with_entries(before, entries, today)
@@ -187,7 +187,7 @@ def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catal
         from dpspec.engine.ledger import bounds
 
         with loaded_specs([source], catalog, ()) as loaded:
-            return bounds(loaded.specs, catalog)
+            return bounds(loaded.specs, catalog, remedy_seconds=0.0)
     from dpspec.engine.verify import missing_recordings, verify
     from dpspec.reporters.read_results import read_result
 

@@ -237,22 +237,24 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Cat
     document = new_ledger(name="entry", records=None, adjacency=bound.scope.adjacency, epsilon=1.0, delta=delta)
     document["mechanism"] = {"kind": KIND, "releases": [dict(release) for release in releases]}
     try:
-        (audit,) = bounds([from_document(document, catalog)], catalog).audits
+        (audit,) = bounds([from_document(document, catalog)], catalog, remedy_seconds=0.0).audits
     except SpecError:  # more or other steps than a composition supports
         return False
     epsilon = next((v.upper for v in audit.verdicts if v.claim == BUDGET), None)
     return epsilon is not None and (1.0 - _BELOW) * bound.value <= epsilon <= (1.0 + _ABOVE) * bound.value
 
 
-def bounds(specs: Sequence[Spec], catalog: Catalog) -> Result:
+def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedy_seconds: float | None = None) -> Result:
     """The result of specs without trials; nothing is stored."""
     import tempfile
 
     from dpspec.engine.running import runner
+    from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
 
     with tempfile.TemporaryDirectory() as folder:
-        return runner.run(specs, catalog, store=Store(folder), train=False)
+        options = RunOptions(remedy_seconds=remedy_seconds)
+        return runner.run(specs, catalog, store=Store(folder), options=options, train=False)
 
 
 def new_ledger(*, name: str, records: int | None, adjacency: str, epsilon: float, delta: float) -> dict[str, Json]:
@@ -282,9 +284,9 @@ def budget_of(spec: Spec) -> Claim | None:
     return next((claim for claim in spec.claims if (claim.id, claim.kind) == (BUDGET, "approx-dp")), None)
 
 
-def judge(document: Mapping[str, Json], catalog: Catalog) -> Result:
+def judge(document: Mapping[str, Json], catalog: Catalog, *, remedy_seconds: float | None = None) -> Result:
     """The result of a ledger's document: the certified composition of its entries against its claims."""
-    return bounds([from_document(document, catalog)], catalog)
+    return bounds([from_document(document, catalog)], catalog, remedy_seconds=remedy_seconds)
 
 
 def doubts(
@@ -417,7 +419,7 @@ def left(document: Mapping[str, Json], catalog: Catalog) -> Iterator[Fitting]:
     """The largest cost of one more release, as a guarantee and as Gaussian noise; nothing if the budget is used up."""
     for release, key, least in _TRIED:
         cheapest = _with_release(document, {**release, key: least})
-        if judge(cheapest, catalog).exit_code is ExitCode.OK:
+        if judge(cheapest, catalog, remedy_seconds=0.0).exit_code is ExitCode.OK:
             yield from _fitting(document, release, key, catalog)
 
 

@@ -137,6 +137,7 @@ def test_a_level_of_steps_that_reveal_almost_everything() -> None:
     assert level.upper < 1e-300
 
 
+@pytest.mark.ci
 def test_a_tiny_error_is_refined_if_a_grid_bounds_it() -> None:
     error = PrivacyLoss.of(Laplace(0.047, rate=0.3), "present-first").compose(100).tradeoff(1e-6)
     assert 4e-16 < error.lower <= error.upper < 7e-16

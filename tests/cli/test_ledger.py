@@ -81,9 +81,9 @@ def test_an_edited_result_is_not_entered(dpspec, source, begun, tmp_path):
 
 
 def test_an_entry_of_another_process_is_not_lost(dpspec, source, begun, monkeypatch):
-    def judged(document, catalog):
+    def judged(document, catalog, **options):
         begun.write_text(begun.read_text() + "# another process\n", encoding="utf-8")
-        return judge(document, catalog)
+        return judge(document, catalog, **options)
 
     judge = ledgers.judge
     monkeypatch.setattr(ledgers, "judge", judged)

@@ -321,7 +321,7 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
     assert check_run(tmp_path / "run", asked).verdict == "proved"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("given", "words", "others"),
     [

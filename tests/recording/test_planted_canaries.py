@@ -104,6 +104,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert "nothing-unseen (lower bound by canaries, above the bound of the" in audit["conformance"]["reason"]
 
 
+@pytest.mark.ci
 def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(tmp_path):
     scored_run(tmp_path / "run", fault="trained-on", canaries=300)
     found = checked(tmp_path / "run", epsilon=2.5)
@@ -275,7 +276,7 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     assert "the same score" not in notes(checked(scored[0]))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "way",
     [

@@ -253,6 +253,29 @@ def test_a_listed_link_out_of_the_folder_is_refused(project, tmp_path_factory):
     assert [file.name for file in project_files([folder])] == ["dp/parts.py"]
 
 
+def test_a_package_elsewhere_counts_with_its_links_into_the_project_alone(project, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "linked_package").mkdir()
+    (elsewhere / "linked_package" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(elsewhere)
+    folder = project(parts="import linked_package\n" + MODEL.format(kind="linked"))
+    (folder / "helpers.py").write_text("SIZE = 1\n")
+
+    def digest() -> str:
+        monkeypatch.setattr("dpspec.registry.project._IMPORTED", {})
+        (file,) = project_files([folder])
+        return file.digest
+
+    alone = digest()
+    (elsewhere / "linked_package" / "own.py").write_text("SIZE = 1\n")
+    assert digest() == alone
+    (elsewhere / "linked_package" / "helpers.py").symlink_to(folder / "helpers.py")
+    linked = digest()
+    assert linked != alone
+    (folder / "helpers.py").write_text("SIZE = 2\n")
+    assert digest() != linked
+
+
 def test_the_first_command_in_a_folder_says_which_code_it_executes(project, capsys, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.chdir(project(parts=MODEL.format(kind="announced")))

@@ -8,8 +8,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "attack-power.md"
 
 
 @pytest.mark.parametrize("kind", canary_power.MEASURED)
-def test_quoted_medians_are_those_of_the_documents(kind: str) -> None:
-    final_model, iterates = (f"{median:.2f}" for median, _ in canary_power.MEASURED[kind])
+def test_quoted_bounds_are_those_of_the_documents(kind: str) -> None:
+    final_model, iterates = (f"{median:.2f} ({most:.2f})" for median, most in canary_power.MEASURED[kind])
     assert f"`{kind}` {final_model} / {iterates}" in " ".join(PAGE.read_text(encoding="utf-8").split())
     for all_iterates in (False, True):
         median, most = canary_power.MEASURED[kind][all_iterates]

@@ -33,6 +33,12 @@ def test_without_a_signal_guesses_are_fair_coins() -> None:
             assert ranked_runs.p_value(run, correct, 0.0) == pytest.approx(exact, rel=1e-6)
 
 
+def test_separated_scores_err_by_the_coins_alone() -> None:
+    """At mu = 12 all of 98 guesses are right if 49 to 51 of 100 coins are 0; a chance is 1 in floating point."""
+    exact = float(stats.binom.pmf([49, 50, 51], 100, 0.5).sum())
+    assert ranked_runs.p_value(Guesses(100, 49, 49), 98, 12.0) == pytest.approx(exact, rel=0.05)
+
+
 @pytest.mark.parametrize(("run", "mu"), [(Guesses(40, 10, 7), 1.2), (Guesses(30, 9, 9), 0.4), (Guesses(12, 3, 3), 2.5)])
 def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
     """40,000 runs, seed 0: each share within five standard deviations."""

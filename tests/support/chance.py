@@ -6,7 +6,15 @@ import random
 import secrets
 import zlib
 from collections.abc import Iterator
-from unittest import mock
+
+
+class _Repeatable(random.Random):
+    """In the place of ``random.SystemRandom``."""
+
+    draws = random.Random(0)
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(_Repeatable.draws.getrandbits(64))
 
 
 @contextlib.contextmanager
@@ -16,13 +24,10 @@ def repeatable(name: str) -> Iterator[None]:
     ``name`` and DPSPEC_TEST_CHANCE in the environment select the numbers: among many values of the latter, the share
     at which a test fails is its failure rate. Processes that a test starts without forking have the system's numbers.
     """
+    before = random.SystemRandom, secrets.randbits, _Repeatable.draws
     draws = random.Random(zlib.crc32(f"{os.environ.get('DPSPEC_TEST_CHANCE', '')} {name}".encode()))
-
-    class Repeatable(random.Random):
-        def __init__(self, *_: object) -> None:
-            super().__init__(draws.getrandbits(64))
-
-    with contextlib.ExitStack() as changes:
-        changes.enter_context(mock.patch.object(random, "SystemRandom", Repeatable))
-        changes.enter_context(mock.patch.object(secrets, "randbits", draws.getrandbits))
+    random.SystemRandom, secrets.randbits, _Repeatable.draws = _Repeatable, draws.getrandbits, draws  # type: ignore
+    try:
         yield
+    finally:
+        random.SystemRandom, secrets.randbits, _Repeatable.draws = before  # type: ignore[misc]

@@ -8,6 +8,6 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> set[str]:
     return {
         case.params[parameter]
         for item in request.session.items
-        if item.path == request.path and not item.get_closest_marker("skip")
+        if item.path == request.path
         if (case := getattr(item, "callspec", None)) is not None and parameter in case.params
     }

@@ -1,6 +1,5 @@
 """A simulated server of DP-FedAvg in one process, correct or with a fault."""
 
-import copy
 from pathlib import Path
 
 import torch
@@ -12,11 +11,12 @@ CLIENTS, RATE, CLIP, NOISE = 200, 0.1, 0.5, 1.0
 
 
 def local_update(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The difference of the global and the client's parameters after two local steps, on a copy of the model."""
-    local = copy.deepcopy(model)
-    parameters = list(local.parameters())
+    """The difference of the global and the client's parameters after two local steps."""
+    parameters = [p.detach().clone().requires_grad_() for p in model.parameters()]
     for _ in range(2):
-        gradients = torch.autograd.grad(nn.functional.cross_entropy(local(x), y), parameters)
+        gradients = torch.autograd.grad(
+            nn.functional.cross_entropy(nn.functional.linear(x, *parameters), y), parameters
+        )
         with torch.no_grad():
             for p, g in zip(parameters, gradients, strict=True):
                 p -= 0.5 * g

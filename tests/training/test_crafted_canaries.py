@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.specs import audited
+from support.specs import audited, diagnostics
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.contract.attacks import Asked
@@ -83,6 +83,21 @@ audit:
   canary_free_run: false
   seed: 0
 """
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("proxy-crafted", f"count must be at most {MOST_CRAFTED}, got 6000: the greedy choice takes quadratic memory"),
+        ("least-variance", "count must be at most 64, got 6000: directions of least variance"),
+        ("blank", "count must be at most 4, got 6000: there is one blank record for each label"),
+    ],
+)
+def test_more_canaries_than_a_kind_has_are_refused(kind: str, says: str, tmp_path: Path) -> None:
+    changes = (f"audit.canary.kind={kind}", "audit.canary.count=6000")
+    (refused,) = diagnostics(tmp_path, SPEC, *changes)
+    assert refused.message.startswith(says)
+    assert refused.path == ("audit", "canary", "count")
 
 
 @pytest.mark.ci

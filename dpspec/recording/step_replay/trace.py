@@ -292,9 +292,10 @@ class Replay:
     def value(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step after the operations that were repeated."""
         key = id(tensor)
-        if key not in self._values:
-            self._values[key] = self._changed.get(key, self._from_before(tensor))
-        return self._values[key]
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = self._changed[key] if key in self._changed else self._from_before(tensor)
+        return value
 
     def _from_before(self, tensor: Tensor) -> Tensor:
         """The value of a tensor from before the step: its own memory, or a copy if the step writes into it."""
@@ -305,7 +306,8 @@ class Replay:
 
     def repeat(self, operation: Operation) -> list[Tensor]:
         """Repeat the next operation, and return its results."""
-        args, kwargs = mapped(self._look_up, operation.args), mapped(self._look_up, dict(operation.kwargs))
+        args = mapped(self._look_up, operation.args)
+        kwargs = mapped(self._look_up, dict(operation.kwargs)) if operation.kwargs else {}
         if self._integers:
             arguments = operation.function._schema.arguments
             args = tuple(map(self._integer, arguments, args))
@@ -330,7 +332,8 @@ class Replay:
             if new.shape != shape:
                 error = OtherCountError if operation.function in _UNIQUE else AbstainError
                 raise error(f"the shape of a result of {operation.function} depends on the record")
-            self._values[id(old)] = self._changed.get(id(old), new)
+            key = id(old)
+            self._values[key] = self._changed.get(key, new)
             if address:
                 self._storages[address] = new.untyped_storage()
         return repeated
@@ -351,11 +354,11 @@ class Replay:
         return self._integers.get(value, value) if is_number else value
 
     def _look_up(self, item: Any) -> Any:
-        if isinstance(item, torch.UntypedStorage):
-            return self._storage(item)
+        if isinstance(item, Tensor):
+            return self.value(item)
         if isinstance(item, float):
             return self._numbers.get(item, item)
-        return self.value(item) if isinstance(item, Tensor) else item
+        return self._storage(item) if isinstance(item, torch.UntypedStorage) else item
 
     def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """The memory behind tensors, which for example copy.deepcopy() copies without their shapes."""
@@ -369,6 +372,8 @@ class Replay:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors of nested lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):  # as are the results of most operations
+        return [value]
     return [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -390,7 +395,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if kind in _LEAVES or isinstance(value, Tensor):
         return function(value)
     if kind is tuple:
-        return tuple(mapped(function, item) for item in value)
+        return tuple([mapped(function, item) for item in value])
     if kind is list:
         return [mapped(function, item) for item in value]
     if kind is dict:

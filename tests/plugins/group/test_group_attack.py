@@ -394,7 +394,7 @@ def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
     assert list(many_run_bounds(records, run_trials([1] * 20, [0.5] * 20))) == []
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("law", [True, False])
 def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
     """Scores of randomised response at epsilon 2, 40 audits at 95%: at most 7 above 2 (99.9% binomial quantile)."""

@@ -140,7 +140,7 @@ def test_all_records_in_all_steps_are_full_batches(steps: int, batches: int, sig
 
 @pytest.mark.family
 @pytest.mark.parametrize(
-    ("steps", "batches", "size", "sigma"), [(3, 1, 1, 0.1), (3, 1, 1, 0.05), (3, 1, 4, 0.15), (4, 2, 2, 0.05)]
+    ("steps", "batches", "size", "sigma"), [(4, 2, 2, 0.05), (3, 1, 1, 0.1), (3, 1, 1, 0.05), (3, 1, 4, 0.15)]
 )
 def test_noise_that_is_too_small_to_split_is_not_split(steps: int, batches: int, size: int, sigma: float) -> None:
     """Noise of at least a tenth of a clip norm uses a member's pair; below, the bound reveals all members' steps."""

@@ -45,8 +45,8 @@ audit:
   method: many-run
   runs: 3
   seed: 4
-  attack: {most: 1, least: 1, records: [5], runs: 12}
-  mean_rule: {batches: [4, 16], orders: [2], points: 3, outer: 6, inner: 10}
+  attack: {most: 1, least: 1, records: [5], runs: 6}
+  mean_rule: {batches: [4, 16], orders: [2], points: 3, outer: 4, inner: 6}
 """
 
 

@@ -49,6 +49,18 @@ def test_a_detectable_deviation_is_detected(count: int, test: object, sign: int)
     assert sum(test(s, count).p_value <= LEVEL for s in sums) < 200
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_detectable_scale_of_laplace_noise_is_detected(sign: int) -> None:
+    def p_value(values: np.ndarray) -> float:
+        return noise_tests.two_sided(2.0 * float(np.abs(values).sum()), 600, absolute=True).p_value
+
+    detectable = noise_tests.two_sided(600.0, 600, absolute=True).detectable
+    assert detectable is not None
+    draws = np.random.default_rng(4).laplace(size=(400, 300))
+    assert sum(p_value(row * (1 + sign * detectable)) <= LEVEL for row in draws) >= stats.binom.ppf(0.001, 400, 0.99)
+    assert sum(p_value(row * (1 + sign * 0.5 * detectable)) <= LEVEL for row in draws) < 200
+
+
 def test_what_else_is_in_the_sum_costs_power_up_to_all_of_it() -> None:
     alone = noise_tests.lower_tail(1000.0, 1000)
     beside = noise_tests.lower_tail(1200.0, 1000)
