@@ -9,13 +9,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
 
 from dpspec import decimals
 from dpspec.contract.audit import Outcome, Power
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 from dpspec.errors import ArgumentError, ExitCode
 from dpspec.text import spaced
 
@@ -195,6 +197,16 @@ class ExecutedRun:
         yield from self.series
 
 
+class RunFolders(Protocol):
+    """Folders of executed runs for commands that are about anything else."""
+
+    def judge(self, run: Path, catalog: Catalog, delta: float, adjacency: str) -> Result:
+        """The result of an executed run without a claim."""
+
+    def starter_spec(self, run: Path, catalog: Catalog, name: str, spec_folder: Path) -> str:
+        """The text of a spec in ``spec_folder`` that gets the verdict of the run."""
+
+
 SCHEMA = "dpspec/result/v2"
 
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
@@ -313,7 +325,7 @@ class AuditResult:
     def __repr__(self) -> str:
         """A line for each claim, with public bounds only, and one for each caution."""
         claims = [f"  {_shown(self, verdict)}" for verdict in self.verdicts]
-        return "\n".join([f"AuditResult: {self.name}", *claims, *_fired(self)])
+        return "\n".join([f"AuditResult: {self.name}", *claims, *_caution_lines(self)])
 
     @property
     def complete(self) -> bool:
@@ -328,15 +340,51 @@ class AuditResult:
     @property
     def as_expected(self) -> bool:
         """Whether every verdict and the conformance are as expected, and no rule fired that the user did not accept."""
-        if import_module("dpspec.results.status").open_cautions(self):
-            return False
-        return self.conformance.expected and all(v.expected for v in self.verdicts)
+        return not open_cautions(self) and self.conformance.expected and all(v.expected for v in self.verdicts)
 
 
-def _fired(audit: AuditResult) -> list[str]:
+def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
+    """The claim as the spec declares it; empty if the result's document lacks it."""
+    blocks = audit.document.get("claims", ())
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if isinstance(block, Mapping) and block.get("id") == verdict.claim:
+            return block
+    return {}
+
+
+def open_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
+    """The rules that fired and that the user does not accept."""
+    return tuple(rule for _, rule in fired_rules(audit) if not rule.accepted)
+
+
+def accepted_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
+    """The rules that fired and that the user accepts, with a reason."""
+    return tuple(rule for _, rule in fired_rules(audit) if rule.accepted)
+
+
+def fired_rules(audit: AuditResult) -> Iterator[tuple[str, FiredRule]]:
+    """The rules that fired on a recording, or on a claim of a spec, with the id of the claim."""
+    if audit.recording is not None:
+        yield from (("", rule) for rule in audit.recording.rules)
+        return
+    for verdict in audit.verdicts:
+        block = claim_block(audit, verdict)
+        delta, accept = block.get("delta"), block.get("accept")
+        stands = bool({"proved", "supported"} & set(verdict.expect))
+        if not stands or isinstance(delta, bool) or not isinstance(delta, int | float):
+            continue
+        if text := large_delta(delta, audit.facts.records):
+            reason = accept.get(LARGE_DELTA, "") if isinstance(accept, Mapping) else ""
+            text = f"Claim {verdict.claim}: {text}"
+            yield (
+                verdict.claim,
+                FiredRule(name=LARGE_DELTA, text=text, why=LARGE_DELTA_WHY, fix=LARGE_DELTA_FIX, accepted=str(reason)),
+            )
+
+
+def _caution_lines(audit: AuditResult) -> list[str]:
     """The cautions, open and accepted."""
-    status = import_module("dpspec.results.status")
-    states = (("open", status.open_cautions(audit)), ("accepted", status.accepted_cautions(audit)))
+    states = (("open", open_cautions(audit)), ("accepted", accepted_cautions(audit)))
     return [f"  caution {state}: {rule.name}" for state, rules in states for rule in rules]
 
 
@@ -467,14 +515,14 @@ class Result:
 
     def __repr__(self) -> str:
         """The outcome and a short table of the claims, with public bounds only."""
-        outcome = import_module("dpspec.reporters.summary").answer(import_module("dpspec.results.redact").redact(self))
         number = f"{len(self.audits)} audit{'s' * (len(self.audits) != 1)}"
-        head = f"Result: {number}, exit code {int(outcome.exit_code)}: {outcome.headline}"
+        head = f"Result: {number}, exit code {int(self.exit_code)}"
+        head += "" if _views is None else f": {_views.headline(self)}"
         rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
         lines = [f"  {audit.name}  {_shown(audit, verdict)}" for audit, verdict in rows[:_MOST_ROWS]]
         if len(rows) > _MOST_ROWS:
             lines.append(f"  ... and {len(rows) - _MOST_ROWS} more: to_frame()")
-        lines += [line for audit in self.audits for line in _fired(audit)]
+        lines += [line for audit in self.audits for line in _caution_lines(audit)]
         return "\n".join([head, *(lines or ["  nothing claimed"])])
 
     def to_frame(self) -> Any:
@@ -530,22 +578,46 @@ class Result:
             UsageError: No claim has this id, or no proved curve says something about membership inference.
             MissingLibraryError: matplotlib is not installed.
         """
-        shown = import_module("dpspec.results.redact").redact(self)
-        for audit in shown.audits:
-            chosen = tuple(verdict for verdict in audit.verdicts if verdict.claim == claim)
-            if chosen:
-                return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
         ids = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
-        raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+        if claim not in ids:
+            raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+        if _views is None:
+            raise ArgumentError("a plot needs the reports: import dpspec.api first")
+        return _views.plot_power(self, claim, axes)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
-        It omits data-dependent and per-record values, as every report.
+        It omits data-dependent and per-record values, as every report. None, and so :func:`repr`, in a process that
+        has not imported :mod:`dpspec.api`.
         """
-        page = escape(import_module("dpspec.reporters.page").first_screen(self), quote=True)
+        if _views is None:
+            return None
+        page = escape(_views.page(self), quote=True)
         style = "width:100%;height:36rem;border:1px solid #8884"
         return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
+
+
+class ResultViews(Protocol):
+    """Views of a result for people, without data-dependent and per-record values."""
+
+    def headline(self, result: Result) -> str:
+        """The outcome in one sentence."""
+
+    def page(self, result: Result) -> str:
+        """The first screen of the HTML report."""
+
+    def plot_power(self, result: Result, claim: str, axes: Any) -> Any:
+        """Draw :meth:`Result.plot_tradeoff` of a claim that exists."""
+
+
+_views: ResultViews | None = None
+
+
+def use_views(views: ResultViews) -> None:
+    """Let results show these views; :mod:`dpspec.api`, whose functions return results, calls it when imported."""
+    global _views
+    _views = views
 
 
 #: From strong to weak, and from public to secret.

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import yaml
 
 from dpspec.contract import Claim, Finding, Json, Phase, Scope, thaw
-from dpspec.contract.results import AuditResult, Recording, Result
+from dpspec.contract.results import AuditResult, Recording, Result, accepted_cautions
 from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import problems
 from dpspec.text import quoted
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 
 from dpspec import decimals
 from dpspec.contract import Finding
-from dpspec.contract.results import AuditResult, Recording, Verdict
+from dpspec.contract.results import AuditResult, Recording, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
 from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
-from dpspec.results.status import accepted_cautions, claim_block, open_cautions
 from dpspec.text import joined
 
 #: The maximum numbers of facts, of reasons, and of rejected checks without advice.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Finding, Json
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, open_cautions
 from dpspec.language.blocks import SELECTION
 from dpspec.reporters import words
 from dpspec.reporters.provenance import (
@@ -23,7 +23,7 @@ from dpspec.reporters.provenance import (
     training_versions,
 )
 from dpspec.reporters.risk import SCALE_NOTE, highest_rate
-from dpspec.results.status import claim_block, is_control, narrowed_data, open_cautions
+from dpspec.results.status import is_control, narrowed_data
 from dpspec.text import joined
 
 #: ``checked``: a finding or a test carries it. ``observed``: the recording saw it. ``declared``: the spec or its author

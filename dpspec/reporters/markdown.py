@@ -3,13 +3,13 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, open_cautions
 from dpspec.reporters import matrices, words
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
 from dpspec.results.conformance_status import rejected
-from dpspec.results.status import open_cautions, wrong_conformance
+from dpspec.results.status import wrong_conformance
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, plain
 

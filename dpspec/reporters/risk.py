@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from dpspec import decimals
 from dpspec.contract import Scope
-from dpspec.contract.results import AuditResult, Verdict
+from dpspec.contract.results import AuditResult, Verdict, claim_block, open_cautions
 from dpspec.reporters import words
 from dpspec.results.evidence_weight import group_size, proven_bound, proven_curves
-from dpspec.results.status import claim_block, open_cautions
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined
 

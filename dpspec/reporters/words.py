@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
-from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
+from dpspec.contract.results import (
+    AccountantReport,
+    AuditResult,
+    FiredRule,
+    Recording,
+    Result,
+    Verdict,
+    accepted_cautions,
+    claim_block,
+)
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
 from dpspec.results.redact import LEFT_OUT_REASON
-from dpspec.results.status import (
-    Problem,
-    accepted_cautions,
-    claim_block,
-    is_doubted,
-    is_pending,
-    not_yet_tested,
-)
+from dpspec.results.status import Problem, is_doubted, is_pending, not_yet_tested
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened, spaced
 

@@ -19,11 +19,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Json, Outcome, Scope, Series, thaw
 from dpspec.contract.frozen import deeper_than
-from dpspec.contract.results import SCHEMA, AuditResult, Result
+from dpspec.contract.results import SCHEMA, AuditResult, Result, accepted_cautions
 from dpspec.contract.spec import COLLECTION
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import problems
 from dpspec.text import json_text, shortened
 
 #: Maximum size of a result. Each trial embeds at most 1 MiB.

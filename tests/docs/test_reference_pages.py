@@ -13,7 +13,7 @@ from support import results as factory
 import dpspec
 import dpspec.contract
 import dpspec.testing
-from dpspec.cli.app import HOMES
+from dpspec.cli.app import command_names
 from dpspec.contract import FrozenMap
 from dpspec.contract.results import AuditResult, RecordedOrigin, Recording
 from dpspec.reporters.disclosures import CLAUSES, lines
@@ -93,7 +93,7 @@ def test_every_command_and_option_is_described(pages: dict[str, str], capsys: py
     from dpspec.cli.app import declare, main
 
     page = pages["commands.md"]
-    groups = {name: [str(command.name) for command in declare(name).registered_commands] for name in HOMES}
+    groups = {name: [str(command.name) for command in declare(name).registered_commands] for name in command_names()}
     # the commands of a group have sections of their own; the registered one of a single command has its name
     names = [f"{name} {part}" if parts != [name] else name for name, parts in groups.items() for part in parts]
     for name in names:

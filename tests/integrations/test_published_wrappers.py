@@ -15,10 +15,10 @@ from support.opacus_training import SECRET
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
 from dpspec.reporters.terminal import render_brief
+from dpspec.results.checked_run import CheckedRun
 
 pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore")]
 

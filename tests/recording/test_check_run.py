@@ -14,7 +14,7 @@ from support.opacus_training import Training, after_each, recorded, scheduled
 
 from dpspec.cli.app import main
 from dpspec.decimals import upper
-from dpspec.engine.recorded.section import accountant_epsilon
+from dpspec.engine.accountant_figure import accountant_epsilon
 from dpspec.reporters.page import render
 
 DELTA = 1e-5

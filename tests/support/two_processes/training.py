@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from dpspec.engine.recorded.check import CheckedRun
+from dpspec.results.checked_run import CheckedRun
 from support.opacus_training import SECRET
 
 
