@@ -8,10 +8,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dpspec.contract.results import use_views
+import dpspec.reporters  # noqa: F401 - it gives results their views
 from dpspec.engine.declared_history import check_history as check_history
 from dpspec.errors import ArgumentError, PluginError, SpecError
-from dpspec.reporters.views import VIEWS
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ File = str | PathLike[str]
 
 #: A spec: the path of a file or of a folder, or the content as a dictionary.
 SpecLike = File | Mapping[str, Any]
-
-use_views(VIEWS)
 
 
 def run(

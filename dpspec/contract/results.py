@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from dpspec import decimals
 from dpspec.contract.audit import Outcome, Power
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
+from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 from dpspec.errors import ArgumentError, ExitCode
@@ -26,136 +27,6 @@ SOURCE = "the executed schedule"
 
 #: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
 UNKNOWN = "-unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedPhase:
-    """Consecutive steps that share their parameters.
-
-    Attributes:
-        first: The number of the first step, from 1.
-        steps: The number of steps.
-        noise_multiplier: The standard deviation of the noise on a sum, in clip norms; 0 for updates without noise, None
-            if the recording does not show it.
-        clip_norm: The clip norm; None if it is not known.
-        rate: The rate of Poisson sampling; None for other batches, or if it is not known.
-    """
-
-    first: int
-    steps: int
-    noise_multiplier: float | None
-    clip_norm: float | None
-    rate: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccountantReport:
-    """The figure of the script's own accountant.
-
-    Attributes:
-        mechanism: The accountant's method, as ``rdp`` or ``prv``.
-        delta: The delta of the figure.
-        epsilon: The figure, recomputed from the accountant's history; None if it has none.
-        difference: A sentence on why it differs from the bound on the executed schedule.
-    """
-
-    mechanism: str
-    delta: float
-    epsilon: float | None
-    difference: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FiredRule:
-    """A rule that fired on a recorded run.
-
-    Attributes:
-        text: The observation, with numbers.
-        why: Why this matters for privacy.
-        fix: The change that removes the cause.
-        accepted: The reason of the user who accepts it; empty for a caution that fails the check.
-    """
-
-    name: str
-    text: str
-    why: str
-    fix: str
-    accepted: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedOrigin:
-    """The origin of a recording; empty texts are unknown.
-
-    Attributes:
-        began: The time of the beginning.
-        versions: Of Python and of the loaded libraries.
-        machine: The platform and the devices.
-        dtypes: Of the trained parameters, and so of sums and noise.
-        dataset: The classes of the dataset and of those inside it; empty without a loader.
-        records: The number of records.
-        indices: SHA-256 of a salt in the folder and the indices of a subset; empty for other datasets.
-        federated: Whether the records are clients of a server.
-    """
-
-    began: str
-    versions: FrozenMap
-    machine: str
-    dtypes: tuple[str, ...] = ()
-    dataset: str = ""
-    records: int | None = None
-    indices: str = ""
-    federated: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A recorded training.
-
-    Attributes:
-        steps: The number of recorded steps.
-        ended: Whether the recording has an end.
-        setup: Sentences on model, optimizer, batches and canaries.
-        cautions: Limits of the result, in the order of importance.
-        unrecognized: Notes of the recorder on unknown objects.
-        phases: The executed schedule, or its first phases if there are many.
-        more_phases: The number of phases that are not listed.
-        phases_alone: Whether the bounds count only Poisson samples with the noise and rates of the phases; not if they
-            charge for omitted or filled batches, or for adaptive clip norms.
-        accountant: The script's own accountant; None if none was recorded.
-        advice: What may be wrong, for the checks that are rejected.
-        channels: The eight channels through which records can reach the released model.
-        assumes: Names of everything that a proof assumes.
-        assumed: Names that the user assumes (``--assume``).
-        public: Names of hyperparameters that the user declares public (``--public``).
-        rules: The rules that fired.
-        confirm: The assumptions of the proof, in sentences that a person can confirm.
-        ran: The training in one sentence.
-        facts: The faults of the run by importance.
-        digest: SHA-256 of the recorded files.
-        origin: None in older results.
-    """
-
-    steps: int
-    ended: bool
-    setup: tuple[str, ...]
-    cautions: tuple[str, ...] = ()
-    unrecognized: tuple[str, ...] = ()
-    phases: tuple[RecordedPhase, ...] = ()
-    more_phases: int = 0
-    phases_alone: bool = False
-    accountant: AccountantReport | None = None
-    advice: tuple[str, ...] = ()
-    channels: tuple[Channel, ...] = ()
-    assumes: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    public: tuple[str, ...] = ()
-    rules: tuple[FiredRule, ...] = ()
-    confirm: tuple[str, ...] = ()
-    ran: str = ""
-    facts: tuple[str, ...] = ()
-    digest: str = ""
-    origin: RecordedOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +41,7 @@ class ExecutedRun:
     assumptions: tuple[Assumption, ...]
     findings: tuple[Finding, ...]
     evidence: tuple[Evidence, ...]
-    section: Recording
+    section: ExecutedSection
     series: tuple[Series, ...] = ()
 
     def joined(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
@@ -294,7 +165,7 @@ class AuditResult:
         left_out: The number of values of each privacy class that ``dpspec.results.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
         stored_trials: The number of trials that the store had before the run.
-        recording: The section of a recorded training; None for all others.
+        recording: The section of an executed training that a plugin observed; None for all others.
         remedies: Alternative changes that would prove the failed claims; empty if none was searched.
     """
 
@@ -319,7 +190,7 @@ class AuditResult:
     places: FrozenMap = field(default_factory=FrozenMap)
     stored_trials: int = 0
     promised: tuple[Check, ...] = ()
-    recording: Recording | None = None
+    recording: ExecutedSection | None = None
     remedies: tuple[Remedy, ...] = ()
 
     def __repr__(self) -> str:
@@ -582,14 +453,14 @@ class Result:
         if claim not in ids:
             raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
         if _views is None:
-            raise ArgumentError("a plot needs the reports: import dpspec.api first")
+            raise ArgumentError("a plot needs the reports: import dpspec.reporters first")
         return _views.plot_power(self, claim, axes)
 
     def _repr_html_(self) -> str | None:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
         It omits data-dependent and per-record values, as every report. None, and so :func:`repr`, in a process that
-        has not imported :mod:`dpspec.api`.
+        has not imported :mod:`dpspec.reporters`.
         """
         if _views is None:
             return None
@@ -615,7 +486,7 @@ _views: ResultViews | None = None
 
 
 def use_views(views: ResultViews) -> None:
-    """Let results show these views; :mod:`dpspec.api`, whose functions return results, calls it when imported."""
+    """Let results show these views; :mod:`dpspec.reporters` calls it when it is imported, as by :mod:`dpspec.api`."""
     global _views
     _views = views
 

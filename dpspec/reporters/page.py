@@ -253,7 +253,7 @@ def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[st
     """Facts of recordings, and the next steps for runs that deviate."""
     for audit, title in zip(audits, titles, strict=True):
         if audit.recording is not None:
-            yield from audit.recording.facts
+            yield from audit.recording.faults
         for step in next_steps(audit):
             yield step if len(audits) == 1 else f"{title}: {step}"
 

@@ -168,7 +168,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
             scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
         name, bracket, most = curve_scope.unit.partition(" (")
-        if audit.recording is not None and audit.recording.origin is not None and audit.recording.origin.federated:
+        if audit.recording is not None and audit.recording.is_federated:
             name = "client"  # the recorded records are clients
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.contract.results import AuditResult, FiredRule, Result, Verdict, claim_block, fired_rules
+from dpspec.contract.executed import FiredRule
+from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, fired_rules
 
 ProblemKind: TypeAlias = Literal["claim", "conformance", "caution", "trials"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.results import UNKNOWN, Recording, Result
+from dpspec.contract.executed import ExecutedSection
+from dpspec.contract.results import UNKNOWN, Result
 from dpspec.contract.sampling import poisson_sampling
 from dpspec.decimals import upper
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
@@ -67,7 +68,7 @@ def _starter_spec(run: Path, catalog: Catalog, name: str, spec_folder: Path) -> 
     return f"{comments}{to_yaml(document)}"
 
 
-def _declared(recording: Recording, catalog: Catalog) -> dict[str, Json] | None:
+def _declared(recording: ExecutedSection, catalog: Catalog) -> dict[str, Json] | None:
     offers = sorted(catalog.mechanisms.items())
     kind = next((name for name, offered in offers if offered.provider.recordable and offered.provider.steps), None)
     if kind is None or len(recording.phases) > _MOST_PHASES or recording.more_phases:

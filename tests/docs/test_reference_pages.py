@@ -15,7 +15,8 @@ import dpspec.contract
 import dpspec.testing
 from dpspec.cli.app import command_names
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AuditResult, RecordedOrigin, Recording
+from dpspec.contract.executed import ExecutedOrigin, ExecutedSection
+from dpspec.contract.results import AuditResult
 from dpspec.reporters.disclosures import CLAUSES, lines
 from dpspec.reporters.words import VERDICTS
 
@@ -164,11 +165,11 @@ def test_the_coverages_of_three_kinds_of_runs_are_those_of_the_page(generator: M
     of_spec = declared(document=central, trials=(trial,), verdicts=(factory.verdict(), useful))
     recorded = []
     for federated in (False, True):
-        origin = RecordedOrigin(
+        origin = ExecutedOrigin(
             began="2026-01-02T03:04:05+00:00", versions=FrozenMap({"torch": "2.13.0"}), machine="Linux, cpu",
             dtypes=("float32",), dataset="Visits", records=120, federated=federated,
         )  # fmt: skip
-        recording = Recording(steps=3, ended=True, setup=(), origin=origin)
+        recording = ExecutedSection(origin=origin)
         recorded.append(declared(recording=recording, evidence=(), trials=(), planned_trials=0))
     found = zip(*(lines(factory.result(audit), audit) for audit in (of_spec, *recorded)), strict=True)
     page = (REFERENCE / "statement.md").read_text("utf-8").partition("## Three kinds of runs")[2]

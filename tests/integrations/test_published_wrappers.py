@@ -43,7 +43,7 @@ def words_of(checked: CheckedRun) -> str:
     (audit,) = checked.result.audits
     assert audit.recording is not None
     reasons = [verdict.reason for verdict in audit.verdicts]
-    return " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
+    return " ".join([*audit.recording.faults, audit.conformance.reason, *reasons, *checked.cautions])
 
 
 class Classifier(nn.Module):

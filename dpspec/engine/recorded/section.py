@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AccountantReport, RecordedOrigin
+from dpspec.contract.executed import ExecutedOrigin
 from dpspec.decimals import duration, nearest
 from dpspec.engine.accountant_figure import ACCOUNTANT_NAMES, History, accountant_epsilon, composed
 from dpspec.engine.recorded.bounds import ScheduleEpsilon
 from dpspec.engine.recorded.canaries import CanaryBound
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.section_groups import AccountantReport
 from dpspec.recording.folder.header import NEW_TOKENS
 
 #: Kinds of canaries that repeat records or their beginnings.
@@ -58,11 +59,11 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
         yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
 
 
-def recorded_origin(run: RecordedRun) -> RecordedOrigin:
+def recorded_origin(run: RecordedRun) -> ExecutedOrigin:
     """The origin of the first part, or of the first rank."""
     header = run.header
     common = {name: getattr(header, name) for name in ("began", "machine", "dtypes", "dataset", "indices", "federated")}
-    return RecordedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
+    return ExecutedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
