@@ -94,7 +94,7 @@ class SectionGroup:
     if_deviating: tuple[str, ...] | None = None
 
     def of_deviating_run(self) -> SectionGroup:
-        """The part without what a deviation makes void."""
+        """The part without the sentences that a deviation makes void."""
         return self if self.if_deviating is None else replace(self, sentences=self.if_deviating, if_deviating=None)
 
 
@@ -164,7 +164,7 @@ class ExecutedSection:
         return self.origin is not None and self.origin.federated
 
     def of_deviating_run(self) -> ExecutedSection:
-        """The section without what a deviation makes void: bounds, and sentences that a number needs."""
+        """The section without the sentences that a deviation makes void: those with or for bounds."""
         return replace(
             self,
             groups=tuple(group.of_deviating_run() for group in self.groups),

@@ -120,6 +120,11 @@ def load(text: str) -> Result:
         raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
     for key in _OUTCOME:
         data.pop(key, None)
+    audits = data.get("audits")
+    for audit in audits if isinstance(audits, list) else ():
+        section = audit.get("recording") if isinstance(audit, dict) else None
+        if isinstance(section, dict) and "ended" in section:
+            raise ResultError("the result is of a recording that an early 0.3 checked: run `dpspec check` again")
     unused = _look_up(data)
     result: Result = _read(data)
     for path, wrong in (*_of_result(result), *unused):

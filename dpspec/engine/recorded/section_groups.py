@@ -1,4 +1,4 @@
-"""The parts of a recording's section in words: channels, executed run, accountant, and what is open."""
+"""The parts of a recording's section in words: channels, executed run, accountant, open points."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
