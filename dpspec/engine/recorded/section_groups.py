@@ -56,10 +56,10 @@ class AccountantReport:
         return f"{self.mechanism}: {figure} at delta = {decimals.exact(self.delta)}. {self.difference}"
 
     def in_brief(self, doubt: str = "") -> str:
-        at = f"at delta = {decimals.exact(self.delta)}"
+        at_delta = f"at delta = {decimals.exact(self.delta)}"
         if self.epsilon is None:
-            return f"Accountant {self.mechanism}: no figure {at}. {self.difference}"
-        figure = f"epsilon {decimals.nearest(self.epsilon)} {at}"
+            return f"Accountant {self.mechanism}: no figure {at_delta}. {self.difference}"
+        figure = f"epsilon {decimals.nearest(self.epsilon)} {at_delta}"
         return f"Accountant {self.mechanism}: {figure}, recomputed from its history.{doubt}"
 
 
@@ -96,7 +96,7 @@ def with_words(
         *section.advice,
         *(f"not recognized: {note}" for note in unrecognized),
     )
-    own = "The script's own accountant: "
+    prefix = "The script's own accountant: "
     incomplete = f"The recording has no end after step {steps}: the process was killed, failed or still runs."
     return replace(
         section,
@@ -115,8 +115,8 @@ def with_words(
         closing=CLOSING,
         open=tuple(_open(channels, unrecognized, "" if ended else incomplete)),
         incomplete="" if ended else f"{incomplete} Record the whole training again.",
-        answers=FrozenMap({**_ANSWERS, "accounting": f"{own}{full}"}),
-        answers_if_deviating=FrozenMap({"accounting": f"{own}{void_full}"}),
+        answers=FrozenMap({**_ANSWERS, "accounting": f"{prefix}{full}"}),
+        answers_if_deviating=FrozenMap({"accounting": f"{prefix}{void_full}"}),
         facts=FrozenMap(
             {
                 "steps": steps,
