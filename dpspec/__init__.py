@@ -14,15 +14,12 @@ The public API is this package, :mod:`dpspec.contract`, :mod:`dpspec.kit`, :mod:
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from dpspec.lazy_names import lazy_names
 from dpspec.version import VERSION
 
 TYPE_CHECKING = False  # importing typing would take longer than the rest of this module
 if TYPE_CHECKING:
-    from typing import Any
-
-    from dpspec.api import calibrate, check, load, run
+    from dpspec.api import calibrate, check_history, load, run
     from dpspec.contract import (
         Claim,
         Diagnostic,
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
         reporter,
         score,
     )
-    from dpspec.engine.declared_history import check_history
     from dpspec.engine.schedule_privacy import EpsilonBounds, epsilon
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verify import verify
@@ -50,6 +46,7 @@ if TYPE_CHECKING:
     from dpspec.registry.loader import load_catalog
     from dpspec.results.codec import dump
     from dpspec.results.diff import diff
+    from dpspec_recording.checking import check
 
 __version__ = VERSION
 
@@ -66,8 +63,8 @@ _HOME = {
     "backend": "dpspec.contract",
     "calibrate": "dpspec.api",
     "canary": "dpspec.contract",
-    "check": "dpspec.api",
-    "check_history": "dpspec.engine.declared_history",
+    "check": "dpspec_recording.checking",
+    "check_history": "dpspec.api",
     "dataset": "dpspec.contract",
     "diff": "dpspec.results.diff",
     "dump": "dpspec.results.codec",
@@ -124,15 +121,4 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME, __all__)

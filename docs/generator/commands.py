@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpspec.cli.app import HOMES, declare
+from dpspec.cli.app import command_names, declare
 from generator.markdown import cell, tidy
 
 
@@ -34,7 +34,7 @@ def page() -> str:
 
 def _commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Each command as it is typed, with its function."""
-    for name in HOMES:
+    for name in command_names():
         declared = declare(name)
         prefix = f"dpspec {declared.info.name}" if declared.info.name else "dpspec"
         for command in declared.registered_commands:

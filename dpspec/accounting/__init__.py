@@ -36,12 +36,10 @@ message names it.
 
 from __future__ import annotations
 
-from importlib import import_module
+from dpspec.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
 if TYPE_CHECKING:
-    from typing import Any
-
     from dpspec.accounting import gaussian as gaussian
     from dpspec.accounting.adaptive_clipping import *
     from dpspec.accounting.additive_noise import *
@@ -100,7 +98,10 @@ _NAMES = {
     "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
     "curves": "TradeOffBounds tradeoff_bounds",
 }
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_HOME = {
+    "gaussian": f"{__name__}.gaussian",
+    **{name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()},
+}
 
 #: Tools for plugins and mechanisms that a user of the accountant does not need.
 _TOOL_NAMES = (
@@ -111,19 +112,6 @@ _TOOL_NAMES = (
 )
 _TOOLS = frozenset(_TOOL_NAMES.split())
 
-__all__ = ["gaussian", *(name for name in _HOME if name not in _TOOLS)]
+__all__ = [name for name in _HOME if name not in _TOOLS]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name == "gaussian":
-        return import_module(f"{__name__}.gaussian")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_TOOLS})
+__getattr__, __dir__ = lazy_names(__name__, _HOME, (*__all__, *_TOOLS))

@@ -19,6 +19,7 @@ import typer
 
 from dpspec.cli import interrupt
 from dpspec.cli.output import REFUSED, emit, flush, note, silence, tolerate_any_character
+from dpspec.contract.commands import OWN_COMMANDS, Command
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 from dpspec.text import plain
 
@@ -158,36 +159,67 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-#: The module and the name of each command's function, or of its group of commands, and its line in the help text.
-HOMES = {
-    "validate": ("specs", "validate", "Show every problem of specs."),
-    "show": ("specs", "show", "Print specs with every default filled in."),
-    "plan": ("specs", "plan", "Estimate the cost and the power of a run."),
-    "run": ("run", "run", "Audit specs: a verdict for every claim."),
-    "report": ("results", "report", "Show a result again, in any format."),
-    "verify": ("results", "verify", "Recompute a result from its own evidence."),
-    "diff": ("results", "diff", "Show what changed between two results."),
-    "calibrate": ("specs", "calibrate", "Find the minimum noise, maximum steps, ... for claims."),
-    "check": ("run", "check", "Compare a recorded training with a claim."),
-    "ledger": ("ledger", "ledger", "Add up all releases on one dataset against a budget."),
-    "epsilon": ("epsilon", "epsilon", "Compute the certified epsilon of a schedule, without a spec."),
-    "rules": ("run", "rules", "List what `dpspec check` notices in a recorded training."),
-    "explain": ("explain", "explain", "Explain a diagnostic code, a key, a kind or a verdict."),
-    "plugins": ("plugins", "plugins", "List the providers of installed plugins."),
-    "schema": ("specs", "schema", "Print the JSON Schema of specs or results."),
-    "new": ("new", "new", "Write a spec, a plugin, or a part of a project to start from."),
-}
+#: Commands of plugins that come with dpspec, for the message if such a plugin is missing.
+_IN_PLUGINS = {"check": "recording", "rules": "recording"}
+
+_OWN = {command.name: command for command in OWN_COMMANDS}
+
+
+def command_names() -> tuple[str, ...]:
+    """The names of all commands; commands of plugins come last."""
+    from dpspec.registry.loader import load_catalog
+
+    return (*_OWN, *load_catalog().commands)
 
 
 def declare(name: str) -> typer.Typer:
-    """The declaration of a command or of a group of commands. Its module is imported."""
-    module, attribute, summary = HOMES[name]
-    declared = getattr(import_module(f"dpspec.cli.{module}"), attribute)
-    if isinstance(declared, typer.Typer):
-        return declared
+    """The declaration of a command or of a group of commands. Its module is imported.
+
+    Raises:
+        KeyError: No command has the name.
+        PluginError: It is a command of a plugin of dpspec that is missing or broken.
+    """
+    if command := _OWN.get(name):
+        module, _, attribute = command.function.partition(":")
+        code = getattr(import_module(module), attribute)
+    else:
+        command = _offered(name)
+        code = _code_of(command)
+    if isinstance(code, typer.Typer):
+        return code
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    single.command(name, short_help=summary)(declared)
+    single.command(name, short_help=command.summary)(code)
     return single
+
+
+def _offered(name: str) -> Command:
+    """The descriptor of a plugin's command."""
+    from dpspec.registry.loader import load_catalog
+
+    catalog = load_catalog()
+    if name in catalog.commands:
+        command: Command = catalog.commands[name].provider
+        return command
+    if name not in _IN_PLUGINS:
+        raise KeyError(name)
+    reasons = [broken.reason for broken in catalog.broken if broken.plugin == _IN_PLUGINS[name]]
+    state = f"broken: {reasons[0]}" if reasons else "not installed"
+    raise PluginError(f"`dpspec {name}` is a command of dpspec's plugin {_IN_PLUGINS[name]!r}, which is {state}")
+
+
+def _code_of(command: Command) -> Any:
+    """The code of a plugin's command; a function that raises the error if it cannot be imported, for the help text."""
+    from dpspec.registry.loader import resolve
+
+    try:
+        return resolve(command.function)
+    except PluginError as error:
+        failure = error
+
+    def fail() -> None:
+        raise failure
+
+    return fail
 
 
 @functools.cache
@@ -202,10 +234,10 @@ class _Commands(Mapping[str, Any]):
         return _build(name)  # KeyError for an unknown name
 
     def __iter__(self) -> Iterator[str]:
-        return iter(HOMES)
+        return iter(command_names())
 
     def __len__(self) -> int:
-        return len(HOMES)
+        return len(command_names())
 
 
 def _version(requested: bool) -> None:

@@ -61,7 +61,7 @@ def add(
     the budget, and then says what would fit.
     """
     from dpspec.engine import ledger as ledgers
-    from dpspec.engine.recorded.check import spec_name
+    from dpspec.engine.stated_claim import spec_name
     from dpspec.language.yaml_source import to_yaml
 
     begins = not file.exists()
@@ -179,10 +179,10 @@ def _entries(sources: Sequence[Path], delta: float, catalog: Catalog, claimed: S
 def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catalog) -> Result:
     """The result in a file, or of a recorded training, or of the bounds of a spec."""
     if source.is_dir():
-        from dpspec.engine.recorded.check import RunClaim, check_run
+        from dpspec.engine.preparing.providers import run_folders
 
         # many guarantees fit into a budget only at smaller deltas
-        return check_run(source, RunClaim(delta=0.1 * delta, adjacency=adjacency or "zero-out"), catalog)
+        return run_folders(catalog).judge(source, catalog, 0.1 * delta, adjacency or "zero-out")
     if source.suffix in (".yaml", ".yml"):
         from dpspec.engine.ledger import bounds
 

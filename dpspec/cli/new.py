@@ -14,7 +14,7 @@ import typer
 
 from dpspec.cli.arguments import Plugins, command_group, load_project
 from dpspec.cli.output import emit
-from dpspec.cli.starter_specs import spec_of_run, starter_spec
+from dpspec.cli.starter_specs import MODELINE, starter_spec
 from dpspec.cli.templates import PARTS, write_new, write_part, write_plugin
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import quoted
@@ -61,7 +61,10 @@ def new_spec(
         raise UsageError("--from determines mechanism, model and data: remove --mechanism, --model and --data")
     catalog = load_project([spec_file], plugins)
     if run is not None:
-        text = spec_of_run(run, schema=schema, name=name, spec_folder=folder)
+        from dpspec.engine.preparing.providers import run_folders
+
+        body = run_folders(catalog).starter_spec(run, catalog, name, folder)
+        text = f"{MODELINE}{schema.as_posix()}\n{body}"
     else:
         text = starter_spec(catalog, mechanism, schema=schema, name=name, model=model, data=data)
     if not (root / SCHEMA).is_file():

@@ -8,11 +8,9 @@ from dpspec.contract.catalog import Catalog
 from dpspec.registry.loader import resolve
 from dpspec.reporters.names import CHECKED
 from dpspec.reporters.words import sentence
-from dpspec.text import joined
 
 #: Core's modules with assumptions as values, or with their texts by name in TEXTS.
 _MODULES = (
-    "dpspec.engine.recorded.channels",
     "dpspec.kit.findings",
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
@@ -23,13 +21,10 @@ _MODULES = (
 
 def printed_names(catalog: Catalog) -> dict[str, list[str]]:
     """By name, one block per meaning: a line with kind and name, then lines of text."""
-    from dpspec.engine.recorded.channels import KINDS, channel_of
-
     blocks: dict[str, list[str]] = {}
-    for name, kind in KINDS.items():
-        of_channel = joined([check for check in kind.names if check != name]) or f"all called {name}"
-        text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
-        blocks.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
+    for module in _modules(catalog):
+        for name, text in module.get("MEANINGS", {}).items():
+            blocks.setdefault(name, []).append(text)
     for name, text in CHECKED.items():
         blocks.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
     for name, offered in catalog.rules.items():
@@ -38,17 +33,22 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
         blocks.setdefault(name, []).append(f"rule {name}\n{text}")
     for name, text in dict.fromkeys(_assumptions(catalog)):
         blocks.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
-    for name in (name for kind in KINDS.values() for name in kind.names if name not in blocks):
-        blocks[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
+    for module in _modules(catalog):
+        for name, text in module.get("CHECKS", {}).items():
+            blocks.setdefault(name, [f"check {name}\n{text}"])
     return blocks
+
+
+def _modules(catalog: Catalog) -> Iterator[Any]:
+    """The names in the modules of core and of mechanisms whose texts are printed."""
+    of_plugins = (name for offered in catalog.mechanisms.values() for name in offered.provider.assumptions)
+    return (resolve(f"{name}:__dict__") for name in (*_MODULES, *of_plugins))
 
 
 def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
     from dpspec.accounting import library_accuracy
 
-    of_plugins = (name for offered in catalog.mechanisms.values() for name in offered.provider.assumptions)
-    for name in (*_MODULES, *of_plugins):
-        module: Any = resolve(f"{name}:__dict__")
+    for module in _modules(catalog):
         yield from module.get("TEXTS", {}).items()
         for value in module.values():
             for member in value if isinstance(value, tuple) else (value,):

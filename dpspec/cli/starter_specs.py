@@ -1,24 +1,17 @@
-"""Texts of new specs: a mechanism's example under another name, or the declaration of a recorded run."""
+"""Texts of new specs: a mechanism's example under another name."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dpspec.cli.output import require_known
 from dpspec.contract import Json
 from dpspec.contract.catalog import PROJECT_HINT, Catalog, Offered
-from dpspec.contract.sampling import poisson_sampling
 from dpspec.data.source import COMMON
 from dpspec.errors import PluginError, UsageError
-
-if TYPE_CHECKING:
-    from dpspec.contract.results import Recording
 
 #: The comment with the schema's path for editors.
 MODELINE = "# yaml-language-server: $schema="
@@ -67,70 +60,3 @@ def _with_kind(body: str, block: str, kind: str, offers: Mapping[str, Offered]) 
         f"{key}: {json.dumps(value)}" if key != "kind" else f"kind: {value}" for key, value in keys.items()
     )
     return pattern.sub(lambda _: f"{block}: {{{flow}}}\n", body, count=1)
-
-
-_MOST_PHASES = 50
-
-#: Comment on values that a recording does not contain.
-_UNKNOWN = """\
-# data.features and data.classes are not recorded; bounds do not depend on them.
-# threat_model: {adjacency: add-remove} requires constants that do not depend on the number of records.
-"""
-
-
-def spec_of_run(run: Path, *, schema: Path, name: str, spec_folder: Path) -> str:
-    """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
-    from dpspec.contract.results import UNKNOWN
-    from dpspec.decimals import upper
-    from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
-    from dpspec.engine.recorded.check import RunClaim, check_run, document_of
-    from dpspec.language.yaml_source import to_yaml
-    from dpspec.registry.builtin import KIND
-
-    question = RunClaim(delta=1e-5)
-    (audit,) = check_run(run, question).audits
-    bound = next(finding for finding in audit.findings if (finding.quantity, finding.bound) == ("epsilon", "upper"))
-    if math.isinf(bound.value):
-        raise UsageError(f"{run}: no spec can be written: {bound.method}")
-    assert audit.recording is not None
-    # The order of the keys in the file.
-    first = {"dpspec": 1, "name": name, "description": f"The training that was recorded in {run.name}"}
-    document = {**first, **document_of(run, question), **first}
-    document["mechanism"] = _declared(audit.recording) or {"kind": KIND}
-    document["training"] = {"backend": KIND, "run": Path(os.path.relpath(run, spec_folder)).as_posix()}
-    document["threat_model"] = {"adjacency": question.adjacency}
-    claimed = float(upper(bound.value))
-    claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
-    document["claims"], comments = [claim], _UNKNOWN
-    unchecked = [
-        assumption.name.removesuffix(UNKNOWN) for assumption in bound.assumptions if assumption.status == "unchecked"
-    ]
-    if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
-        claim["expect"] = ["open"]
-        comments += (
-            f"# {PER_RECORD_CLIPPING} is unchecked: add assume: [{PER_RECORD_CLIPPING}] to "
-            "training;\n# then remove expect.\n"
-        )
-    return f"{MODELINE}{schema.as_posix()}\n{comments}{to_yaml(document)}"
-
-
-def _declared(recording: Recording) -> dict[str, Json] | None:
-    from dpspec.registry.loader import load_catalog
-
-    offers = sorted(load_catalog().mechanisms.items())
-    kind = next((name for name, offered in offers if offered.provider.recordable and offered.provider.steps), None)
-    if kind is None or len(recording.phases) > _MOST_PHASES or recording.more_phases:
-        return None
-    phases: list[Json] = [
-        {
-            "noise_multiplier": phase.noise_multiplier,
-            "clip_norm": phase.clip_norm,
-            "sampling": poisson_sampling(phase.rate),
-            "steps": phase.steps,
-        }
-        for phase in recording.phases
-        if phase.rate is not None and phase.noise_multiplier and phase.clip_norm is not None
-    ]
-    if len(phases) < len(recording.phases):
-        return None
-    return {"kind": kind, **(phases[0] if len(phases) == 1 else {"phases": phases})}

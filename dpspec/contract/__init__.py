@@ -5,13 +5,12 @@ Names are imported on first use: a command builds only the names that it uses.
 
 from __future__ import annotations
 
-from importlib import import_module
+from dpspec.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
 if TYPE_CHECKING:
-    from typing import Any
-
     from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
+    from dpspec.contract.commands import Command
     from dpspec.contract.events import HOOK_API, DpspecHooks, hookimpl, hookspec
     from dpspec.contract.findings import (
         PRIVACY_QUANTITIES,
@@ -68,6 +67,7 @@ _HOME = {
     "Cancelled": "dpspec.contract.providers",
     "Check": "dpspec.contract.findings",
     "Claim": "dpspec.contract.spec",
+    "Command": "dpspec.contract.commands",
     "Context": "dpspec.contract.audit",
     "DataError": "dpspec.contract.providers",
     "DataSource": "dpspec.contract.providers",
@@ -146,6 +146,7 @@ __all__ = [
     "Cancelled",
     "Check",
     "Claim",
+    "Command",
     "Context",
     "DataError",
     "DataSource",
@@ -210,15 +211,4 @@ __all__ = [
     "untrainable",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME, __all__)

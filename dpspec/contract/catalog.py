@@ -69,4 +69,5 @@ class Catalog:
     rules: Mapping[str, Offered] = field(default_factory=dict)
     sampling_schemes: Mapping[str, Offered] = field(default_factory=dict)
     noises: Mapping[str, Offered] = field(default_factory=dict)
+    commands: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

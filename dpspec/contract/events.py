@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pluggy
 
 from dpspec.contract.attacks import AttackMethod, Canary, Score
+from dpspec.contract.commands import Command
 from dpspec.contract.noise import NoiseKind
 from dpspec.contract.providers import Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
@@ -153,6 +154,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_rules(self) -> Iterable[Rule]:  # type: ignore[empty-body]
         """Rules on recorded trainings, for ``dpspec check``."""
+
+    @hookspec
+    def dpspec_commands(self) -> Iterable[Command]:  # type: ignore[empty-body]
+        """Commands of the program ``dpspec``."""
 
     @hookspec
     def dpspec_event(self, event: Event) -> None:

@@ -95,10 +95,10 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One of the ways in which records can influence a released model, and the recording's evidence about it.
+    """One of the ways in which records can influence a released model, and the evidence of an executed training.
 
     Attributes:
-        name: One of the eight names in :mod:`dpspec.engine.recorded.channels`.
+        name: A name of the plugin that observed the training; empty for a sentence about no single channel.
         status: Weakest status of everything that the channel depends on; ``text`` gives the condition and the reason.
         detectable: Smallest relative deviation that the channel's tests detect; 0 for exact comparisons, None without a
             test.

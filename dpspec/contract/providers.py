@@ -64,7 +64,8 @@ class Mechanism:
         real_targets: Whether it trains on real-valued targets, which have no classes and no accuracy.
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
-        assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
+        assumptions: Modules whose top-level assumptions ``dpspec explain`` prints. More texts by name are its ``TEXTS``
+            (assumptions), ``CHECKS`` and ``MEANINGS`` (whole paragraphs).
         metrics: Names that claims ``kind: metric`` may have, because its trials measure them. None if it does not say;
             a claim about another metric is then open after the training.
     """
@@ -162,6 +163,7 @@ class Backend:
         losses: Whether it trains with ``job.loss``.
         schemes: The sampling schemes that it supports; None for all.
         recording: Name of the reader of an executed run, for a backend that reads a recording instead of training.
+        folders: Name of its :class:`~dpspec.contract.results.RunFolders`, for commands that accept a folder.
     """
 
     kind: str
@@ -177,6 +179,7 @@ class Backend:
     losses: bool = False
     schemes: frozenset[str] | None = None
     recording: str = ""
+    folders: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
 
 from dpspec import decimals
 from dpspec.contract.audit import Outcome, Power
-from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
 from dpspec.errors import ArgumentError, ExitCode
 from dpspec.text import spaced
 
@@ -24,136 +27,6 @@ SOURCE = "the executed schedule"
 
 #: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
 UNKNOWN = "-unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedPhase:
-    """Consecutive steps that share their parameters.
-
-    Attributes:
-        first: The number of the first step, from 1.
-        steps: The number of steps.
-        noise_multiplier: The standard deviation of the noise on a sum, in clip norms; 0 for updates without noise, None
-            if the recording does not show it.
-        clip_norm: The clip norm; None if it is not known.
-        rate: The rate of Poisson sampling; None for other batches, or if it is not known.
-    """
-
-    first: int
-    steps: int
-    noise_multiplier: float | None
-    clip_norm: float | None
-    rate: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccountantReport:
-    """The figure of the script's own accountant.
-
-    Attributes:
-        mechanism: The accountant's method, as ``rdp`` or ``prv``.
-        delta: The delta of the figure.
-        epsilon: The figure, recomputed from the accountant's history; None if it has none.
-        difference: A sentence on why it differs from the bound on the executed schedule.
-    """
-
-    mechanism: str
-    delta: float
-    epsilon: float | None
-    difference: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FiredRule:
-    """A rule that fired on a recorded run.
-
-    Attributes:
-        text: The observation, with numbers.
-        why: Why this matters for privacy.
-        fix: The change that removes the cause.
-        accepted: The reason of the user who accepts it; empty for a caution that fails the check.
-    """
-
-    name: str
-    text: str
-    why: str
-    fix: str
-    accepted: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedOrigin:
-    """The origin of a recording; empty texts are unknown.
-
-    Attributes:
-        began: The time of the beginning.
-        versions: Of Python and of the loaded libraries.
-        machine: The platform and the devices.
-        dtypes: Of the trained parameters, and so of sums and noise.
-        dataset: The classes of the dataset and of those inside it; empty without a loader.
-        records: The number of records.
-        indices: SHA-256 of a salt in the folder and the indices of a subset; empty for other datasets.
-        federated: Whether the records are clients of a server.
-    """
-
-    began: str
-    versions: FrozenMap
-    machine: str
-    dtypes: tuple[str, ...] = ()
-    dataset: str = ""
-    records: int | None = None
-    indices: str = ""
-    federated: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A recorded training.
-
-    Attributes:
-        steps: The number of recorded steps.
-        ended: Whether the recording has an end.
-        setup: Sentences on model, optimizer, batches and canaries.
-        cautions: Limits of the result, in the order of importance.
-        unrecognized: Notes of the recorder on unknown objects.
-        phases: The executed schedule, or its first phases if there are many.
-        more_phases: The number of phases that are not listed.
-        phases_alone: Whether the bounds count only Poisson samples with the noise and rates of the phases; not if they
-            charge for omitted or filled batches, or for adaptive clip norms.
-        accountant: The script's own accountant; None if none was recorded.
-        advice: What may be wrong, for the checks that are rejected.
-        channels: The eight channels through which records can reach the released model.
-        assumes: Names of everything that a proof assumes.
-        assumed: Names that the user assumes (``--assume``).
-        public: Names of hyperparameters that the user declares public (``--public``).
-        rules: The rules that fired.
-        confirm: The assumptions of the proof, in sentences that a person can confirm.
-        ran: The training in one sentence.
-        facts: The faults of the run by importance.
-        digest: SHA-256 of the recorded files.
-        origin: None in older results.
-    """
-
-    steps: int
-    ended: bool
-    setup: tuple[str, ...]
-    cautions: tuple[str, ...] = ()
-    unrecognized: tuple[str, ...] = ()
-    phases: tuple[RecordedPhase, ...] = ()
-    more_phases: int = 0
-    phases_alone: bool = False
-    accountant: AccountantReport | None = None
-    advice: tuple[str, ...] = ()
-    channels: tuple[Channel, ...] = ()
-    assumes: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    public: tuple[str, ...] = ()
-    rules: tuple[FiredRule, ...] = ()
-    confirm: tuple[str, ...] = ()
-    ran: str = ""
-    facts: tuple[str, ...] = ()
-    digest: str = ""
-    origin: RecordedOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +41,7 @@ class ExecutedRun:
     assumptions: tuple[Assumption, ...]
     findings: tuple[Finding, ...]
     evidence: tuple[Evidence, ...]
-    section: Recording
+    section: ExecutedSection
     series: tuple[Series, ...] = ()
 
     def joined(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
@@ -193,6 +66,16 @@ class ExecutedRun:
         yield from self.findings
         yield from self.evidence
         yield from self.series
+
+
+class RunFolders(Protocol):
+    """Folders of executed runs for commands that are about anything else."""
+
+    def judge(self, run: Path, catalog: Catalog, delta: float, adjacency: str) -> Result:
+        """The result of an executed run without a claim."""
+
+    def starter_spec(self, run: Path, catalog: Catalog, name: str, spec_folder: Path) -> str:
+        """The text of a spec in ``spec_folder`` that gets the verdict of the run."""
 
 
 SCHEMA = "dpspec/result/v2"
@@ -282,7 +165,7 @@ class AuditResult:
         left_out: The number of values of each privacy class that ``dpspec.results.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
         stored_trials: The number of trials that the store had before the run.
-        recording: The section of a recorded training; None for all others.
+        recording: The section of an executed training that a plugin observed; None for all others.
         remedies: Alternative changes that would prove the failed claims; empty if none was searched.
     """
 
@@ -307,13 +190,13 @@ class AuditResult:
     places: FrozenMap = field(default_factory=FrozenMap)
     stored_trials: int = 0
     promised: tuple[Check, ...] = ()
-    recording: Recording | None = None
+    recording: ExecutedSection | None = None
     remedies: tuple[Remedy, ...] = ()
 
     def __repr__(self) -> str:
         """A line for each claim, with public bounds only, and one for each caution."""
         claims = [f"  {_shown(self, verdict)}" for verdict in self.verdicts]
-        return "\n".join([f"AuditResult: {self.name}", *claims, *_fired(self)])
+        return "\n".join([f"AuditResult: {self.name}", *claims, *_caution_lines(self)])
 
     @property
     def complete(self) -> bool:
@@ -328,15 +211,51 @@ class AuditResult:
     @property
     def as_expected(self) -> bool:
         """Whether every verdict and the conformance are as expected, and no rule fired that the user did not accept."""
-        if import_module("dpspec.results.status").open_cautions(self):
-            return False
-        return self.conformance.expected and all(v.expected for v in self.verdicts)
+        return not open_cautions(self) and self.conformance.expected and all(v.expected for v in self.verdicts)
 
 
-def _fired(audit: AuditResult) -> list[str]:
+def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
+    """The claim as the spec declares it; empty if the result's document lacks it."""
+    blocks = audit.document.get("claims", ())
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if isinstance(block, Mapping) and block.get("id") == verdict.claim:
+            return block
+    return {}
+
+
+def open_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
+    """The rules that fired and that the user does not accept."""
+    return tuple(rule for _, rule in fired_rules(audit) if not rule.accepted)
+
+
+def accepted_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
+    """The rules that fired and that the user accepts, with a reason."""
+    return tuple(rule for _, rule in fired_rules(audit) if rule.accepted)
+
+
+def fired_rules(audit: AuditResult) -> Iterator[tuple[str, FiredRule]]:
+    """The rules that fired on a recording, or on a claim of a spec, with the id of the claim."""
+    if audit.recording is not None:
+        yield from (("", rule) for rule in audit.recording.rules)
+        return
+    for verdict in audit.verdicts:
+        block = claim_block(audit, verdict)
+        delta, accept = block.get("delta"), block.get("accept")
+        stands = bool({"proved", "supported"} & set(verdict.expect))
+        if not stands or isinstance(delta, bool) or not isinstance(delta, int | float):
+            continue
+        if text := large_delta(delta, audit.facts.records):
+            reason = accept.get(LARGE_DELTA, "") if isinstance(accept, Mapping) else ""
+            text = f"Claim {verdict.claim}: {text}"
+            yield (
+                verdict.claim,
+                FiredRule(name=LARGE_DELTA, text=text, why=LARGE_DELTA_WHY, fix=LARGE_DELTA_FIX, accepted=str(reason)),
+            )
+
+
+def _caution_lines(audit: AuditResult) -> list[str]:
     """The cautions, open and accepted."""
-    status = import_module("dpspec.results.status")
-    states = (("open", status.open_cautions(audit)), ("accepted", status.accepted_cautions(audit)))
+    states = (("open", open_cautions(audit)), ("accepted", accepted_cautions(audit)))
     return [f"  caution {state}: {rule.name}" for state, rules in states for rule in rules]
 
 
@@ -467,14 +386,14 @@ class Result:
 
     def __repr__(self) -> str:
         """The outcome and a short table of the claims, with public bounds only."""
-        outcome = import_module("dpspec.reporters.summary").answer(import_module("dpspec.results.redact").redact(self))
         number = f"{len(self.audits)} audit{'s' * (len(self.audits) != 1)}"
-        head = f"Result: {number}, exit code {int(outcome.exit_code)}: {outcome.headline}"
+        head = f"Result: {number}, exit code {int(self.exit_code)}"
+        head += "" if _views is None else f": {_views.headline(self)}"
         rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
         lines = [f"  {audit.name}  {_shown(audit, verdict)}" for audit, verdict in rows[:_MOST_ROWS]]
         if len(rows) > _MOST_ROWS:
             lines.append(f"  ... and {len(rows) - _MOST_ROWS} more: to_frame()")
-        lines += [line for audit in self.audits for line in _fired(audit)]
+        lines += [line for audit in self.audits for line in _caution_lines(audit)]
         return "\n".join([head, *(lines or ["  nothing claimed"])])
 
     def to_frame(self) -> Any:
@@ -530,22 +449,46 @@ class Result:
             UsageError: No claim has this id, or no proved curve says something about membership inference.
             MissingLibraryError: matplotlib is not installed.
         """
-        shown = import_module("dpspec.results.redact").redact(self)
-        for audit in shown.audits:
-            chosen = tuple(verdict for verdict in audit.verdicts if verdict.claim == claim)
-            if chosen:
-                return import_module("dpspec.reporters.figures").draw_power(replace(audit, verdicts=chosen), axes)
         ids = sorted({verdict.claim for audit in self.audits for verdict in audit.verdicts})
-        raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+        if claim not in ids:
+            raise ArgumentError(f"no claim has the id {claim!r}; the claims are {', '.join(ids) or 'none'}")
+        if _views is None:
+            raise ArgumentError("a plot needs the reports: import dpspec.reporters first")
+        return _views.plot_power(self, claim, axes)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The first screen of the HTML report, in an ``iframe`` without access to the notebook or any server.
 
-        It omits data-dependent and per-record values, as every report.
+        It omits data-dependent and per-record values, as every report. None, and so :func:`repr`, in a process that
+        has not imported :mod:`dpspec.reporters`.
         """
-        page = escape(import_module("dpspec.reporters.page").first_screen(self), quote=True)
+        if _views is None:
+            return None
+        page = escape(_views.page(self), quote=True)
         style = "width:100%;height:36rem;border:1px solid #8884"
         return f'<iframe sandbox style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
+
+
+class ResultViews(Protocol):
+    """Views of a result for people, without data-dependent and per-record values."""
+
+    def headline(self, result: Result) -> str:
+        """The outcome in one sentence."""
+
+    def page(self, result: Result) -> str:
+        """The first screen of the HTML report."""
+
+    def plot_power(self, result: Result, claim: str, axes: Any) -> Any:
+        """Draw :meth:`Result.plot_tradeoff` of a claim that exists."""
+
+
+_views: ResultViews | None = None
+
+
+def use_views(views: ResultViews) -> None:
+    """Let results show these views; :mod:`dpspec.reporters` calls it when it is imported, as by :mod:`dpspec.api`."""
+    global _views
+    _views = views
 
 
 #: From strong to weak, and from public to secret.

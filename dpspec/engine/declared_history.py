@@ -413,12 +413,12 @@ def check_history(
         NothingToRunError: The history has no release.
         UsageError: An argument is invalid.
     """
-    from dpspec.engine.recorded.check import RunClaim, require_claim, run_document, spec_name
+    from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
     from dpspec.registry.loader import load_catalog
 
     sizes = (group_size,) if isinstance(group_size, int) else tuple(dict.fromkeys(group_size))
-    claim = RunClaim(delta=delta, epsilon=epsilon, group_sizes=sizes)
-    require_claim(claim)
+    claim = StatedClaim(delta=delta, epsilon=epsilon, group_sizes=sizes)
+    claim.require_valid()
     if adjacency not in ADJACENCIES:
         raise UsageError(f"--adjacency must be {', '.join(ADJACENCIES)}, got {adjacency!r}")
     declared = history if isinstance(history, History) else read_history(history, adjacency)
@@ -468,7 +468,7 @@ _REASONS = {
 def differences(history: History, result: Result, delta: float) -> Iterator[str]:
     """Sentences on the differences of the accountant's figure, and of a claim, from the certified interval."""
     from dpspec import decimals
-    from dpspec.engine.recorded.section import accountant_epsilon
+    from dpspec.engine.accountant_figure import accountant_epsilon
 
     (audit,) = result.audits
     conditions = FrozenMap({"delta": delta, "group_size": 1})

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import yaml
 
 from dpspec.contract import Claim, Finding, Json, Phase, Scope, thaw
-from dpspec.contract.results import AuditResult, Recording, Result
+from dpspec.contract.executed import ExecutedSection
+from dpspec.contract.results import AuditResult, Result, accepted_cautions
 from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import problems
 from dpspec.text import quoted
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _steps(audit: AuditResult, catalog: Catalog) -> tuple[Mapping[str, Json], ..
     return tuple(_gaussian(phase.noise_multiplier, phase.rate(), phase.steps) for phase in phases)
 
 
-def _recorded_steps(recording: Recording) -> tuple[Mapping[str, Json], ...]:
+def _recorded_steps(recording: ExecutedSection) -> tuple[Mapping[str, Json], ...]:
     phases = recording.phases
     if not recording.phases_alone or recording.more_phases or len(phases) > _MOST_PHASES:
         return ()

@@ -347,11 +347,12 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
     reader = prepared.recording
     if reader is None:
         return None, []
-    setup = audit.recording.setup if audit.recording is not None else audit.notes
+    digest = audit.recording.digest if audit.recording is not None else ""
+    recorded = f"SHA-256 of the recorded files: {digest}" if digest else "; ".join(audit.notes[-1:])
     try:
         return reader.read(prepared.spec, prepared.facts), []
     except DpspecError as error:
-        gone = _taken_as_recorded(audit, RECORDING, "; ".join(setup[-1:]) or "a recorded run", f": {error}")
+        gone = _taken_as_recorded(audit, RECORDING, recorded or "a recorded run", f": {error}")
         if not isinstance(error, SpecError):  # a SpecError reports a missing folder
             gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
         return reader.from_result(audit), [gone]

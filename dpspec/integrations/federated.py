@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader
 import dpspec
 from dpspec import decimals
 from dpspec.accounting import PrivacyLoss
-from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.recording.folder.place import numbered
 from dpspec.recording.parts import Parts
 from dpspec.recording.recorder import Recorder
 from dpspec.reporters.terminal import render_brief
+from dpspec.results.checked_run import CheckedRun
 
 
 class Rounds:

@@ -25,8 +25,8 @@ class DPSpecCallback(LiveAudit, TrainerCallback):
     A trainer does not report an exception. The recording then ends with the process, or at the end of a block
     ``with callback:`` around ``trainer.train()``, in both cases without a verdict.
 
-    :class:`~dpspec.integrations.live_audit.LiveAudit` describes the arguments. If TRL packs records, or the loss of
-    a record depends on the tokens of other records, the training raises ``UsageError``.
+    :class:`~dpspec.integrations.live_audit.LiveAudit` describes the arguments. If TRL packs records, or the
+    loss of a record depends on the tokens of other records, the training raises ``UsageError``.
     """
 
     _hook: Any = None

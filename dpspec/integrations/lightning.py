@@ -23,8 +23,8 @@ class DPSpecCallback(LiveAudit, Callback):
     end of the training the trainer's loggers also get ``dp/proved``. The report is printed, and ``FOLDER.html`` is its
     page. A budget ends the training also before ``min_steps`` and ``min_epochs``.
 
-    :class:`~dpspec.integrations.live_audit.LiveAudit` describes the arguments. A module with several optimizers is a
-    ``UsageError`` at the start of the training.
+    :class:`~dpspec.integrations.live_audit.LiveAudit` describes the arguments. A module with several
+    optimizers is a ``UsageError`` at the start of the training.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -15,11 +15,11 @@ import torch
 
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
-from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.recording.recognized import sampler_of, unwrapped
 from dpspec.reporters import page
 from dpspec.reporters.terminal import render_brief
+from dpspec.results.checked_run import CheckedRun
 
 
 class LiveAudit:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.contract.results import Result
-    from dpspec.engine.recorded.check import CheckedRun
+    from dpspec.results.checked_run import CheckedRun
 
 _ARGUMENT = "_dpspec_claim"
 
@@ -130,7 +130,7 @@ def dpspec_check() -> Callable[..., CheckedRun]:
 
     def check(run: Any, **claim: Any) -> CheckedRun:
         __tracebackhide__ = True
-        from dpspec.api import check
+        from dpspec import check
         from dpspec.reporters.summary import answer
         from dpspec.reporters.terminal import render_brief
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dpspec.contract.results import Result
-from dpspec.engine.recorded.check import CheckedRun
+from dpspec.contract.results import Result, accepted_cautions, open_cautions
 from dpspec.errors import MissingLibraryError, UsageError
 from dpspec.reporters import page, words
 from dpspec.reporters.summary import answer
+from dpspec.results.checked_run import CheckedRun
 from dpspec.results.redact import redact
-from dpspec.results.status import accepted_cautions, open_cautions, problems
+from dpspec.results.status import problems
 from dpspec.results.void_bounds import has_void_bounds
 
 #: The name of the page in the tracker.

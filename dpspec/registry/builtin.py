@@ -1,18 +1,16 @@
-"""dpspec's own providers as light values: the mechanisms ``recorded`` and ``selection``, and all other families."""
+"""dpspec's own providers as light values: the mechanism ``selection``, and all other families."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec.contract.attacks import AttackMethod, Canary, Score
-from dpspec.contract.fragments import array, block, number
-from dpspec.contract.rules import Rule
+from dpspec.contract.fragments import array, block
 from dpspec.data import arrays, fileless, image_folder, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
-from dpspec.recording.rules.builtin import RULES
 from dpspec.stats.attacks.methods import OWN_METHODS
 from dpspec.training.providers import BACKENDS, CANARIES, LOSSES, SCORES
 
@@ -28,43 +26,6 @@ DATASETS = (
     tokens.SYNTHETIC,
     tokens.TOKENS,
 )
-
-KIND = "recorded"
-
-
-_DELTA = number("The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5)
-
-
-class RecordedSchedule(dps.Audit):
-    """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
-
-    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-        if spec.training.kind != KIND:
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="the mechanism 'recorded' is the schedule of a recorded training",
-                path=("training", "backend"),
-                help="write training: {backend: recorded, run: FOLDER}",
-            )
-
-    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        return iter(())
-
-
-RECORDED_MECHANISM = dps.Mechanism(
-    kind=KIND,
-    summary="The executed schedule of a recorded training, compared with no declared one",
-    description="the executed schedule of batches and noise",
-    schemas=dps.Schemas(mechanism=block(delta=_DELTA)),
-    claims=frozenset({"approx-dp"}),
-    audit="dpspec.registry.builtin:RecordedSchedule",
-    example=Path(__file__).with_name("recorded.yaml").read_text(encoding="utf-8"),
-    steps=False,
-    recordable=True,
-    missing=True,
-    tokens=True,
-)
-
 
 _OF_A_CELL = {
     "mechanism": "The mechanism of the cell, as in a spec.",
@@ -147,7 +108,7 @@ REPORTERS = tuple(
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-    return (SELECTION_MECHANISM, RECORDED_MECHANISM)
+    return (SELECTION_MECHANISM,)
 
 
 @dps.hookimpl
@@ -188,8 +149,3 @@ def dpspec_losses() -> Iterable[dps.Loss]:
 @dps.hookimpl
 def dpspec_attack_methods() -> Iterable[AttackMethod]:
     return OWN_METHODS
-
-
-@dps.hookimpl
-def dpspec_rules() -> Iterable[Rule]:
-    return RULES

@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, Statistic
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
+from dpspec.contract.commands import OWN_COMMANDS, Command
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.contract.fragments import use_noises, use_schemes
@@ -107,6 +108,8 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
             yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(provider.claims))})"
     if isinstance(provider, AttackMethod) and (bad := set(provider.statistics.values()) - set(get_args(Statistic))):
         yield f"statistics must be of type {', '.join(get_args(Statistic))}, got {bad.pop()!r}"
+    if isinstance(provider, Command) and any(provider.name == command.name for command in OWN_COMMANDS):
+        yield "dpspec has a command of this name"
     if isinstance(provider, SamplingKind):
         if provider.kind in OWN_SCHEMES:
             yield "dpspec has a sampling scheme of this name"
@@ -131,7 +134,7 @@ def fragments(provider: Any) -> dict[str, Any]:
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
     return (
         {}
-        if isinstance(provider, Reporter | Executor | Rule | AttackMethod | SamplingKind | NoiseKind)
+        if isinstance(provider, Reporter | Executor | Command | Rule | AttackMethod | SamplingKind | NoiseKind)
         else {"schema": provider.schema}
     )
 
@@ -141,7 +144,15 @@ FAMILIES: tuple[Family, ...] = (
     Family("mechanism", "mechanisms", "dpspec_mechanisms", Mechanism, "audit"),
     Family("dataset", "datasets", "dpspec_datasets", Dataset, "source", block="data"),
     Family("model", "models", "dpspec_models", Model, "factory", block="model"),
-    Family("backend", "backends", "dpspec_backends", Backend, "trainer", block="training", optional=("recording",)),
+    Family(
+        "backend",
+        "backends",
+        "dpspec_backends",
+        Backend,
+        "trainer",
+        block="training",
+        optional=("recording", "folders"),
+    ),
     Family("reporter", "reporters", "dpspec_reporters", Reporter, "render", key="format"),
     Family("executor", "executors", "dpspec_executors", Executor, "pool"),
     Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
@@ -151,6 +162,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("noise", "noises", "dpspec_noises", NoiseKind, "code"),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
+    Family("command", "commands", "dpspec_commands", Command, "function", key="name"),
 )
 
 

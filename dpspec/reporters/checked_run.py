@@ -5,23 +5,16 @@ from collections.abc import Mapping
 
 from dpspec import decimals
 from dpspec.contract import Finding
-from dpspec.contract.results import AuditResult, Recording, Verdict
+from dpspec.contract.executed import ExecutedSection
+from dpspec.contract.results import AuditResult, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import words
 from dpspec.reporters.layout import Page
 from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
-from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT, UNTRUSTED
-from dpspec.results.status import accepted_cautions, claim_block, open_cautions
 from dpspec.text import joined
 
-#: The maximum numbers of facts, of reasons, and of rejected checks without advice.
-_MOST_FACTS, _MOST_OPEN, _MOST_CHECKS = 6, 4, 5
-
-#: Channels that nothing else than a missing end leaves open, or that it hides.
-_UNKNOWN_WITHOUT_END = ("model-state", "released-model")
-
-#: Words of a channel if the recorder gave up before the training ended.
-_STOPPED = "the recorder stopped after step"
+#: The maximum numbers of facts, and of rejected checks without advice.
+_MOST_FACTS, _MOST_CHECKS = 6, 5
 
 _STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
 
@@ -47,9 +40,10 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
         page.heading("CONFIRM  this number also says that")
         for sentence in recording.confirm:
             page.item(sentence)
-    page.heading("WHAT RAN")
-    page.line(recording.ran, indent=2)
-    page.line(_accountant(recording, deviates), indent=2)
+    if recording.brief is not None:
+        page.heading(recording.brief.title)
+        for sentence in recording.brief.sentences:
+            page.line(sentence, indent=2)
     for finding in audit.findings:
         attack = finding.bound == "lower" and finding.scope.data == "planted"
         size = finding.at.get("group_size", 1)
@@ -57,7 +51,8 @@ def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
         if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or grouped):
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
-    page.line(f"Assumed ({HONEST_SCRIPT}): {HONEST_SCRIPT_TEXT}. {UNTRUSTED}.", indent=2, hang=2)
+    if recording.closing:
+        page.line(recording.closing, indent=2, hang=2)
 
 
 def _style(audit: AuditResult, word: str) -> str:
@@ -85,7 +80,9 @@ def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> s
     return joined(clauses)
 
 
-def _headline(audit: AuditResult, recording: Recording, verdict: Verdict | None, deviates: bool) -> tuple[str, str]:
+def _headline(
+    audit: AuditResult, recording: ExecutedSection, verdict: Verdict | None, deviates: bool
+) -> tuple[str, str]:
     upper = _upper(audit)
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
     if deviates and (verdict is None or verdict.verdict != "refuted"):
@@ -118,7 +115,7 @@ def _upper(audit: AuditResult) -> Finding | None:
     return min(bounds, key=lambda finding: finding.at.get("group_size", 1), default=None)
 
 
-def _counted(audit: AuditResult, recording: Recording, deviates: bool) -> str:
+def _counted(audit: AuditResult, recording: ExecutedSection, deviates: bool) -> str:
     cautions, threat = len(open_cautions(audit)), audit.document.get("threat_model")
     adjacency = threat.get("adjacency") if isinstance(threat, Mapping) else None
     parts = [f"adjacency {adjacency}"] if adjacency else []
@@ -128,12 +125,12 @@ def _counted(audit: AuditResult, recording: Recording, deviates: bool) -> str:
     return ", ".join(parts)
 
 
-def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool, internal: bool) -> None:
+def _facts(page: Page, audit: AuditResult, recording: ExecutedSection, deviates: bool, internal: bool) -> None:
     if not deviates:
         return
-    for sentence in recording.facts[:_MOST_FACTS]:
+    for sentence in recording.faults[:_MOST_FACTS]:
         page.item(sentence)
-    further = len(recording.facts) - _MOST_FACTS
+    further = len(recording.faults) - _MOST_FACTS
     if further > 0:
         page.item(f"{words.count(further, 'further cause')}, with -v")
     bad = sorted((check for check in audit.checks if rejected(check, len(audit.checks))), key=lambda c: c.p_value)
@@ -142,7 +139,7 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
         return
     tests = [name for check in bad for name in check.test.removesuffix(", exact").split("; ")]
     names = list(dict.fromkeys(tests))
-    if internal or not recording.facts:
+    if internal or not recording.faults:
         for text in [words.check(check) for check in bad] if internal else names[:_MOST_CHECKS]:
             page.item(text)
         return
@@ -150,27 +147,15 @@ def _facts(page: Page, audit: AuditResult, recording: Recording, deviates: bool,
     page.item("rejected tests: " + "; ".join([*names[:_MOST_CHECKS], *([f"{more} more"] if more > 0 else [])]))
 
 
-def _open(page: Page, recording: Recording, deviates: bool) -> None:
-    doubted = [channel for channel in recording.channels if channel.status in ("open", "violated")]
-    if deviates or not doubted:
+def _open(page: Page, recording: ExecutedSection, deviates: bool) -> None:
+    if deviates or not recording.open:
         return
     page.heading("OPEN")
-    stopped = any(_STOPPED in channel.text for channel in doubted)  # it states the reason
-    if not recording.ended and not stopped:
-        page.item(
-            f"The recording has no end after step {recording.steps}: the process was killed, failed or still runs. "
-            "Continue it from a checkpoint, with dpspec.record(..., resume=True), or record the training again."
-        )
-        doubted = [channel for channel in doubted if channel.name not in _UNKNOWN_WITHOUT_END]
-    for channel in doubted[:_MOST_OPEN]:
-        reason = channel.text.partition(": ")[2] or channel.text  # the part after the requirement
-        page.item((channel.name, "bold"), f": {reason}")
-    notes = [*recording.unrecognized][:2] if len(doubted) < _MOST_OPEN else []
-    for note in notes:
-        page.item(note)
+    for point in recording.open:
+        page.item(*([(point.name, "bold"), f": {point.text}"] if point.name else [point.text]))
 
 
-def _cautions(page: Page, audit: AuditResult, recording: Recording) -> None:
+def _cautions(page: Page, audit: AuditResult, recording: ExecutedSection) -> None:
     open_rules = open_cautions(audit)
     if open_rules:
         page.heading("CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME")
@@ -181,15 +166,3 @@ def _cautions(page: Page, audit: AuditResult, recording: Recording) -> None:
         page.line(words.accepted(rule), indent=2, hang=2)
     for note in recording.cautions:
         page.item(note)
-
-
-def _accountant(recording: Recording, deviates: bool) -> str:
-    report = recording.accountant
-    if report is None:
-        return "The recorder received no accountant: the script's figure is unknown."
-    at = f"at delta = {decimals.exact(report.delta)}"
-    if report.epsilon is None:
-        return f"Accountant {report.mechanism}: no figure {at}. {report.difference}"
-    doubt = " It is not the cost of this run." if deviates else ""
-    figure = f"epsilon {decimals.nearest(report.epsilon)} {at}"
-    return f"Accountant {report.mechanism}: {figure}, recomputed from its history.{doubt}"

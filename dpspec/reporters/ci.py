@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result, accepted_cautions, open_cautions
 from dpspec.reporters import words
 from dpspec.reporters.summary import answer
-from dpspec.results.status import accepted_cautions, open_cautions, problems
+from dpspec.results.status import problems
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from dpspec.contract import Series
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import AuditResult, Result, accepted_cautions
 from dpspec.reporters import words
 from dpspec.reporters.limits import large_deltas
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import problems
 from dpspec.text import json_text, markdown, plain
 
 

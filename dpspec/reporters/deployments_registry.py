@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dpspec.contract import Json
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, open_cautions
 from dpspec.reporters import disclosures, words
 from dpspec.reporters.limits import ALWAYS
 from dpspec.reporters.provenance import deployment
 from dpspec.reporters.statement import curves_of
 from dpspec.reporters.summary import answer
-from dpspec.results.status import claim_block, open_cautions
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Finding, Json
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, open_cautions
 from dpspec.language.blocks import SELECTION
 from dpspec.reporters import words
 from dpspec.reporters.provenance import (
@@ -23,7 +23,7 @@ from dpspec.reporters.provenance import (
     training_versions,
 )
 from dpspec.reporters.risk import SCALE_NOTE, highest_rate
-from dpspec.results.status import claim_block, is_control, narrowed_data, open_cautions
+from dpspec.results.status import is_control, narrowed_data
 from dpspec.text import joined
 
 #: ``checked``: a finding or a test carries it. ``observed``: the recording saw it. ``declared``: the spec or its author
@@ -221,8 +221,7 @@ def threat_model(audit: AuditResult) -> Mapping[str, Json]:
 
 def unit(audit: AuditResult) -> str:
     """The unit of privacy; a client if the records of a recording are clients."""
-    origin = None if audit.recording is None else audit.recording.origin
-    return "client" if origin is not None and origin.federated else words.unit(audit.document)
+    return "client" if audit.recording is not None and audit.recording.is_federated else words.unit(audit.document)
 
 
 def has_public_data(audit: AuditResult) -> bool:
@@ -235,8 +234,7 @@ def seen_trust_model(audit: AuditResult) -> str:
     """``federated`` or ``central`` by the recording; empty without one."""
     if audit.recording is None:
         return ""
-    origin = audit.recording.origin
-    return "federated" if origin is not None and origin.federated else "central"
+    return "federated" if audit.recording.is_federated else "central"
 
 
 def is_trust_model_doubted(audit: AuditResult) -> bool:
@@ -403,7 +401,7 @@ def _accounting(audit: AuditResult) -> Line:
     proved = all(upper.rigor in ("certified", "theorem") for upper in uppers)
     accountant = ""
     if audit.recording is not None:
-        accountant = f". The script's own accountant: {words.accountant(audit.recording.accountant)}"
+        accountant = f". {audit.recording.answers.get('accounting', '')}".rstrip(". ")
     coverage: Coverage = "checked" if proved and audit.conformance.status != "deviates" else "declared"
     return Line("accounting", "Accounting", coverage, f"{'; '.join(by)}{accountant.rstrip('.')}")
 
@@ -492,10 +490,7 @@ def _attacks(audit: AuditResult) -> Line:
 def _verification(audit: AuditResult) -> Line:
     text = "with the result file, dpspec verify recomputes bounds, conclusions and verdicts"
     if audit.recording is not None:
-        text = (
-            "with the result file and the folder of the recording, dpspec verify recomputes tests, bounds and "
-            "verdicts; without the folder only the verdicts"
-        )
+        text = str(audit.recording.answers.get("verification", text))
     elif any(trial.arrays for trial in audit.trials):
         text += "; numbers from arrays need the store of the trials"
     return Line("verification", "Verification", "declared", text)

@@ -11,7 +11,7 @@ import numpy as np
 from dpspec import decimals
 from dpspec.accounting import Polygon
 from dpspec.contract import Json, Series
-from dpspec.contract.results import AuditResult
+from dpspec.contract.results import AuditResult, claim_block
 from dpspec.errors import ArgumentError, MissingLibraryError
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
@@ -29,7 +29,6 @@ from dpspec.results.evidence_weight import (
     usable,
 )
 from dpspec.results.inequalities import implied_points
-from dpspec.results.status import claim_block
 from dpspec.stats.attacks import evidence_tests
 from dpspec.text import spaced
 

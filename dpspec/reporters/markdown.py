@@ -3,13 +3,13 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, open_cautions
 from dpspec.reporters import matrices, words
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
 from dpspec.results.conformance_status import rejected
-from dpspec.results.status import open_cautions, wrong_conformance
+from dpspec.results.status import wrong_conformance
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, plain
 
@@ -133,14 +133,12 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
     if recording is None:
         return
     suffix = f": {markdown(audit.name)}" if several else ""
-    yield from (f"## {words.CHANNELS}{suffix}", "")
-    yield from _rows(words.CHANNEL_COLUMNS, words.channel_rows(recording))
-    yield from (f"## {words.EXECUTED}{suffix}", "")
-    yield from (f"- {markdown(line)}" for line in words.executed(recording))
-    yield ""
-    for line in (words.declared(recording), words.accountant(recording.accountant), *words.recording_notes(recording)):
-        if line:
-            yield from (markdown(line), "")
+    for group in recording.groups:
+        yield from (f"## {markdown(group.title)}{suffix}", "")
+        if group.rows:
+            yield from _rows(group.columns, [(row.name, row.status, row.text) for row in group.rows])
+        if group.sentences:
+            yield from (*(f"- {markdown(sentence)}" for sentence in group.sentences), "")
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

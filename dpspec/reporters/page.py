@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dpspec import decimals
 from dpspec.contract import Check
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, open_cautions
 from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
@@ -41,7 +41,7 @@ from dpspec.reporters.summary import (
 )
 from dpspec.results.codec import dump, reread
 from dpspec.results.redact import redact
-from dpspec.results.status import accepted_cautions, is_control, open_cautions
+from dpspec.results.status import is_control
 from dpspec.results.void_bounds import without_void_bounds
 from dpspec.text import plain
 
@@ -253,7 +253,7 @@ def _causes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[st
     """Facts of recordings, and the next steps for runs that deviate."""
     for audit, title in zip(audits, titles, strict=True):
         if audit.recording is not None:
-            yield from audit.recording.facts
+            yield from audit.recording.faults
         for step in next_steps(audit):
             yield step if len(audits) == 1 else f"{title}: {step}"
 

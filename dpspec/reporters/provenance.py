@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from dpspec import decimals
 from dpspec.contract import FrozenMap, Json
-from dpspec.contract.results import AuditResult, RecordedOrigin, Result
+from dpspec.contract.executed import ExecutedOrigin
+from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
 from dpspec.results.origins import foreign_makers
 from dpspec.text import joined, spaced
@@ -27,11 +28,6 @@ Row = tuple[str, str]
 
 #: The term of the rows with a digest of private rows.
 DATA_DIGEST = "Data digest"
-
-_UNSEEN = (
-    "A recording does not see the name, the origin and the content of the dataset, nor the person who ran it: "
-    "check --declare FILE declares them."
-)
 
 
 def command(result: Result) -> tuple[str, ...]:
@@ -86,8 +82,8 @@ def of_audit(audit: AuditResult) -> Iterator[Row]:
     if audit.planned_trials:
         store = f", {audit.stored_trials} from the store" if audit.stored_trials else ""
         yield "Trials", f"{len(audit.trials)} of {audit.planned_trials}{store}; took {decimals.duration(audit.seconds)}"
-    if audit.recording is not None:
-        yield "Not recorded", _UNSEEN
+    if audit.recording is not None and "not-recorded" in audit.recording.answers:
+        yield "Not recorded", str(audit.recording.answers["not-recorded"])
 
 
 def of_judgement(result: Result) -> Iterator[Row]:
@@ -201,7 +197,7 @@ def judging_versions(result: Result) -> str:
     return words.conditions({k: item for k, item in result.environment.items() if k not in _NO_VERSIONS and item})
 
 
-def _training_machine(audit: AuditResult, origin: RecordedOrigin | None) -> str:
+def _training_machine(audit: AuditResult, origin: ExecutedOrigin | None) -> str:
     if audit.recording is not None:
         return origin.machine if origin is not None else ""
     machines = set()

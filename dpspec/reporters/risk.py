@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from dpspec import decimals
 from dpspec.contract import Scope
-from dpspec.contract.results import AuditResult, Verdict
+from dpspec.contract.results import AuditResult, Verdict, claim_block, open_cautions
 from dpspec.reporters import words
 from dpspec.results.evidence_weight import group_size, proven_bound, proven_curves
-from dpspec.results.status import claim_block, open_cautions
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined
 
@@ -169,7 +168,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
             scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
         name, bracket, most = curve_scope.unit.partition(" (")
-        if audit.recording is not None and audit.recording.origin is not None and audit.recording.origin.federated:
+        if audit.recording is not None and audit.recording.is_federated:
             name = "client"  # the recorded records are clients
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"

@@ -12,12 +12,11 @@ from dataclasses import asdict, replace
 
 from dpspec import decimals
 from dpspec.contract import Finding, Json
-from dpspec.contract.results import AuditResult, Matrix, Result, Verdict
+from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import disclosures, matrices, words
 from dpspec.reporters.provenance import DATA_DIGEST, command, of_audit, of_judgement
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
-from dpspec.results.status import accepted_cautions, claim_block, open_cautions
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, spaced
 from dpspec.version import VERSION

@@ -12,20 +12,11 @@ from typing import Literal, TypeAlias
 
 from dpspec import decimals
 from dpspec.contract import Assumption, FrozenMap, Json
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, open_cautions
 from dpspec.errors import ExitCode
 from dpspec.reporters import matrices, words
 from dpspec.reporters.deviations import sizes, worst_deviation
-from dpspec.results.status import (
-    accepted_cautions,
-    has_failed,
-    is_control,
-    is_pending,
-    narrowed_data,
-    not_yet_tested,
-    open_cautions,
-    wrong_conformance,
-)
+from dpspec.results.status import has_failed, is_control, is_pending, narrowed_data, not_yet_tested, wrong_conformance
 from dpspec.text import joined, shortened, spaced
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]

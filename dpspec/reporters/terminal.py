@@ -295,20 +295,12 @@ def _row(page: Page, word: str, *texts: str | tuple[str, str]) -> None:
 
 
 def _recording(page: Page, audit: AuditResult, suffix: str) -> None:
-    recording = audit.recording
-    if recording is None:
-        return
-    page.heading(f"{words.EXECUTED}{suffix}")
-    for line in words.executed(recording):
-        page.item(line)
-    page.heading(f"{words.CHANNELS}{suffix}")
-    page.table([words.CHANNEL_COLUMNS, *words.channel_rows(recording)], indent=2, folded=2)
-    if text := words.declared(recording):
-        page.line(text, indent=2)
-    page.heading(f"{words.ACCOUNTANT}{suffix}")
-    page.line(words.accountant(recording.accountant), indent=2)
-    for note in words.recording_notes(recording):
-        page.item(("Note: ", "bold"), note)
+    for group in () if audit.recording is None else audit.recording.groups:
+        page.heading(f"{group.title}{suffix}")
+        if group.rows:
+            page.table([group.columns, *((row.name, row.status, row.text) for row in group.rows)], indent=2, folded=2)
+        for sentence in group.sentences:
+            page.item(sentence)
 
 
 def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:

@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING
 
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
+from dpspec.contract.executed import ExecutedSection, FiredRule
 from dpspec.contract.findings import AS_RUN
-from dpspec.contract.results import AccountantReport, AuditResult, FiredRule, Recording, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, claim_block
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
+from dpspec.results.executed_schedule import schedule_in_words
 from dpspec.results.redact import LEFT_OUT_REASON
-from dpspec.results.status import (
-    Problem,
-    accepted_cautions,
-    claim_block,
-    is_doubted,
-    is_pending,
-    not_yet_tested,
-)
+from dpspec.results.status import Problem, is_doubted, is_pending, not_yet_tested
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened, spaced
 
@@ -589,61 +584,5 @@ def place(result: Result, audit: str, value_path: str) -> str:
     return f"{path} ({', '.join(filter(None, texts))})"
 
 
-_MOST_PHASES = 8
-
-#: The headings of the three parts of a recording.
-EXECUTED, CHANNELS, ACCOUNTANT = "Executed run", "Channels", "The script's accountant"
-
-#: The columns of the table of channels.
-CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the recording")
-
-
-def executed(recording: Recording) -> list[str]:
-    return [*recording.setup, *phases(recording)]
-
-
-def phases(recording: Recording) -> list[str]:
-    """The executed schedule: ``steps 1 to 100: rate 0.05, noise multiplier 1.1, clip norm 1``."""
-    shown: list[str] = []
-    for phase in recording.phases[:_MOST_PHASES]:
-        last = phase.first + phase.steps - 1
-        steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
-        noise = "noise not observed"
-        if phase.noise_multiplier is not None:
-            noise = (
-                f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
-            )
-        clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
-        rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
-        shown.append(f"{steps}: {rate}, {noise}{clip}")
-    unlisted_count = len(recording.phases) - _MOST_PHASES + recording.more_phases
-    return [*shown, f"and {unlisted_count} more phases"] if unlisted_count > 0 else shown
-
-
-def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
-    return [(channel.name, channel.status, channel.text) for channel in recording.channels]
-
-
-def accountant(report: AccountantReport | None) -> str:
-    if report is None:
-        return "The recorder received no accountant: the script's figure is unknown."
-    figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}, recomputed"
-    return f"{report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}. {report.difference}"
-
-
-def declared(recording: Recording) -> str:
-    declarations = [
-        f"{verb} {', '.join(names)}"
-        for verb, names in (("assumes", recording.assumed), ("declares public", recording.public))
-        if names
-    ]
-    return f"The user {' and '.join(declarations)}." if declarations else ""
-
-
-def recording_notes(recording: Recording) -> list[str]:
-    unknown = [f"not recognized: {note}" for note in recording.unrecognized]
-    rules = [
-        f"{rule.name}: {rule.text} {rule.why} {rule.fix}{f' Accepted: {rule.accepted}.' if rule.accepted else ''}"
-        for rule in recording.rules
-    ]
-    return [*rules, *recording.cautions, *recording.advice, *unknown]
+def phases(section: ExecutedSection) -> list[str]:
+    return schedule_in_words(section.phases, section.more_phases)

@@ -19,11 +19,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Json, Outcome, Scope, Series, thaw
 from dpspec.contract.frozen import deeper_than
-from dpspec.contract.results import SCHEMA, AuditResult, Result
+from dpspec.contract.results import SCHEMA, AuditResult, Result, accepted_cautions
 from dpspec.contract.spec import COLLECTION
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
-from dpspec.results.status import accepted_cautions, problems
+from dpspec.results.status import problems
 from dpspec.text import json_text, shortened
 
 #: Maximum size of a result. Each trial embeds at most 1 MiB.
@@ -120,6 +120,11 @@ def load(text: str) -> Result:
         raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
     for key in _OUTCOME:
         data.pop(key, None)
+    audits = data.get("audits")
+    for audit in audits if isinstance(audits, list) else ():
+        section = audit.get("recording") if isinstance(audit, dict) else None
+        if isinstance(section, dict) and "ended" in section:
+            raise ResultError("the result is of a recording that an early 0.3 checked: run `dpspec check` again")
     unused = _look_up(data)
     result: Result = _read(data)
     for path, wrong in (*_of_result(result), *unused):

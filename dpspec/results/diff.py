@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Json, ThreatModel, thaw
-from dpspec.contract.results import AuditResult, Result, Verdict
+from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, open_cautions
 from dpspec.contract.spec import unit_in_words
-from dpspec.results.status import accepted_cautions, open_cautions
 from dpspec.text import shortened
 
 #: Relative difference up to which numbers are equal, because machines round differently.

@@ -4,13 +4,12 @@ Every report, gate and tracker reads these facts and decides nothing itself: one
 The exit code is a property of the result (``dpspec.contract.results``), the words are in ``dpspec.reporters.summary``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.contract import Json
-from dpspec.contract.results import AuditResult, FiredRule, Result, Verdict
-from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY, large_delta
+from dpspec.contract.executed import FiredRule
+from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, fired_rules
 
 ProblemKind: TypeAlias = Literal["claim", "conformance", "caution", "trials"]
 
@@ -59,7 +58,7 @@ def problems(audit: AuditResult) -> Iterator[Problem]:
             )
     if wrong_conformance(audit):
         yield Problem(kind="conformance", name="", status=audit.conformance.status)
-    for claim, rule in _cautions(audit):
+    for claim, rule in fired_rules(audit):
         if not rule.accepted:
             yield Problem(kind="caution", name=rule.name, claim=claim, status="caution", caution=rule)
     if not audit.complete:
@@ -69,15 +68,6 @@ def problems(audit: AuditResult) -> Iterator[Problem]:
 def has_failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change, or a spec with errors."""
     return bool(result.unjudged) or any(problem.certain for audit in result.audits for problem in problems(audit))
-
-
-def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
-    """The claim as the spec declares it; empty if the result's document lacks it."""
-    blocks = audit.document.get("claims", ())
-    for block in blocks if isinstance(blocks, list | tuple) else ():
-        if isinstance(block, Mapping) and block.get("id") == verdict.claim:
-            return block
-    return {}
 
 
 def is_control(audit: AuditResult, verdict: Verdict) -> bool:
@@ -105,39 +95,9 @@ def wrong_conformance(audit: AuditResult) -> bool:
     return not (audit.conformance.expected or not_yet_tested(audit))
 
 
-def open_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
-    """The rules that fired and that the user does not accept."""
-    return tuple(rule for _, rule in _cautions(audit) if not rule.accepted)
-
-
 def is_doubted(audit: AuditResult, verdict: Verdict) -> bool:
     """Whether an open caution is about a claim, or about the whole run."""
-    return any(not rule.accepted and claim in ("", verdict.claim) for claim, rule in _cautions(audit))
-
-
-def accepted_cautions(audit: AuditResult) -> tuple[FiredRule, ...]:
-    """The rules that fired and that the user accepts, with a reason."""
-    return tuple(rule for _, rule in _cautions(audit) if rule.accepted)
-
-
-def _cautions(audit: AuditResult) -> Iterator[tuple[str, FiredRule]]:
-    """The rules that fired on a recording, or on a claim of a spec, with the id of the claim."""
-    if audit.recording is not None:
-        yield from (("", rule) for rule in audit.recording.rules)
-        return
-    for verdict in audit.verdicts:
-        block = claim_block(audit, verdict)
-        delta, accept = block.get("delta"), block.get("accept")
-        stands = bool({"proved", "supported"} & set(verdict.expect))
-        if not stands or isinstance(delta, bool) or not isinstance(delta, int | float):
-            continue
-        if text := large_delta(delta, audit.facts.records):
-            reason = accept.get(LARGE_DELTA, "") if isinstance(accept, Mapping) else ""
-            text = f"Claim {verdict.claim}: {text}"
-            yield (
-                verdict.claim,
-                FiredRule(name=LARGE_DELTA, text=text, why=LARGE_DELTA_WHY, fix=LARGE_DELTA_FIX, accepted=str(reason)),
-            )
+    return any(not rule.accepted and claim in ("", verdict.claim) for claim, rule in fired_rules(audit))
 
 
 def narrowed_data(audit: AuditResult, verdict: Verdict) -> str:

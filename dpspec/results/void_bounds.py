@@ -49,17 +49,11 @@ def _without_void_bounds(audit: AuditResult) -> AuditResult:
             provable=None,
         )
 
-    recording = audit.recording
-    if recording is not None:
-        accountant = recording.accountant
-        if accountant is not None:
-            accountant = replace(accountant, difference="The run deviates: this is not its cost.")
-        recording = replace(recording, confirm=(), accountant=accountant)
     return replace(
         audit,
         findings=tuple(audit.findings[index] for index in remaining),
         verdicts=tuple(map(shown, audit.verdicts)),
         series=(),
         remedies=(),
-        recording=recording,
+        recording=None if audit.recording is None else audit.recording.of_deviating_run(),
     )

@@ -17,6 +17,7 @@ from dpspec.renames import old_names
 from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.attained import Neighbors
 from dpspec.testing.backend import BackendSuite
+from dpspec.testing.command import CommandSuite
 from dpspec.testing.example import Trend, constant, decreasing, increasing
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -29,6 +30,7 @@ __all__ = [
     "AttackMethodSuite",
     "BackendSuite",
     "CanarySuite",
+    "CommandSuite",
     "DatasetSuite",
     "LossSuite",
     "MechanismSuite",

@@ -16,6 +16,7 @@ from dpspec.contract import Facts, thaw
 from dpspec.registry.loader import FAMILIES, Registry, describe
 from dpspec.testing.attack_method import AttackMethodSuite
 from dpspec.testing.backend import BackendSuite
+from dpspec.testing.command import CommandSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, LossSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.noise import NoiseSuite
@@ -40,7 +41,7 @@ class Promise:
 
 #: The suite of each family of providers.
 _ALL: list[type[ProviderSuite]] = [MechanismSuite, DatasetSuite, ModelSuite, LossSuite, CanarySuite, ScoreSuite]
-_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite, SamplingSchemeSuite, NoiseSuite]
+_ALL += [BackendSuite, ReporterSuite, AttackMethodSuite, SamplingSchemeSuite, NoiseSuite, CommandSuite]
 _SUITES = {suite.family: suite for suite in _ALL}
 
 

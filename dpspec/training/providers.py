@@ -11,9 +11,9 @@ from typing import Any
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
-from dpspec.contract.fragments import array, block, choice, number, string
+from dpspec.contract.fragments import block, choice, number
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.providers import CAPABILITIES, Backend, Loss, TrainingJob
+from dpspec.contract.providers import CAPABILITIES, Backend, Loss
 from dpspec.contract.spec import Spec
 
 
@@ -142,49 +142,6 @@ def opacus_constants(spec: Spec) -> Assumption:
     return Assumption(name=_CONSTANTS, status="false" if wrong else "by-construction", text=text)
 
 
-class RecordedTrainer:
-    def train(self, job: TrainingJob) -> None:
-        raise TypeError("a recorded run cannot be trained again")
-
-
-def _names(description: str) -> dict[str, Json]:
-    return array(description, {"type": "string", "minLength": 1, "maxLength": 100}, most=50, default=[])
-
-
-#: Keys of the backend ``recorded``.
-_RECORDED: dict[str, Json] = {
-    "run": {
-        "maxLength": 4096,
-        **string(
-            "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the "
-            "mechanism's phases declare the run, the recording is the executed run."
-        ),
-    },
-    "model": {
-        "maxLength": 4096,
-        **string(
-            "The model to be released, a safetensors file relative to the spec's folder. Its tensors must be those at "
-            "the recording's end."
-        ),
-    },
-    "assume": _names(
-        "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. "
-        "A violated channel cannot be assumed."
-    ),
-    "public": _names(
-        "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
-        "clip_norm or divisor."
-    ),
-    "accept": {
-        "type": "object",
-        "maxProperties": 100,
-        "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
-        "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
-    },
-    "select": _names("The only rules to evaluate; all by default."),
-    "ignore": _names("Rules that are not evaluated."),
-}
-
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
@@ -208,15 +165,6 @@ BACKENDS: tuple[Backend, ...] = (
         losses=True,
         schemes=frozenset({"full", "fixed", "poisson", "shuffled"}),
         constants="dpspec.training.providers:opacus_constants",
-    ),
-    Backend(
-        kind="recorded",
-        summary="A run recorded by dpspec.record, audited without training again",
-        schema=block(None, ["run"], **_RECORDED),
-        capabilities=frozenset(),
-        trainer="dpspec.training.providers:RecordedTrainer",
-        recording="dpspec.engine.recorded.executed_run:RecordedRuns",
-        constants=Assumption(name=_CONSTANTS, status="unchecked", text="the recorded run was not inspected"),
     ),
 )
 

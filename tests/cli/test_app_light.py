@@ -86,7 +86,7 @@ def test_epsilon_imports_the_accounting_only(process):
 def test_a_command_imports_no_other_command(process):
     (modules,) = loaded_after(process, ("--version",))
     assert {name for name in modules if name.startswith("dpspec.")} == {
-        "dpspec.cli", "dpspec.errors", "dpspec.text", "dpspec.version"
+        "dpspec.cli", "dpspec.contract", "dpspec.errors", "dpspec.lazy_names", "dpspec.text", "dpspec.version"
     }  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_importing_the_package_imports_nothing_else(process):
     code = (
         "import sys\nimport dpspec\nprint(*[m for m in sys.modules if m.startswith('dpspec.')], 'numpy' in sys.modules)"
     )
-    assert process(python=code).out == "dpspec.version False\n"
+    assert process(python=code).out == "dpspec.lazy_names dpspec.version False\n"
 
 
 def test_the_public_names():

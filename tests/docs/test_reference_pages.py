@@ -13,9 +13,10 @@ from support import results as factory
 import dpspec
 import dpspec.contract
 import dpspec.testing
-from dpspec.cli.app import HOMES
+from dpspec.cli.app import command_names
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AuditResult, RecordedOrigin, Recording
+from dpspec.contract.executed import ExecutedOrigin, ExecutedSection
+from dpspec.contract.results import AuditResult
 from dpspec.reporters.disclosures import CLAUSES, lines
 from dpspec.reporters.words import VERDICTS
 
@@ -93,7 +94,7 @@ def test_every_command_and_option_is_described(pages: dict[str, str], capsys: py
     from dpspec.cli.app import declare, main
 
     page = pages["commands.md"]
-    groups = {name: [str(command.name) for command in declare(name).registered_commands] for name in HOMES}
+    groups = {name: [str(command.name) for command in declare(name).registered_commands] for name in command_names()}
     # the commands of a group have sections of their own; the registered one of a single command has its name
     names = [f"{name} {part}" if parts != [name] else name for name, parts in groups.items() for part in parts]
     for name in names:
@@ -164,11 +165,11 @@ def test_the_coverages_of_three_kinds_of_runs_are_those_of_the_page(generator: M
     of_spec = declared(document=central, trials=(trial,), verdicts=(factory.verdict(), useful))
     recorded = []
     for federated in (False, True):
-        origin = RecordedOrigin(
+        origin = ExecutedOrigin(
             began="2026-01-02T03:04:05+00:00", versions=FrozenMap({"torch": "2.13.0"}), machine="Linux, cpu",
             dtypes=("float32",), dataset="Visits", records=120, federated=federated,
         )  # fmt: skip
-        recording = Recording(steps=3, ended=True, setup=(), origin=origin)
+        recording = ExecutedSection(origin=origin)
         recorded.append(declared(recording=recording, evidence=(), trials=(), planned_trials=0))
     found = zip(*(lines(factory.result(audit), audit) for audit in (of_spec, *recorded)), strict=True)
     page = (REFERENCE / "statement.md").read_text("utf-8").partition("## Three kinds of runs")[2]

@@ -9,7 +9,7 @@ from scipy import optimize, special
 from support.plain_loop import RATE, RECORDS, plain_loop
 
 from dpspec.contract import FrozenMap, Scope
-from dpspec.contract.results import FiredRule, Recording
+from dpspec.contract.executed import ExecutedSection, FiredRule
 from dpspec.engine import ledger as ledgers
 from dpspec.engine.ledger import Entry, bounds, doubts, entry_of, fitting, judge, left, new_ledger, text_with_entries
 from dpspec.engine.recorded.check import RunClaim, check_run
@@ -199,7 +199,7 @@ def test_an_audit_with_an_open_caution_is_not_entered():
     audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
     for accepted in ("", "the seed is destroyed"):
         rule = FiredRule(name="guessable-seed", text="t", why="w", fix="f", accepted=accepted)
-        recording = Recording(steps=1, ended=True, setup=(), rules=(rule,), digest="d", assumed=("noise-law",))
+        recording = ExecutedSection(rules=(rule,), digest="d", assumed=("noise-law",))
         found = dataclasses.replace(audit, recording=recording)
         if accepted:
             entered = entry_of(found, "declared", "run", 1e-6, load_catalog())

@@ -203,7 +203,7 @@ def test_faults_do_not_pass(stack: str, fault: str, tmp_path: Path) -> None:
     (audit,) = checked.result.audits
     assert audit.recording is not None
     reasons = [verdict.reason for verdict in audit.verdicts]
-    assert FAULTS[fault] in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
+    assert FAULTS[fault] in " ".join([*audit.recording.faults, audit.conformance.reason, *reasons, *checked.cautions])
 
 
 def error_of(folder: Path) -> str:

@@ -55,4 +55,4 @@ def test_half_the_noise_deviates_and_missing_norms_are_refused(tmp_path: Path) -
         assert steps.epsilon(1e-5) > 0.0
     checked = dpspec.check(tmp_path / "run", epsilon=50)
     assert not checked.proved
-    assert "times the declared standard deviation" in " ".join(checked.result.audits[0].recording.facts)
+    assert "times the declared standard deviation" in " ".join(checked.result.audits[0].recording.faults)

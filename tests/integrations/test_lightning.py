@@ -140,7 +140,7 @@ def test_faults_do_not_pass(fault: str, words: str, clipping: str, manual: bool,
     assert not checked.passed
     (audit,) = checked.result.audits
     reasons = [verdict.reason for verdict in audit.verdicts]
-    assert words in " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
+    assert words in " ".join([*audit.recording.faults, audit.conformance.reason, *reasons, *checked.cautions])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from support.opacus_training import SECRET
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
 from dpspec.reporters.terminal import render_brief
+from dpspec.results.checked_run import CheckedRun
 
 pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore")]
 
@@ -43,7 +43,7 @@ def words_of(checked: CheckedRun) -> str:
     (audit,) = checked.result.audits
     assert audit.recording is not None
     reasons = [verdict.reason for verdict in audit.verdicts]
-    return " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
+    return " ".join([*audit.recording.faults, audit.conformance.reason, *reasons, *checked.cautions])
 
 
 class Classifier(nn.Module):

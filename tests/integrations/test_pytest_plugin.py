@@ -92,7 +92,7 @@ import {PLUGIN}
 print(sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(["dpspec", "dpspec.integrations", PLUGIN, "dpspec.version"])
+    assert done.stdout.strip() == str(["dpspec", "dpspec.integrations", PLUGIN, "dpspec.lazy_names", "dpspec.version"])
 
 
 def test_the_distribution_registers_the_plugin() -> None:

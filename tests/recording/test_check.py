@@ -290,7 +290,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path, claim: dict[str,
 
 def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("dpspec.engine.recorded.check.check_run", lambda run, claim, **_: asked.append(claim))
+    monkeypatch.setattr("dpspec_recording.checking.check_run", lambda run, claim, **_: asked.append(claim))
     dpspec.check(tmp_path, epsilon=8, group_size=[8, 4])
     dpspec.check(tmp_path, epsilon=8, group_size=8)
     assert [claim.group_sizes for claim in asked] == [(8, 4, 1), (8, 1)]

@@ -14,7 +14,7 @@ from support.opacus_training import Training, after_each, recorded, scheduled
 
 from dpspec.cli.app import main
 from dpspec.decimals import upper
-from dpspec.engine.recorded.section import accountant_epsilon
+from dpspec.engine.accountant_figure import accountant_epsilon
 from dpspec.reporters.page import render
 
 DELTA = 1e-5
@@ -47,9 +47,11 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert [(p.first, p.steps, p.noise_multiplier, p.clip_norm, p.rate) for p in found.phases] == [
         (1, 40, 1.1, 1.0, 0.1)
     ]
-    assert found.told.epsilon == pytest.approx(accountant_epsilon("rdp", [(1.1, 0.1, 40)], DELTA))
+    assert found.told["epsilon"] == pytest.approx(accountant_epsilon("rdp", [(1.1, 0.1, 40)], DELTA))
     cost = f"{interval.upper:.4g}"
-    assert f"By PLD, its history has epsilon {cost} and the executed schedule {cost}." in found.told.difference
+    assert f"By PLD, its history has epsilon {cost} and the executed schedule {cost}." in " ".join(
+        found.audit.recording.groups[-1].sentences
+    )
     below = checked(sound, epsilon=interval.lower * 0.99)
     assert below.verdict == "open"
     assert "exceeds the claimed" in below.reason
@@ -87,8 +89,8 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     way.run(tmp_path / "run")
     printed = way.engine.get_epsilon(DELTA)
     found = checked(tmp_path / "run")
-    assert found.told.epsilon == pytest.approx(printed, abs=5e-4)
-    assert found.told.epsilon > found.costs[1].interval.upper + 0.009
+    assert found.told["epsilon"] == pytest.approx(printed, abs=5e-4)
+    assert found.told["epsilon"] > found.costs[1].interval.upper + 0.009
     main(["check", str(tmp_path / "run"), "-v"])
     page = " ".join(capsys.readouterr().out.split())
     assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It composes by privacy loss random" in page
@@ -206,7 +208,7 @@ def test_faults_deviate(given, assumption, words, tmp_path):
 @pytest.mark.ci
 def test_batches_of_another_loader_have_a_fix_in_words(tmp_path):
     found = recorded(tmp_path / "run", other_batches, epochs=1)
-    assert found.audit.recording.facts[0].startswith("Iterate the loader that make_private returned")
+    assert found.audit.recording.faults[0].startswith("Iterate the loader that make_private returned")
 
 
 def test_a_second_optimizer_is_the_first_cause(tmp_path):
@@ -215,7 +217,7 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
         training.train(each=lambda _: other.step())
 
     found = recorded(tmp_path / "run", script, epochs=1)
-    first, *further = found.audit.recording.facts
+    first, *further = found.audit.recording.faults
     assert first.startswith("Another optimizer (SGD) stepped")
     assert "Train all tensors with the private optimizer" in first
     assert not any("SAM" in text or "clamping" in text for text in further)
@@ -245,7 +247,7 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
     assert main(["check", str(sound), "--epsilon", "1", "--report", "json=-"]) == 1
     (audit,) = json.loads(capsys.readouterr().out)["audits"]
-    assert (audit["recording"]["steps"], audit["verdicts"][0]["verdict"]) == (40, "open")
+    assert (audit["recording"]["facts"]["steps"], audit["verdicts"][0]["verdict"]) == (40, "open")
     assert main(["check", str(sound), "-v"]) == 5
     assert re.search(r"sampling, (\d) of \1 tests pass", " ".join(capsys.readouterr().out.split()))
 
@@ -265,6 +267,6 @@ def test_reading_a_run_imports_no_torch(sound):
     code = f"""
         from pathlib import Path
         from dpspec.engine.recorded.check import RunClaim as Question, check_run
-        assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
+        assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.facts['steps'] == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

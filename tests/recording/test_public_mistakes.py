@@ -10,7 +10,7 @@ from support.public_mistakes import accounting, clipping, noise, sampling  # noq
 from support.public_mistakes.parts import DELTA, MISTAKES, PublicMistake
 
 import dpspec
-from dpspec.engine.recorded.check import RunClaim, require_claim
+from dpspec.engine.recorded.check import RunClaim
 from dpspec.errors import ExitCode, UsageError
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "mistakes.md"
@@ -56,7 +56,7 @@ def test_a_divisor_that_counts_the_records_differs_in_a_replay():
 
 def test_a_claim_for_replaced_records_is_refused():
     with pytest.raises(UsageError, match="must be zero-out or add-remove for a recorded run, got 'replace-one'"):
-        require_claim(RunClaim(adjacency="replace-one"))
+        RunClaim(adjacency="replace-one").require_valid()
 
 
 def test_the_page_names_each_source():

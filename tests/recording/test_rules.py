@@ -598,7 +598,7 @@ def test_a_recording_is_overwritten_or_numbered(tmp_path):
         with pytest.raises(dpspec.errors.UsageError, match=r"runs/\{n\}.*overwrite=True.*resume=True"):
             own_loop(tmp_path / "run", seed=SECRET, steps=3)
         own_loop(tmp_path / "run", seed=SECRET, steps=4, overwrite=True)
-        assert dpspec.check(tmp_path / "run").result.audits[0].recording.steps == 4
+        assert dpspec.check(tmp_path / "run").result.audits[0].recording.facts["steps"] == 4
         for number in (1, 2):
             _, run = own_loop(tmp_path / "run-{n}", seed=SECRET, steps=1)
             assert run.folder == tmp_path / f"run-{number}"

@@ -5,8 +5,9 @@ from support import audits
 from support import results as factory
 
 from dpspec.contract import Check
+from dpspec.contract.executed import ExecutedSection, SectionGroup
 from dpspec.contract.findings import Channel
-from dpspec.contract.results import AuditResult, Recording
+from dpspec.contract.results import AuditResult
 from dpspec.reporters import deviations, page, terminal
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.summary import answer
@@ -33,7 +34,7 @@ def test_the_answer_names_the_worst_check_in_words() -> None:
         Channel(name="sampling", status="violated", text=""),
     ]
     facts = ("Adam moved the model: look for hooks, a second optimizer, or a callback. Remove it.",)
-    recording = Recording(steps=1, ended=True, setup=(), facts=facts, channels=tuple(channels))
+    recording = ExecutedSection(faults=facts, groups=(SectionGroup(title="Channels", rows=tuple(channels)),))
     recorded = factory.result(deviating(check("noise-scale"), recording=recording))
     declared = "The executed run deviates from its declaration"
     assert answer(recorded).headline == f"{declared}: sensitivity and sampling"
@@ -60,7 +61,7 @@ def test_other_failures_of_conformance_have_a_step_too() -> None:
     intact = factory.conformance("no-deviation-found", expected=False)
     assert "dpspec plan shows the limits" in next(next_steps(factory.audit(conformance=intact)))
     assert list(next_steps(factory.audit())) == []
-    recorded = Recording(steps=1, ended=True, setup=())
+    recorded = ExecutedSection()
     assert list(next_steps(deviating(check("noise-scale"), recording=recorded))) == []
 
 

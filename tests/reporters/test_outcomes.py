@@ -23,7 +23,8 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import Finding, FrozenMap, Scope
-from dpspec.contract.results import AuditResult, FiredRule, Recording, Result, Unjudged
+from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.results import AuditResult, Result, Unjudged
 from dpspec.integrations import trackers
 from dpspec.integrations.pytest_plugin import _MarkedSpecs
 from dpspec.reporters import ci, data_files, deployments_registry, markdown, page, statement, terminal
@@ -75,7 +76,7 @@ def audit(name: str = "demo", *claims: Mapping[str, Any], **changes: Any) -> Aud
 
 
 def recorded(*rules: FiredRule, **changes: Any) -> AuditResult:
-    section = Recording(steps=100, ended=True, setup=("an MLP",), rules=rules, assumes=("one-record", "honest-script"))
+    section = ExecutedSection(ran="an MLP", rules=rules, assumes=("one-record", "honest-script"))
     document = FrozenMap(
         {
             "dpspec": 1,

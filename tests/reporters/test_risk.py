@@ -12,7 +12,8 @@ from scipy import special
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.contract.results import AuditResult, FiredRule, Recording
+from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.results import AuditResult
 from dpspec.reporters.page import render
 from dpspec.reporters.risk import SCALE, highest_rate, rates, risk
 
@@ -75,7 +76,7 @@ def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() 
 
 def test_the_risk_of_a_run_with_a_caution_holds_only_if_it_is_resolved() -> None:
     rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.", accepted="")
-    section = Recording(steps=3, ended=True, setup=(), rules=(rule,))
+    section = ExecutedSection(rules=(rule,))
     tested = factory.conformance("no-deviation-found")
     cautioned = audit(findings=(_bound(0.5),), verdicts=(factory.verdict(),), recording=section, conformance=tested)
     sentence = "This risk holds only if the caution is resolved: guessable-seed. Otherwise it may be far higher."

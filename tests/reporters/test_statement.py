@@ -15,7 +15,8 @@ from support.schemas import registry_errors
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
-from dpspec.contract.results import AuditResult, Conformance, RecordedOrigin, Recording, Verdict
+from dpspec.contract.executed import ExecutedOrigin, ExecutedSection
+from dpspec.contract.results import AuditResult, Conformance, Verdict
 from dpspec.reporters import deployments_registry, disclosures, statement
 
 DOCUMENT = FrozenMap(
@@ -233,7 +234,7 @@ def test_the_digest_of_private_rows_is_not_published() -> None:
 
 def test_a_recording_shows_its_trust_model_and_number_types() -> None:
     for federated, model, unit in ((True, "Federated", "client"), (False, "Central", "record")):
-        origin = RecordedOrigin(
+        origin = ExecutedOrigin(
             began="2026-01-02T03:04:05+00:00",
             versions=FrozenMap({"torch": "2.13.0"}),
             machine="Linux, cpu",
@@ -242,7 +243,7 @@ def test_a_recording_shows_its_trust_model_and_number_types() -> None:
             records=120,
             federated=federated,
         )
-        recorded = audit(recording=Recording(steps=3, ended=True, setup=(), origin=origin), trials=(), planned_trials=0)
+        recorded = audit(recording=ExecutedSection(origin=origin), trials=(), planned_trials=0)
         found = stated(recorded)
         assert (found["trust-model"].coverage, found["floating-point"].coverage) == ("observed", "observed")
         assert "bfloat16 and float32" in found["floating-point"].text

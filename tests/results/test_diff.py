@@ -6,7 +6,8 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import Conformance, FiredRule, Recording, Result
+from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.results import Conformance, Result
 from dpspec.results.diff import diff, regressions
 
 
@@ -258,7 +259,7 @@ def test_a_caution_that_opens_is_worse_and_one_that_is_accepted_or_resolved_is_b
     rule = FiredRule(name="guessable-seed", text="seed 0", why="It can be tried.", fix="Use the system's.")
 
     def recorded(*rules: FiredRule) -> Result:
-        return factory.result(factory.audit(recording=Recording(steps=1, ended=True, setup=(), rules=rules)))
+        return factory.result(factory.audit(recording=ExecutedSection(rules=rules)))
 
     none, open_, accepted = recorded(), recorded(rule), recorded(dataclasses.replace(rule, accepted="secret"))
     (change,) = regressions(none, open_)

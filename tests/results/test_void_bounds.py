@@ -9,7 +9,8 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AccountantReport, Conformance, Recording, Result
+from dpspec.contract.executed import ExecutedSection, SectionGroup
+from dpspec.contract.results import Conformance, Result
 from dpspec.reporters import ci, deployments_registry, markdown, page, statement, terminal
 from dpspec.reporters.figures import figures
 from dpspec.results import codec
@@ -30,8 +31,15 @@ def recorded(status: str = "deviates", **changes: object) -> Result:
         "claim", verdict="open", expected=False, expect=("proved",), quantity="epsilon", claimed=8.0, upper=EPSILON,
         upper_finding=0, provable=EPSILON, reason="Nothing is proved of a run that deviates.", text="epsilon <= 8",
     )  # fmt: skip
-    report = AccountantReport(mechanism="prv", delta=1e-5, epsilon=2.5, difference=f"The schedule has {EPSILON}.")
-    section = Recording(steps=3, ended=True, setup=("s",), accountant=report, confirm=("this number says",), ran="r")
+    figure, void = f"The schedule has {EPSILON}.", "prv: this is not its cost."
+    section = ExecutedSection(
+        ran="r",
+        groups=(SectionGroup(title="Accountant", sentences=(figure, "a note"), if_deviating=(void, "a note")),),
+        brief=SectionGroup(title="WHAT RAN", sentences=("r", figure), if_deviating=("r", void)),
+        confirm=("this number says",),
+        answers=FrozenMap({"accounting": figure, "verification": "again"}),
+        answers_if_deviating=FrozenMap({"accounting": void}),
+    )
     conformance = Conformance(status=status, expect="no-deviation-found", expected=False, reason="update")
     values = {
         "findings": bounds, "verdicts": (verdict,), "recording": section, "conformance": conformance, "series": (),

@@ -10,8 +10,9 @@ from typing import Any
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
+from dpspec.contract.executed import ExecutedPhase
 from dpspec.contract.findings import Channel
-from dpspec.contract.results import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
+from dpspec.contract.results import UNKNOWN, AuditResult, Conformance, Result
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.bounds import ScheduleBounds, ScheduleEpsilon
 from dpspec.engine.recorded.canaries import CanaryBound, canary_bound
@@ -91,12 +92,13 @@ class CheckedRun:
         return self.audit.recording.channels
 
     @property
-    def phases(self) -> tuple[RecordedPhase, ...]:
+    def phases(self) -> tuple[ExecutedPhase, ...]:
         return self.audit.recording.phases
 
     @property
-    def told(self) -> AccountantReport | None:
-        return self.audit.recording.accountant
+    def told(self) -> Any:
+        """The figure of the script's own accountant: its method, delta and epsilon; None without one."""
+        return self.audit.recording.facts["accountant"]
 
     @property
     def cautions(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
-from dpspec.contract.results import Recording
+from dpspec.contract.executed import ExecutedSection
 from dpspec.results.evidence_weight import (
     claim_scope,
     covers,
@@ -40,7 +40,7 @@ class Concluded:
     needed: int = 0
     tests: int = 0
     promised: tuple[Check, ...] = ()
-    recording: Recording | None = None
+    recording: ExecutedSection | None = None
     seconds: float = 0.0
 
     @property

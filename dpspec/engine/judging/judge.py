@@ -204,11 +204,8 @@ class ClaimEvaluator:
             in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.matches(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for assumption in finding.assumptions:
-                    if assumption.status == "unchecked" and not recording.ended:
-                        return (
-                            f"The recording has no end after step {recording.steps}: the process was killed, failed "
-                            "or still runs. Record the whole training again."
-                        )
+                    if assumption.status == "unchecked" and recording.incomplete:
+                        return recording.incomplete
                     if assumption.status in ("false", "unchecked"):
                         name = assumption.name.removesuffix("-unknown")
                         channel = next((c.name for c in recording.channels if name in c.sources), "")

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from dpspec.contract import Assumption, Backend
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.noise import noises_of
+from dpspec.contract.results import RunFolders
 from dpspec.contract.sampling import OWN_SCHEMES, SCHEMES
 from dpspec.contract.spec import Section, Spec
 from dpspec.errors import PluginError
@@ -59,6 +60,18 @@ def providers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]
             raise PluginError(f"no installed plugin offers {name} {kind!r} (see `dpspec plugins`)")
         providers[part] = kind, offers[kind]
     return providers
+
+
+def run_folders(catalog: Catalog) -> RunFolders:
+    """The code for folders of executed runs.
+
+    Raises:
+        PluginError: No installed backend reads executed runs.
+    """
+    for offered in catalog.backends.values():
+        if offered.provider.folders:
+            return cast("RunFolders", resolve(offered.provider.folders))
+    raise PluginError("no installed plugin reads the folder of a recorded training (see `dpspec plugins`)")
 
 
 def _foreign_scheme(spec: Spec) -> Section | None:

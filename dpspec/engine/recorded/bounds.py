@@ -14,7 +14,7 @@ import numpy as np
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
 from dpspec.contract import Series
-from dpspec.contract.results import RecordedPhase
+from dpspec.contract.executed import ExecutedPhase
 from dpspec.engine.recorded.recorded_run import LARGEST_MULTIPLIER, RecordedRun
 from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
@@ -31,16 +31,16 @@ _DISTINCT, _DIGITS = 24, 3
 _SMALLEST = 1e-100
 
 
-def phases_of(run: RecordedRun) -> list[RecordedPhase]:
+def phases_of(run: RecordedRun) -> list[ExecutedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
     if run.header.clipping == "adaptive":  # chosen by noisy counts
         clip_norms = [None] * run.steps
     keys = zip(run.noise_multipliers, clip_norms, run.rates, strict=True)
-    phases: list[RecordedPhase] = []
+    phases: list[ExecutedPhase] = []
     first = 1
     for (multiplier, clip, rate), same in groupby(keys):
         steps = sum(1 for _ in same)
-        phases.append(RecordedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        phases.append(ExecutedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
         first += steps
     return phases
 

@@ -16,7 +16,7 @@ from dpspec.decimals import upper
 from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
-from dpspec.text import closest, did_you_mean, listed
+from dpspec.text import closest, did_you_mean, joined, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +165,19 @@ _ASSUMED_IF_MISSING = {"gradient-parameters"}
 
 def channel_of(name: str) -> str | None:
     return _NAMES.get(name.removesuffix(UNKNOWN))
+
+
+#: What ``dpspec explain`` prints of channels, and of checks without another text.
+MEANINGS = {
+    name: f"channel {name}\nChannel by which records can reach a recorded model; requirement: {kind.text}.\n"
+    f"Its checks and assumptions: {joined([check for check in kind.names if check != name]) or f'all called {name}'}."
+    for name, kind in KINDS.items()
+}
+CHECKS = {
+    check: f"A check of recorded runs, in the channel {channel_of(check)}."
+    for kind in KINDS.values()
+    for check in kind.names
+}
 
 
 def require_known(option: str, names: Collection[str], valid: Collection[str]) -> None:

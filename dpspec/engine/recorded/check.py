@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
-import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import FrozenMap, Json
+from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.engine.recorded.rules import require_rules
-from dpspec.errors import ExitCode, SpecError, UsageError
+from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
+from dpspec.errors import SpecError, UsageError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
 from dpspec.recording.folder.resumed_folder import open_run
-from dpspec.registry.builtin import KIND
-from dpspec.results.status import open_cautions
+from dpspec.recording.offered import KIND
 
 if TYPE_CHECKING:
     from dpspec.contract.results import Result
 
-#: The id of the claim.
-CLAIM = "claim"
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunClaim:
+class RunClaim(StatedClaim):
     """The claim about a recorded run, and its threat model.
 
-    epsilon: for the first of the group sizes; None if nothing is claimed. adjacency: ``zero-out`` or ``add-remove``.
+    adjacency: ``zero-out`` or ``add-remove``.
     public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
     user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
     only rules to evaluate, all if empty; ignore: rules that are not evaluated.
     """
 
-    delta: float = 1e-5
-    epsilon: float | None = None
-    group_sizes: tuple[int, ...] = (1,)
     adjacency: str = "zero-out"
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
@@ -50,84 +39,13 @@ class RunClaim:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
-    @property
-    def claims(self) -> list[Json]:
-        """The block ``claims`` of a spec."""
-        if self.epsilon is None:
-            return []
-        stated = {"kind": "approx-dp", "epsilon": self.epsilon, "delta": self.delta}
-        return [{"id": CLAIM, **stated, "group_size": self.group_sizes[0]}]
-
-
-@dataclass(frozen=True)
-class CheckedRun:
-    """The result of :func:`dpspec.check`.
-
-    Attributes:
-        result: The whole result, for reports.
-    """
-
-    result: Result
-
-    @property
-    def proved(self) -> bool:
-        """Whether the claim is proved and the run conforms, whether or not a rule fired."""
-        (audit,) = self.result.audits
-        conforms = audit.conformance.status == "no-deviation-found"
-        return conforms and bool(audit.verdicts) and all(verdict.verdict == "proved" for verdict in audit.verdicts)
-
-    @property
-    def passed(self) -> bool:
-        """Whether ``dpspec check`` ends with 0: proved, and without a caution that is not accepted."""
-        return self.result.exit_code is ExitCode.OK
-
-    @property
-    def epsilon(self) -> float | None:
-        """The certified epsilon of the claim's group at its delta; None for a run that deviates or has no bound."""
-        (audit,) = self.result.audits
-        mechanism, claims = audit.document["mechanism"], audit.document["claims"]
-        size = claims[0]["group_size"] if claims else 1
-        delta_and_size = {"delta": mechanism["delta"], "group_size": size}
-        if audit.conformance.status != "no-deviation-found":
-            return None
-        bounds = [
-            f.value
-            for f in audit.findings
-            if f.bound == "upper" and f.quantity == "epsilon" and dict(f.at) == delta_and_size
-        ]
-        return next((value for value in bounds if math.isfinite(value)), None)
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        """The names of the rules that fired and that the claim does not accept."""
-        return tuple(rule.name for rule in open_cautions(self.result.audits[0]))
-
-    def __repr__(self) -> str:
-        cautions = f", cautions={list(self.cautions)}" if self.cautions else ""
-        epsilon = "None" if self.epsilon is None else f"{self.epsilon:.4g}"
-        return f"CheckedRun(proved={self.proved}, epsilon={epsilon}{cautions})"
-
-
-def require_claim(claim: RunClaim) -> None:
-    """Raise ``UsageError`` for a value of another type or outside its range."""
-    numbers: tuple[tuple[str, object], ...] = (("--delta", claim.delta), ("--epsilon", claim.epsilon))
-    for name, number in numbers:  # callers of the function may ignore the types
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
-            raise UsageError(f"{name} must be a number, got {number!r}")
-    sizes: tuple[object, ...] = claim.group_sizes
-    if any(isinstance(size, bool) or not isinstance(size, Integral) for size in sizes):
-        raise UsageError(f"--group-size must be integers, got {sizes!r}")
-    if not 0.0 < claim.delta < 1.0:
-        raise UsageError(f"--delta must be above 0 and below 1, got {claim.delta!r}")
-    if claim.epsilon is not None and not 0.0 <= claim.epsilon < math.inf:
-        raise UsageError(f"--epsilon must be finite and not negative, got {claim.epsilon!r}")
-    if any(not 1 <= size <= 10_000 for size in claim.group_sizes):
-        raise UsageError("--group-size must be from 1 to 10000")
-    if claim.adjacency not in ("zero-out", "add-remove"):
-        raise UsageError(
-            f"--adjacency must be zero-out or add-remove for a recorded run, got {claim.adjacency!r}; a spec with "
-            "mechanism: {kind: group} and without training bounds replaced records"
-        )
+    def require_valid(self) -> None:
+        super().require_valid()
+        if self.adjacency not in ("zero-out", "add-remove"):
+            raise UsageError(
+                f"--adjacency must be zero-out or add-remove for a recorded run, got {self.adjacency!r}; a spec with "
+                "mechanism: {kind: group} and without training bounds replaced records"
+            )
 
 
 def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
@@ -153,26 +71,6 @@ def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
         "claims": claim.claims,
     }
-
-
-def spec_name(text: str) -> str:
-    """A text as the name of a spec, which has no spaces."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.")
-
-
-def run_document(
-    document: Mapping[str, Json], catalog: Catalog, command: Sequence[str], options: Mapping[str, Sequence[object]]
-) -> Result:
-    """The result of a spec without trials that a command with options wrote; the environment names the command."""
-    from dpspec.engine.running import runner
-    from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import from_document
-
-    with tempfile.TemporaryDirectory() as folder:
-        result = runner.run([from_document(document, catalog)], catalog, store=Store(folder), train=False)
-    option_words = [word for option, values in options.items() for value in values for word in (option, str(value))]
-    environment = FrozenMap({**result.environment, "command": [*command, *option_words]})
-    return dataclasses.replace(result, environment=environment, requires_claim=True)
 
 
 def check_run(

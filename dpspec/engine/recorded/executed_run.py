@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
-from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
+from dpspec.contract.executed import ExecutedSection
+from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun
 from dpspec.engine.recorded.assumptions import RunAssumptions
 from dpspec.engine.recorded.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
 from dpspec.engine.recorded.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of
@@ -33,6 +34,7 @@ from dpspec.engine.recorded.findings import THEOREMS, hidden_sums, schedule_find
 from dpspec.engine.recorded.recorded_run import RecordedRun, evidence, read_run
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, recorded_origin, setup, unrecognized
+from dpspec.engine.recorded.section_groups import with_words
 from dpspec.engine.recorded.sentences import confirmations, executed_sentence, run_facts
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
@@ -123,7 +125,7 @@ class RecordedRuns:
             assumptions=bound.assumptions if bound is not None else (),
             findings=run_findings,
             evidence=audit.evidence,
-            section=audit.recording or Recording(steps=0, ended=False, setup=()),
+            section=audit.recording or ExecutedSection(),
             series=tuple(series for series in audit.series if series.name == PROFILE),
         )
 
@@ -233,30 +235,32 @@ def _executed(
         findings=tuple(findings),
         evidence=tuple(guesses),
         series=series,
-        section=Recording(
+        section=with_words(
+            ExecutedSection(
+                ran=executed,
+                digest=digest,
+                origin=recorded_origin(run),
+                cautions=(
+                    *cautions(run, canaries, "" if unbounded is None else unbounded.method),
+                    *hidden_sums(spec.claims, run, findings),
+                ),
+                phases=tuple(executed_phases[:_MOST_PHASES]),
+                more_phases=max(0, len(executed_phases) - _MOST_PHASES),
+                phases_alone=schedule.is_of_phases_alone,
+                advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
+                assumes=assumes(run_channels),
+                assumed=assumed,
+                public=public,
+                rules=rules,
+                confirm=tuple(to_confirm),
+                faults=tuple(run_facts(run, bad, rules)),
+            ),
+            setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
+            channels=run_channels,
+            report=accountant_report(run, delta, cost),
+            unrecognized=tuple(unrecognized(run)),
             steps=run.steps,
             ended=run.end is not None,
-            setup=(*setup(run), executed, f"SHA-256 of the recorded files: {digest}"),
-            digest=digest,
-            origin=recorded_origin(run),
-            cautions=(
-                *cautions(run, canaries, "" if unbounded is None else unbounded.method),
-                *hidden_sums(spec.claims, run, findings),
-            ),
-            unrecognized=tuple(unrecognized(run)),
-            phases=tuple(executed_phases[:_MOST_PHASES]),
-            more_phases=max(0, len(executed_phases) - _MOST_PHASES),
-            phases_alone=schedule.is_of_phases_alone,
-            accountant=accountant_report(run, delta, cost),
-            advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
-            channels=run_channels,
-            assumes=assumes(run_channels),
-            assumed=assumed,
-            public=public,
-            rules=rules,
-            confirm=tuple(to_confirm),
-            ran=executed,
-            facts=tuple(run_facts(run, bad, rules)),
         ),
     )
 

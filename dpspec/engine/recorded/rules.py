@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from dpspec.contract.results import FiredRule
+from dpspec.contract.executed import FiredRule
 from dpspec.contract.rules import Rule, RuleRun
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError, UsageError

@@ -2,20 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
-
-from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import AccountantReport, RecordedOrigin
+from dpspec.contract.executed import ExecutedOrigin
 from dpspec.decimals import duration, nearest
+from dpspec.engine.accountant_figure import ACCOUNTANT_NAMES, History, accountant_epsilon, composed
 from dpspec.engine.recorded.bounds import ScheduleEpsilon
 from dpspec.engine.recorded.canaries import CanaryBound
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.section_groups import AccountantReport
 from dpspec.recording.folder.header import NEW_TOKENS
-from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
@@ -61,11 +59,11 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
         yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
 
 
-def recorded_origin(run: RecordedRun) -> RecordedOrigin:
+def recorded_origin(run: RecordedRun) -> ExecutedOrigin:
     """The origin of the first part, or of the first rank."""
     header = run.header
     common = {name: getattr(header, name) for name in ("began", "machine", "dtypes", "dataset", "indices", "federated")}
-    return RecordedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
+    return ExecutedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
@@ -98,47 +96,6 @@ def setup(run: RecordedRun) -> Iterator[str]:
         )
 
 
-#: The Renyi orders over which Opacus' RDP accountant minimizes.
-_ORDERS = np.array([1.0 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)), dtype=np.float64)
-
-#: Entries (noise multiplier, sampling rate, steps).
-History = Sequence[tuple[float, float, int]]
-
-#: Error margins of Opacus' PRV accountant: absolute in epsilon and relative in delta.
-PRV_ERROR, _PRV_DELTA_ERROR = 0.01, 1e-3
-
-#: Names of the accountants in sentences.
-NAMES = {"rdp": "Renyi divergences (RDP)", "prv": "privacy loss random variables (PRV)", "gdp": "a central limit (GDP)"}
-
-
-def accountant_epsilon(mechanism: str, history: History, delta: float) -> float | None:
-    """Epsilon at ``delta`` as the accountant reports it; None for other mechanisms and for invalid histories.
-
-    ``rdp``: min over Opacus' orders a of D_a + ln((a - 1) / a) - (ln delta + ln a) / (a - 1), with D_a summed over
-    steps.
-    ``gdp``: mu = q sqrt(T (e^(1 / s^2) - 1)) with Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2) = delta (Bu et al. 2020),
-    which may be too small. ``prv``: the estimate of Opacus at 0.999 delta plus 0.01 for its error (Gopi et al. 2021);
-    the estimate is the middle of the certified interval, to a relative 1e-4.
-    """
-    if not history or any(not (sigma > 0.0 and 0.0 < rate <= 1.0 and steps >= 1) for sigma, rate, steps in history):
-        return None
-    if mechanism == "rdp":
-        rdp = sum(steps * sampled_gaussian_rdp(_ORDERS, rate, sigma) for sigma, rate, steps in history)
-        gain = np.log1p(-1.0 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1.0)
-        return max(0.0, float(np.min(rdp + gain)))
-    if mechanism == "gdp":
-        sigma, rate, steps = history[-1]
-        return gaussian_epsilon(rate * math.sqrt(steps * math.expm1(min(sigma**-2, 700.0))), delta)
-    if mechanism == "prv":
-        interval = _composed(history).epsilon((1.0 - _PRV_DELTA_ERROR) * delta)
-        return 0.5 * (interval.lower + interval.upper) + PRV_ERROR
-    return None
-
-
-def _composed(history: History) -> PrivacyLoss:
-    return PrivacyLoss(tuple((Mixture.poisson(1, rate, sigma), int(steps)) for sigma, rate, steps in history))
-
-
 #: Maximum number of entries of a history that is composed.
 _MOST = 2000
 
@@ -156,8 +113,8 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
     elif (epsilon := accountant_epsilon(mechanism, history, delta)) is None:
         difference = "Its history has no finite epsilon."
     else:
-        difference = f"It composes by {NAMES.get(mechanism, mechanism)}. By PLD, its history has epsilon "
-        difference += f"{_composed(history).epsilon(delta).upper:.4g}"
+        difference = f"It composes by {ACCOUNTANT_NAMES.get(mechanism, mechanism)}. By PLD, its history has epsilon "
+        difference += f"{composed(history).epsilon(delta).upper:.4g}"
         if cost.interval is not None and math.isfinite(cost.interval.upper):
             difference += f" and the executed schedule {cost.interval.upper:.4g}"
         difference += "."

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from dpspec.contract import Assumption, Check
-from dpspec.contract.results import FiredRule
+from dpspec.contract.executed import FiredRule
 from dpspec.decimals import nearest
 from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name

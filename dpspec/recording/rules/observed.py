@@ -3,25 +3,23 @@
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
-from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.registry.loader import load_catalog, resolve
 
 #: The run in a warning at the first step.
 _FIRST_STEP = RuleRun(own_loop=False, steps=1, delta=1e-5)
 
 
 def code_of(rule: Rule) -> type[TrainingRule]:
-    module, _, name = rule.code.partition(":")
-    code: type[TrainingRule] = getattr(import_module(module), name)
-    return code
+    return cast("type[TrainingRule]", resolve(rule.code))
 
 
 def installed() -> tuple[Rule, ...]:
-    """The rules of dpspec and of plugins. The registry is a higher layer, so the import is at run time."""
+    """The rules of dpspec and of plugins."""
     try:
-        catalog = import_module("dpspec.registry.loader").load_catalog()
+        catalog = load_catalog()
     except Exception as error:
         warnings.warn(f"dpspec.record: rules are off: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
         return ()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import transformers
 
-from dpspec.engine.recorded.check import CheckedRun
 from dpspec.errors import DpspecError
 from dpspec.integrations.huggingface import DPSpecCallback
+from dpspec.results.checked_run import CheckedRun
 from support.two_processes.training import cases, private_parts, records, summary
 
 

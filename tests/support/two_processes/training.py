@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from dpspec.engine.recorded.check import CheckedRun
+from dpspec.results.checked_run import CheckedRun
 from support.opacus_training import SECRET
 
 
@@ -74,5 +74,5 @@ def summary(checked: CheckedRun) -> str:
     (audit,) = checked.result.audits
     assert audit.recording is not None
     reasons = [verdict.reason for verdict in audit.verdicts]
-    text = " ".join([*audit.recording.facts, audit.conformance.reason, *reasons, *checked.cautions])
+    text = " ".join([*audit.recording.faults, audit.conformance.reason, *reasons, *checked.cautions])
     return f"{'passed' if checked.passed else 'failed'} {checked.epsilon} {' '.join(text.split())}"
