@@ -12,7 +12,7 @@ from dpspec.text import joined
 
 #: Core's modules with assumptions as values, or with their texts by name in TEXTS.
 _MODULES = (
-    "dpspec.engine.recorded.channels",
+    "dpspec.engine.recorded.conditions",
     "dpspec.kit.findings",
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
@@ -23,11 +23,13 @@ _MODULES = (
 
 def printed_names(catalog: Catalog) -> dict[str, list[str]]:
     """By name, one block per meaning: a line with kind and name, then lines of text."""
-    from dpspec.engine.recorded.channels import KINDS, channel_of
+    from dpspec.engine.recorded.channels import KINDS
+    from dpspec.engine.recorded.conditions import CONDITIONS
 
     blocks: dict[str, list[str]] = {}
     for name, kind in KINDS.items():
-        of_channel = joined([check for check in kind.names if check != name]) or f"all called {name}"
+        others = [condition.name for condition in CONDITIONS.values() if condition.channel == name != condition.name]
+        of_channel = joined(others) or f"all called {name}"
         text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
         blocks.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
     for name, text in CHECKED.items():
@@ -38,8 +40,9 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
         blocks.setdefault(name, []).append(f"rule {name}\n{text}")
     for name, text in dict.fromkeys(_assumptions(catalog)):
         blocks.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
-    for name in (name for kind in KINDS.values() for name in kind.names if name not in blocks):
-        blocks[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
+    for name, condition in CONDITIONS.items():
+        if name not in blocks and condition.channel is not None:
+            blocks[name] = [f"check {name}\nA check of recorded runs, in the channel {condition.channel}."]
     return blocks
 
 

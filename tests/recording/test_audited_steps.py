@@ -123,6 +123,6 @@ def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, m
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=10.0))
     assert words in found.audit.recording.ran
     assert f"{found.run.end.replays[1]:.0f} replayed" in found.audit.recording.ran
-    sums = next(check for check in found.tests if check.test.startswith(EDITED))
+    sums = next(check for check in found.tests if check.test.startswith(EDITED.title))
     assert sums.test.endswith("exact") is (audit == 1.0)
     assert "of 20 steps" in sums.note

@@ -123,7 +123,7 @@ def test_gradients_clipped_to_a_larger_norm_than_the_noise_deviate(made, script,
     run = recorded(tmp_path / "run", script, clip=LONG, **made)
     assert run.status == ("open", "deviates")
     (check,) = [check for check in run.checks if check.assumption == "clipping"]
-    assert check.test.startswith(LIMITS)
+    assert check.test.startswith(LIMITS.title)
     assert check.measured > 1.2 if ratio is None else check.measured == pytest.approx(ratio, abs=1e-3)
     assert any("times the norm by which their noise is scaled" in advice for advice in run.audit.recording.advice)
 

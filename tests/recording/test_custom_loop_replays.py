@@ -193,14 +193,14 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
 @pytest.mark.parametrize(
     ("step", "test"),
     [
-        (centered, OTHERS_MOVED),
-        (mixed_up, OTHERS_MOVED),
-        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED),
-        (neighboring(nearest_in_a_copy), OTHERS_MOVED),
-        (unclipped, SUM_MOVED),
-        (scaled_by_the_longest, OTHERS_MOVED),
-        (with_momentum(in_place=False), OTHERS_MOVED),
-        (with_momentum(in_place=True), OTHERS_MOVED),
+        (centered, OTHERS_MOVED.title),
+        (mixed_up, OTHERS_MOVED.title),
+        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED.title),
+        (neighboring(nearest_in_a_copy), OTHERS_MOVED.title),
+        (unclipped, SUM_MOVED.title),
+        (scaled_by_the_longest, OTHERS_MOVED.title),
+        (with_momentum(in_place=False), OTHERS_MOVED.title),
+        (with_momentum(in_place=True), OTHERS_MOVED.title),
     ],
 )
 def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ BOTH = seeded(5)
         (BOTH, BOTH, ""),
         (seeded(5), seeded(6), ""),
         (None, seeded(7), ""),
-        (seeded(5), seeded(5), SHARED_SEED),
-        (seeded(SECRET), None, SHARED_SEED),  # as torch.manual_seed of the training
-        (torch.Generator(), None, PUBLIC_SEED),
-        (None, torch.Generator(), PUBLIC_SEED),
+        (seeded(5), seeded(5), SHARED_SEED.title),
+        (seeded(SECRET), None, SHARED_SEED.title),  # as torch.manual_seed of the training
+        (torch.Generator(), None, PUBLIC_SEED.title),
+        (None, torch.Generator(), PUBLIC_SEED.title),
     ],
 )
 def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):

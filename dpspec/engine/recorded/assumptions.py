@@ -9,7 +9,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
-from dpspec.engine.recorded.channels import TEXTS, stated
+from dpspec.engine.recorded.conditions import NOTHING_ELSE, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import (
     why_noise_seems_cut,
@@ -91,7 +91,7 @@ class RunAssumptions:
             text += f", although {maybe}" if maybe else ""
         if calling := ", ".join(run.options.calling):
             text += f". {calling} calls functions of the script, which are assumed to read no record"
-        return Assumption(name="data-independent-hyperparameters", status=status, text=text)
+        return stated("data-independent-hyperparameters", status=status, text=text)
 
 
 def _first_assumptions(
@@ -124,7 +124,7 @@ def _first_assumptions(
     if header.world:
         yield _joined_ranks(run)
     if header.shards and run.end is not None and run.end.noise is None:
-        yield Assumption(name="noise", status="unchecked", text="the noise of a rank was not observed")
+        yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
@@ -208,7 +208,7 @@ def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         often = (run.end.passed_over or 0) > max(3, run.steps // 4)
         text += ", but batches were skipped so often that it may be a selection" if often else ""
-        yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
+        yield stated("unused-batches", status="unchecked" if often else "declared", text=text)
 
 
 def _joined_ranks(run: RecordedRun) -> Assumption:
@@ -253,7 +253,7 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
             ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
             "criterion's loss, in float32"
         )
-    yield Assumption(name=PER_RECORD_CLIPPING, status=status, text=text)
+    yield stated(PER_RECORD_CLIPPING, status=status, text=text)
 
 
 def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:
@@ -312,7 +312,7 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
     """The assumption with its doubts, which leave it open; none without doubts and text."""
     if doubts or text:
         status: AssumptionStatus = "unchecked" if doubts else "declared"
-        yield Assumption(name=name, status=status, text="; ".join(filter(None, [*doubts, text])))
+        yield stated(name, status=status, text="; ".join(filter(None, [*doubts, text])))
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
@@ -343,7 +343,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     before, resumed = run.header.told_before, run.end is not None and run.end.resumed
     text, doubt = TEXTS["released-model"], ""
     if run.header.model == ARRAYS:
-        text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
+        text = f"only the parameters that the loop reported last are released; {NOTHING_ELSE}"
     if before:
         doubt = f", but its accountant had counted {before} steps when it began"
     elif resumed:
@@ -357,7 +357,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
-        yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
+        yield stated("released-model", status=status, text=f"{text}{doubt}")
         return
     recorded = run.folder.weights
     if isinstance(recorded, str):
@@ -368,9 +368,9 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     equal, sentence = released.sentence(recorded)
     if not equal:
         fix = "release the state_dict() at the end of the block; an average or a cast of it is another model"
-        yield Assumption(name="released-model", status="false", text=f"{sentence}: {fix}")
+        yield stated("released-model", status="false", text=f"{sentence}: {fix}")
         return
-    yield Assumption(name="released-model", status="reported", text=sentence)
+    yield stated("released-model", status="reported", text=sentence)
     yield stated("model-choice", doubt, status)
 
 
@@ -415,18 +415,18 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
         yield reduction
     if run.header.model == ARRAYS:
         text = "the loop computes each gradient at the parameters that it reported last"
-        yield Assumption(name="gradient-parameters", status="declared", text=text)
+        yield stated("gradient-parameters", status="declared", text=text)
     counts = None if end is None else end.passes
     if run.header.source == "opacus" and counts is not None and counts[3]:
         text = (
             f"no forward pass in training mode was observed at {counts[3]} of {counts[2]} steps: call the model that "
             "dpspec.record got, and compile it by torch.compile, not in place"
         )
-        yield Assumption(name="gradient-parameters", status="unchecked", text=text)
+        yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
-        yield Assumption(name="ended-by-error", status="unchecked", text=text)
+        yield stated("ended-by-error", status="unchecked", text=text)
 
 
 def _loss_reduction(run: RecordedRun) -> Assumption | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
+from dpspec.engine.recorded.channels import HYPERPARAMETERS, require_known
+from dpspec.engine.recorded.conditions import ASSUMABLE
 from dpspec.engine.recorded.rules import require_rules
 from dpspec.errors import ExitCode, SpecError, UsageError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts

@@ -4,18 +4,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dpspec.contract import Assumption, Check
+from dpspec.contract import Assumption
 from dpspec.contract.results import FiredRule
 from dpspec.decimals import nearest
-from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
+from dpspec.engine.recorded.advice import advice_on
+from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS
+from dpspec.engine.recorded.faults import RunTest
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec.recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
-from dpspec.recording.rules.second_optimizer import OF_MODEL
 from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
+from dpspec.recording.rules.second_optimizer import changes_model
 from dpspec.text import joined, several
 
 
@@ -163,7 +165,7 @@ def _audits(run: RecordedRun) -> str:
     return f"; {audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
 
 
-def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[FiredRule]) -> Iterator[str]:
+def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[FiredRule]) -> Iterator[str]:
     """The first facts of a faulty run: an exception, the missing end, other writes to weights, and advice on checks.
 
     A second optimizer, or loaded weights, move parameters between the steps, so checks of the parameters follow from
@@ -174,15 +176,12 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[Fired
         yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
-    moved = [check for check in rejected if check.test.startswith((MOVED, OTHER_PARAMETERS))]
-    causes = [
-        rule
-        for rule in rules
-        if rule.name == LOADED_WEIGHTS.name or (rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text)
-    ]
+    moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
+    others = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
+    explaining = {LOADED_WEIGHTS.name}
+    if any(isinstance(facts, Mapping) and changes_model(facts) for facts in others):
+        explaining.add(SECOND_OPTIMIZER.name)
+    causes = [rule for rule in rules if rule.name in explaining]
     for rule in causes if moved else ():
         yield f"{rule.text} {rule.fix}"
-    unexplained = [check for check in rejected if not causes or check not in moved]
-    for sentence in dict.fromkeys(advice(check, rejected) for check in unexplained):
-        if sentence:
-            yield sentence
+    yield from advice_on([test for test in rejected if not causes or test not in moved], rejected)

@@ -5,7 +5,7 @@ or its loss does.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -27,8 +27,11 @@ RULE = Rule(
 )
 
 
-#: The words of a caution for optimizers that change the recorded model.
-OF_MODEL = "tensors of the model"
+def changes_model(facts: Mapping[str, Any]) -> bool:
+    """Whether another optimizer has tensors of the recorded model, by the facts of the rule."""
+    others = facts.get("others")
+    rows = [row for row in others if isinstance(row, Sequence)] if isinstance(others, Sequence) else []
+    return any(len(row) == 4 and row[1] for row in rows)
 
 
 class SecondOptimizer(TrainingRule):
@@ -89,7 +92,7 @@ class SecondOptimizer(TrainingRule):
         for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
             if run.own_loop and not inside and optimizers >= _MOST_OPTIMIZERS:
                 continue  # of clients, whose clipped changes are the contributions of a federated training
-            targets = [f"{int(inside)} {OF_MODEL}"] if inside else []
+            targets = [f"{int(inside)} tensors of the model"] if inside else []
             targets += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
