@@ -28,8 +28,10 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
 
     blocks: dict[str, list[str]] = {}
     for name, kind in KINDS.items():
-        others = [condition.name for condition in CONDITIONS.values() if condition.channel == name != condition.name]
-        of_channel = joined(others) or f"all called {name}"
+        conditions = [
+            condition.name for condition in CONDITIONS.values() if condition.channel == name != condition.name
+        ]
+        of_channel = joined(conditions) or f"all called {name}"
         text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
         blocks.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
     for name, text in CHECKED.items():

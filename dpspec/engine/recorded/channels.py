@@ -140,8 +140,8 @@ def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumpt
     if doubted or not (checks or assumptions):
         reasons = [assumption.text for assumption in doubted] or [KINDS[name].missing]
         return Channel(name=name, status="open", text=f"{text}: {reasons[0]}", sources=_names(doubted))
-    found = [test.check.detectable for test in checks]
-    limits = [limit for limit in found if limit is not None and 0.0 < limit < math.inf]
+    detectable = [test.check.detectable for test in checks]
+    limits = [limit for limit in detectable if limit is not None and 0.0 < limit < math.inf]
     sharpest = min(limits) if limits else 0.0 if checks else None
     sharpest_text = f"; the sharpest detects {upper(100.0 * min(limits), digits=2)}%" if limits else ""
     text += f" ({len(checks)} check{'' if len(checks) == 1 else 's'}{sharpest_text})" if checks else ""

@@ -416,8 +416,8 @@ def _moved(run: RecordedRun) -> Iterator[RunTest]:
     if end is not None:
         names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
         note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
-        what = f"Buffers, frozen or new parameters changed without noise: {note}. {CHANGED.advice}"
-        yield CHANGED.none_found(len(names), note, None, advice=what)
+        advice = f"Buffers, frozen or new parameters changed without noise: {note}. {CHANGED.advice}"
+        yield CHANGED.none_found(len(names), note, None, advice=advice)
     if end is not None and end.meddled is not None:
         changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
         yield _audited(MEDDLED, end, changed, "", _limit(end))
@@ -453,11 +453,11 @@ def _gradients(run: RecordedRun) -> Iterator[RunTest]:
     if end.clip_limits is not None:
         larger, _, largest = end.clip_limits
         note = f"larger at {larger} of {run.steps} steps"
-        what = (
+        advice = (
             f"Gradients are clipped to up to {nearest(largest, digits=3)} times the norm by which their noise is "
             f"scaled: the noise multiplier is smaller than declared. {LIMITS.advice}"
         )
-        yield LIMITS.compared(larger == 0, 1.0, largest, note, CLIP_ROUNDING, advice=what if largest else "")
+        yield LIMITS.compared(larger == 0, 1.0, largest, note, CLIP_ROUNDING, advice=advice if largest else "")
     if end.ghost is not None and end.ghost[0]:
         batches, _, changed = end.ghost
         yield _audited(ADDED, end, changed, f"{batches} batches, ", None)
@@ -551,9 +551,9 @@ def _equal(fault: Fault, declared: Array, executed: Array) -> RunTest:
     """The test that values of steps are equal; it has the values of the first step with a difference."""
     wrong = ~np.isclose(executed, declared, rtol=1e-9, atol=0.0)
     step = int(np.argmax(wrong))
-    expected, found = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))
+    expected, value = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))
     note = f"first at step {step + 1}" if wrong.any() else "at all steps"
-    return fault.compared(not wrong.any(), expected, found, note)
+    return fault.compared(not wrong.any(), expected, value, note)
 
 
 def _divided(run: RecordedRun) -> Iterator[RunTest]:

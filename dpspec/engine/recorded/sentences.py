@@ -177,9 +177,9 @@ def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[Fir
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
-    others = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
+    optimizers = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
     explaining = {LOADED_WEIGHTS.name}
-    if any(isinstance(facts, Mapping) and changes_model(facts) for facts in others):
+    if any(isinstance(facts, Mapping) and changes_model(facts) for facts in optimizers):
         explaining.add(SECOND_OPTIMIZER.name)
     causes = [rule for rule in rules if rule.name in explaining]
     for rule in causes if moved else ():

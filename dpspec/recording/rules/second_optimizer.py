@@ -29,8 +29,8 @@ RULE = Rule(
 
 def changes_model(facts: Mapping[str, Any]) -> bool:
     """Whether another optimizer has tensors of the recorded model, by the facts of the rule."""
-    others = facts.get("others")
-    rows = [row for row in others if isinstance(row, Sequence)] if isinstance(others, Sequence) else []
+    listed = facts.get("others")
+    rows = [row for row in listed if isinstance(row, Sequence)] if isinstance(listed, Sequence) else []
     return any(len(row) == 4 and row[1] for row in rows)
 
 
