@@ -123,9 +123,9 @@ def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], Non
     replays = found.run.end.replays
     assert (found.status, found.run.end.replay_failure) == (("proved", "no-deviation-found"), "")
     assert replays is not None
-    assert replays[1] >= 2.0
-    assert 1.0 < replays[3] <= 2.0 + 1e-5
-    assert replays[4:] == (0.0, 0.0)
+    assert replays.replayed >= 2.0
+    assert 1.0 < replays.moved <= 2.0 + 1e-5
+    assert (replays.outputs, replays.gradients) == (0.0, 0.0)
 
 
 def centered(loop: OwnLoop, run: Any) -> None:

@@ -38,9 +38,9 @@ def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)
     assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
-    batches, *faults = found.run.end.ghost
-    assert batches >= found.run.steps
-    assert faults == [0, 0]
+    ghost = found.run.end.ghost
+    assert ghost.batches >= found.run.steps
+    assert (ghost.unobserved, ghost.changed) == (0, 0)
     assert len(phases_of(found.run)) == 1
     if not made:
         Training(clip=0.1).run(tmp_path / "flat")
@@ -163,7 +163,7 @@ def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None
 
     found = recorded(tmp_path / "run", script, prepare=prepare)
     is_replayed = mode is contextlib.nullcontext
-    assert (found.fine, found.run.end.replays[1] > 0) == (True, is_replayed)
+    assert (found.fine, found.run.end.replays.replayed > 0) == (True, is_replayed)
     asked = any("each trained weight is used once" in line for line in found.audit.recording.confirm)
     assert asked is not is_replayed
 

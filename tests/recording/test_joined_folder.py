@@ -24,6 +24,7 @@ from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import of_ranks
 from dpspec.recording.folder.joined_folder import Comparison, joined_comparison
+from dpspec.recording.folder.probe_facts import PassFacts, SumFacts
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -308,10 +309,15 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound,
 
 def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     whole: Any = observe(sound / ".." / "other")[0].end
-    one = replace(whole, sums=(4, 0), passes=(9, 0, 4, 0, 9), norm_type="", drawn_batches=4)
-    other = replace(whole, sums=(4, 1), passes=(8, 2, 4, 1, 7), norm_type="bfloat16")
+    passes = [
+        PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
+        PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
+    ]
+    one = replace(whole, sums=SumFacts(compared=4, edited=0), passes=passes[0], norm_type="", drawn_batches=4)
+    other = replace(whole, sums=SumFacts(compared=4, edited=1), passes=passes[1], norm_type="bfloat16")
     found = of_ranks([one, replace(other, drawn_batches=7)], None, [4, 5], 4)
-    assert (found.sums, found.passes) == ((8, 1), (17, 2, 8, 1, 16))
+    assert found.sums == SumFacts(compared=8, edited=1)
+    assert found.passes == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
 
 

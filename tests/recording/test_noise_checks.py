@@ -200,8 +200,8 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
             total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (reports[:2], reports[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
-    assert compared.found is not None
-    assert compared.found[:3] == [12, 12, 0]
+    assert compared.facts is not None
+    assert (compared.facts.steps, compared.facts.summed, compared.facts.different) == (12, 12, 0)
 
 
 @pytest.mark.family

@@ -65,7 +65,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
     assert "Part 2 continues step 20 of part 1." in parts.cautions
     assert parts.run.end.drawn_batches == 40
-    assert parts.run.end.passes[2] == 40
+    assert parts.run.end.passes.steps == 40
 
 
 def moved(job: Job) -> None:

@@ -240,7 +240,7 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
             "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
             "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
         )
-    elif ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
+    elif ghost and passes is not None and observed and passes.unobserved == 0 and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
             "gives the weighted sum of the gradients"
@@ -272,9 +272,9 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
             "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
             "and has no noise: train without it, under autocast in bfloat16"
         )
-    if end.updates is not None and end.updates[3]:
+    if end.updates is not None and end.updates.failed:
         doubts.append(
-            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or an option or "
+            f"{end.updates.failed} updates could not be recomputed: gradients changed during step(), or an option or "
             "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
@@ -286,7 +286,8 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
     """Whether a map of the noisy gradient reads no record, if the optimizer steps with other gradients."""
     if run.end is None or run.end.maps is None:
         return
-    explained, without, replayed, _ = run.end.maps
+    maps = run.end.maps
+    explained, without = maps.explained, maps.without
     if steps := run.mapped_steps:
         shapes = run.end.map_inputs
         reads = (
@@ -294,8 +295,8 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
         )
         text = (
             f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over the "
-            f"divisor. What changes them {reads}, and {several(replayed, 'replay')} with other records moved none: if "
-            "it depends on no record, --assume gradient-map"
+            f"divisor. What changes them {reads}, and {several(maps.replayed, 'replay')} with other records moved "
+            "none: if it depends on no record, --assume gradient-map"
         )
         yield stated("gradient-map", text, "unchecked")
     elif explained and without:
@@ -395,8 +396,8 @@ def _unmixed_batches(run: RecordedRun) -> Assumption:
 
 def _replays(run: RecordedRun) -> str:
     end = run.end
-    if end is not None and end.replays is not None and end.replays[1] >= 1.0:
-        return f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
+    if end is not None and end.replays is not None and end.replays.replayed >= 1.0:
+        return f"; {end.replays.replayed:.0f} steps were replayed with other records, and tested"
     if end is not None and end.replay_failure:
         return f"; the chosen steps were not replayed: {end.replay_failure}"
     return ""
@@ -416,11 +417,11 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
     if run.header.model == ARRAYS:
         text = "the loop computes each gradient at the parameters that it reported last"
         yield stated("gradient-parameters", status="declared", text=text)
-    counts = None if end is None else end.passes
-    if run.header.source == "opacus" and counts is not None and counts[3]:
+    passes = None if end is None else end.passes
+    if run.header.source == "opacus" and passes is not None and passes.unseen:
         text = (
-            f"no forward pass in training mode was observed at {counts[3]} of {counts[2]} steps: call the model that "
-            "dpspec.record got, and compile it by torch.compile, not in place"
+            f"no forward pass in training mode was observed at {passes.unseen} of {passes.steps} steps: call the model "
+            "that dpspec.record got, and compile it by torch.compile, not in place"
         )
         yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
@@ -441,7 +442,7 @@ def _loss_reduction(run: RecordedRun) -> Assumption | None:
     if end.sizes is None:
         sizes = np.unique(run["rows"][np.isfinite(run["rows"])])
         return None if len(sizes) < 2 else stated("loss-reduction", "; no step was replayed at another batch size")
-    steps, low, high, _ = end.sizes
+    steps, low, high = end.sizes.steps, end.sizes.lowest, end.sizes.highest
     expected = -1.0 if declared == "mean" else 0.0
     power = low if expected - low > high - expected else high
     if abs(power - expected) <= _SAME_POWER:

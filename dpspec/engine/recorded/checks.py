@@ -12,6 +12,7 @@ from dpspec.engine.recorded.faults import Fault, RunTest
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.audited_steps import found_faults
 from dpspec.recording.folder.facts import Facts
+from dpspec.recording.folder.probe_facts import AdaptiveFacts
 from dpspec.recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec.recording.sums.clip_limits import CLIP_ROUNDING
 from dpspec.stats import gaussian_noise
@@ -349,9 +350,9 @@ def own_checks(run: RecordedRun) -> Iterator[RunTest]:
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
     if run.end is not None and run.end.seeds is not None:
-        note, (shared, public) = f"of {run.steps} steps", run.end.seeds
-        yield noise_checks.SHARED_SEED.none_found(shared, note, None)
-        yield noise_checks.PUBLIC_SEED.none_found(public, note, None)
+        note = f"of {run.steps} steps"
+        yield noise_checks.SHARED_SEED.none_found(run.end.seeds.shared, note, None)
+        yield noise_checks.PUBLIC_SEED.none_found(run.end.seeds.public, note, None)
     yield from _moved(run)
     yield from _contributions(run)
     yield from _gradients(run)
@@ -447,66 +448,66 @@ def _gradients(run: RecordedRun) -> Iterator[RunTest]:
     end = run.end
     if end is None:
         return
-    if end.sums is not None and end.sums[0]:
-        compared, edited = end.sums
-        yield _audited(EDITED, end, edited, f"compared {compared} times, ", 1e-4)
+    if end.sums is not None and end.sums.compared:
+        yield _audited(EDITED, end, end.sums.edited, f"compared {end.sums.compared} times, ", 1e-4)
     if end.clip_limits is not None:
-        larger, _, largest = end.clip_limits
+        larger, largest = end.clip_limits.larger, end.clip_limits.largest
         note = f"larger at {larger} of {run.steps} steps"
         advice = (
             f"Gradients are clipped to up to {nearest(largest, digits=3)} times the norm by which their noise is "
             f"scaled: the noise multiplier is smaller than declared. {LIMITS.advice}"
         )
         yield LIMITS.compared(larger == 0, 1.0, largest, note, CLIP_ROUNDING, advice=advice if largest else "")
-    if end.ghost is not None and end.ghost[0]:
-        batches, _, changed = end.ghost
-        yield _audited(ADDED, end, changed, f"{batches} batches, ", None)
-    if end.adaptive is not None and end.adaptive[0]:
+    if end.ghost is not None and end.ghost.batches:
+        yield _audited(ADDED, end, end.ghost.changed, f"{end.ghost.batches} batches, ", None)
+    if end.adaptive is not None and end.adaptive.counts:
         yield from _adaptive_counts(end.adaptive)
-    if end.replays is not None and end.replays[1] >= 1.0:
-        tried, replayed, replacements, moved, of_outputs, of_gradients = end.replays
-        note = f"{replacements:.0f} replacements at {replayed:.0f} of {tried:.0f} chosen steps"
+    if end.replays is not None and end.replays.replayed >= 1.0:
+        replays = end.replays
+        note = f"{replays.replacements:.0f} replacements at {replays.replayed:.0f} of {replays.tried:.0f} chosen steps"
         # the bound reduces the noise multipliers by what rounding adds to the norms
         rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
-        yield _replayed(SUM_MOVED, LARGEST_MOVE, moved, LARGEST_MOVE * rounding, rounding, note)
-        yield _replayed(OTHERS_MOVED, 0.0, max(of_outputs, of_gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
-    if end.sizes is not None and end.sizes[3] > 0.0:
-        steps, _, _, moved = end.sizes
-        note = f"{steps} steps at the batch size of another one"
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, replays.moved, LARGEST_MOVE * rounding, rounding, note)
+        yield _replayed(OTHERS_MOVED, 0.0, max(replays.outputs, replays.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
+    if end.sizes is not None and end.sizes.removed > 0.0:
+        note = f"{end.sizes.steps} steps at the batch size of another one"
         rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
-        yield _replayed(REMOVED, 1.0, moved, rounding, rounding, note)
-    if end.passes is not None and end.passes[0]:
-        passes, wrong, steps, without, compared = end.passes
-        note = f"{passes} passes, at {steps - without} of {steps} steps"
-        note = note if compared == passes else f"values at {compared} of {note}"
-        yield OTHER_PARAMETERS.none_found(wrong, note, _limit(end), whole=compared == passes)
-    if end.updates is not None and end.updates[1]:
-        steps, recomputed_steps, wrong, _ = end.updates
-        note, whole = f"at {recomputed_steps} of {steps} steps", recomputed_steps == steps
+        yield _replayed(REMOVED, 1.0, end.sizes.removed, rounding, rounding, note)
+    if end.passes is not None and end.passes.passes:
+        passes = end.passes
+        note = f"{passes.passes} passes, at {passes.steps - passes.unseen} of {passes.steps} steps"
+        whole = passes.compared == passes.passes
+        note = note if whole else f"values at {passes.compared} of {note}"
+        yield OTHER_PARAMETERS.none_found(passes.moved, note, _limit(end), whole=whole)
+    if end.updates is not None and end.updates.recomputed:
+        updates = end.updates
+        note, whole = f"at {updates.recomputed} of {updates.steps} steps", updates.recomputed == updates.steps
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
-        yield UPDATES.none_found(wrong, note, limit if whole else _limit(end), whole=whole)
+        yield UPDATES.none_found(updates.different, note, limit if whole else _limit(end), whole=whole)
 
 
-def _adaptive_counts(adaptive: tuple[int, float, float, int, int, float]) -> Iterator[RunTest]:
+def _adaptive_counts(adaptive: AdaptiveFacts) -> Iterator[RunTest]:
     """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
-    steps, total, largest, silent, unexplained, _ = adaptive
-    yield COUNT_NOISE.measured(gaussian_noise.spread(total, steps, COUNT_NOISE.title), f"of all {steps} counts")
-    single = gaussian_noise.spread(largest, 1, COUNT_NOISE.title, steps)
+    steps = adaptive.counts
+    every = gaussian_noise.spread(adaptive.squares, steps, COUNT_NOISE.title)
+    yield COUNT_NOISE.measured(every, f"of all {steps} counts")
+    single = gaussian_noise.spread(adaptive.largest, 1, COUNT_NOISE.title, steps)
     yield COUNT_NOISE.measured(single, f"at each step, of {steps}", limit_of="one-step")
-    yield SILENT.none_found(silent, f"{steps} steps")
-    yield NEXT_NORM.none_found(unexplained, f"{steps} steps")
+    yield SILENT.none_found(adaptive.silent, f"{steps} steps")
+    yield NEXT_NORM.none_found(adaptive.unexplained, f"{steps} steps")
 
 
 def _audited(fault: Fault, end: Facts, count: float, note: str, detectable: float | None) -> RunTest:
     """The test that a count over the audited steps is zero."""
-    steps, audited, _ = end.audits
-    return fault.none_found(count, f"{note}at {audited} of {steps} steps", detectable, whole=audited == steps)
+    audits = end.audits
+    note = f"{note}at {audits.audited} of {audits.steps} steps"
+    return fault.none_found(count, note, detectable, whole=audits.are_whole)
 
 
 def _limit(end: Facts) -> float:
     """The share of wrong steps that the audits find; 0 if they cover all."""
-    steps, audited, share = end.audits
-    return 0.0 if audited == steps else found_faults(steps, share) / steps
+    audits = end.audits
+    return 0.0 if audits.are_whole else found_faults(audits.steps, audits.share) / audits.steps
 
 
 def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:

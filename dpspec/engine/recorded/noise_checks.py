@@ -286,17 +286,10 @@ def _count(value: Any) -> int:
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[RunTest]:
-    _, summed, apart, _ = _compared_gradients(run)
-    if summed:
-        changed = 0 if run.mapped_steps else apart  # the assumption gradient-map asks about mapped ones
-        yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {summed} steps")
-
-
-def _compared_gradients(run: RecordedRun) -> tuple[int, int, int, float]:
-    """[compared steps, those with a reported sum, those whose gradient is not sum and noise, length of noise that
-    rounding can hide in standard deviations]."""
     gradients = None if run.end is None else run.end.gradients
-    return gradients or (0, 0, 0, 0.0)
+    if gradients is not None and gradients.summed:
+        changed = 0 if run.mapped_steps else gradients.different  # the assumption gradient-map asks about mapped ones
+        yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {gradients.summed} steps")
 
 
 def why_noise_unconfirmed(run: RecordedRun) -> str:
@@ -307,23 +300,23 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     """
     if not run.header.optimizer:
         return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
-    compared_steps, summed, apart, hidden = _compared_gradients(run)
+    gradients = None if run.end is None else run.end.gradients
     zero = run["noise_squares"] == 0.0
     if zero.any():
         return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
-    if not compared_steps:
+    if gradients is None or not gradients.steps:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
             "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
-    if summed < compared_steps:
+    if gradients.summed < gradients.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if compared_steps < steps:
-        return f"only {compared_steps} of {steps} steps could be compared with their gradients"
-    if apart and not run.mapped_steps:
-        return f"gradients of {apart} steps are not the reported sum and noise"
+    if gradients.steps < steps:
+        return f"only {gradients.steps} of {steps} steps could be compared with their gradients"
+    if gradients.different and not run.mapped_steps:
+        return f"gradients of {gradients.different} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
-    coarse = hidden > _HIDDEN * math.sqrt(smallest)
+    coarse = gradients.hidden > _HIDDEN * math.sqrt(smallest)
     return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

@@ -300,9 +300,10 @@ class RecordedRun:
     def mapped_steps(self) -> int:
         """The number of inspected steps whose other gradients no replay explains, and that replays with other records
         did not move; 0 if a record moved one, or none was replayed: then they deviate."""
-        if self.end is None or self.end.maps is None or not self.end.maps[2] or self.end.maps[3]:
+        end = self.end
+        if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
             return 0
-        return (self.end.meddled or 0) + (self.end.gradients or (0, 0, 0))[2]
+        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different)
 
     @property
     def norm_excess(self) -> float:

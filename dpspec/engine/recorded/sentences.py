@@ -47,7 +47,7 @@ def confirmations(
     )
     yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
     architecture = ("selected features and classes", "vocabulary", "layer sizes", "frozen layers", "initial weights")
-    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps[0]
+    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
@@ -67,7 +67,7 @@ def confirmations(
 def _not_replayed(run: RecordedRun) -> str:
     """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
     end = run.end
-    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else end.replays[:2]
+    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else (end.replays.tried, end.replays.replayed)
     if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
     reason = end.replay_failure
@@ -155,14 +155,16 @@ def _audits(run: RecordedRun) -> str:
     """
     if run.end is None:
         return ""
-    steps, audited, share = run.end.audits
-    replayed = 0 if run.end.replays is None else int(run.end.replays[1])
+    audits = run.end.audits
+    steps, replayed = audits.steps, 0 if run.end.replays is None else int(run.end.replays.replayed)
     replays = f"{replayed:,} replayed"
-    if audited == steps:
+    if audits.are_whole:
         return f"; all {steps:,} steps audited; {replays}"
-    faulty = found_faults(steps, share)
+    faulty = found_faults(steps, audits.share)
     power = f"{faulty:,} wrong updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
-    return f"; {audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
+    return (
+        f"; {audits.audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
+    )
 
 
 def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[FiredRule]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
+from dpspec.recording.folder.probe_facts import MapFacts
 from dpspec.recording.step_replay.held_records import HeldRecords
 from dpspec.recording.step_replay.trace import AbstainError, Operation, StepTrace, address_of, tensors_in, written_by
 
@@ -187,8 +188,8 @@ class GradientMaps:
             self._explained[stage] = self._explained.get(stage, 0) + 1
         return is_explained
 
-    def found(self, compared: int) -> list[int]:
-        """[steps with the gradients of a known map, steps without it, replayed maps, those that a record moves].
+    def facts(self, compared: int) -> MapFacts:
+        """The steps with the gradients of a known map, and the replays of others.
 
         A map of some steps only may have been chosen by a record, as by the loss of a batch.
 
@@ -197,7 +198,7 @@ class GradientMaps:
         """
         most = max(self._explained.values(), default=0)
         without = compared - min(self._explained.values(), default=compared)
-        return [most, max(0, without), self.replayed, self.moved]
+        return MapFacts(explained=most, without=max(0, without), replayed=self.replayed, moved=self.moved)
 
     def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.fingerprints import Tally, TensorSnapshot, any_event
+from dpspec.recording.folder.probe_facts import UpdateFacts
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.centering import is_centered
 
@@ -69,15 +70,17 @@ class AuditedUpdates:
         return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     @property
-    def found(self) -> list[int] | None:
-        """[steps, recomputed steps, steps with another result, steps that could not be recomputed].
+    def facts(self) -> UpdateFacts | None:
+        """What was recomputed.
 
         None for optimizers that are not recomputed: other classes, LBFGS, SparseAdam, and fused updates in half
         precision.
         """
         if type(self._optimizer) not in STEPS or self._fused_half():
             return None
-        return [self._steps, self._recomputed, self._different, self._failed]
+        return UpdateFacts(
+            steps=self._steps, recomputed=self._recomputed, different=self._different, failed=self._failed
+        )
 
     @property
     def restated(self) -> int:
