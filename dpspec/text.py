@@ -9,6 +9,9 @@ from typing import Any
 #: Maximum number of characters of an untrusted text in a message: it may be a secret.
 LONGEST = 40
 
+#: The names of quantities, options and columns that readers do not know.
+_NAMES = {"fpr": "false-positive rate", "tpr": "true-positive rate", "fnr": "false-negative rate"}
+
 #: Categories of invisible or reordering characters: control, format (bidirectional, zero-width), surrogate, private
 #: use, unassigned, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -54,6 +57,11 @@ def several(count: int, unit: str) -> str:
         return f"one {unit}"
     name, bracket, most = unit.partition(" (")
     return f"{count} {name}s" + (f" ({most.removesuffix(')')} each)" if bracket else "")
+
+
+def spaced(name: str) -> str:
+    """The name of a quantity, an option or a column in words: ``noise multiplier`` for ``noise_multiplier``."""
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def visible(text: str) -> str:
@@ -198,7 +206,9 @@ def _likeness(word: str, candidate: str) -> float:
 
     words = [part for part in candidate.split("_") if len(part) >= 2]
     begun = [candidate[: len(word)]] if len(word) >= 3 else []
-    return max([ratio(candidate), *(0.9 * ratio(part) for part in words + begun)])
+    stem = re.sub(r"\d+", "", word)
+    numbered = [0.9] if stem and stem != word and stem == re.sub(r"\d+", "", candidate) else []  # another size
+    return max([ratio(candidate), *numbered, *(0.9 * ratio(part) for part in words + begun)])
 
 
 def _folded(word: str) -> str:

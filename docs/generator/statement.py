@@ -12,6 +12,33 @@ FRAMEWORKS = (
     "OWASP AISVS",
 )
 
+#: The coverage of each line if everything is declared: of a spec that attacks its training and claims its accuracy, of
+#: a recorded training, and of recorded federated rounds.
+COVERAGES = {
+    "privacy-loss": ("checked", "checked", "checked"),
+    "risk": ("checked", "checked", "checked"),
+    "unit": ("declared", "declared", "declared"),
+    "adjacency": ("declared", "declared", "declared"),
+    "trust-model": ("declared", "observed", "observed"),
+    "released-output": ("declared", "declared", "declared"),
+    "mechanism": ("checked", "checked", "checked"),
+    "pre-processing": ("declared", "declared", "declared"),
+    "accounting": ("checked", "checked", "checked"),
+    "tuning": ("declared", "declared", "declared"),
+    "earlier-releases": ("declared", "declared", "declared"),
+    "data": ("declared", "observed", "observed"),
+    "data-collection": ("declared", "declared", "declared"),
+    "security": ("declared", "declared", "declared"),
+    "floating-point": ("declared", "observed", "observed"),
+    "side-channels": ("declared", "declared", "declared"),
+    "utility": ("checked", "not covered", "not covered"),
+    "bias": ("declared", "declared", "declared"),
+    "attacks": ("checked", "not covered", "not covered"),
+    "verification": ("declared", "declared", "declared"),
+    "versions": ("observed", "observed", "observed"),
+    "people": ("declared", "declared", "declared"),
+}
+
 HEAD = f"""# The privacy statement
 
 `--report statement=FILE` writes Markdown to publish, `--report statement-json=FILE` the same as JSON
@@ -52,6 +79,14 @@ For a recorded training, `dpspec check RUN --declare FILE` reads them from a YAM
 training, its versions, the class of the dataset and the number of records. A declared trust model that the recording
 contradicts is "not met".
 
+## A sweep
+
+The cells of a [matrix](spec.md#matrix) share one statement: a row for each cell with its verdicts and digest, and the
+lines. A line that differs between cells has the weakest coverage, and the risk is the highest one.
+`statement-json` has the claims and the own lines of each cell. If you release the model of one cell, publish its
+statement: `dpspec run sweep.yaml --set mechanism.noise_multiplier=1.5 --report statement=FILE`, with `--set` for each
+axis, takes the trials of the sweep from the store. The choice of the cell is part of the release: see `tuning` below.
+
 ## Lines and clauses
 
 Names of sections and items instead of numbers where editions differ: the parts of the pyramid of NIST SP 800-226
@@ -62,9 +97,49 @@ Opinion asks for an assessment of the model by its controller, AISVS 11.3.1 (cal
 and 11.3.3 asks for attacks on held-out data that hardly exceed guessing, while a claim allows what its epsilon allows.
 
 Compared with the texts: AISVS 1.0 (11.3.1 to 11.3.3, locked) and the registry's schema, which tests apply to each
-record. Compared with summaries by others: the parts of SP 800-226, and the headings of the Opinion. The list of "How to
-DP-fy ML" was not compared again. Read the originals before you rely on a row.
+record. Compared with summaries by others: the parts of SP 800-226, and the headings of the Opinion. The text of section
+5.3 of "How to DP-fy ML" was not available for a comparison, so its items are from memory. Read the originals before you
+rely on a row.
 """
+
+BESIDE = """
+## Three kinds of runs
+
+The coverage of each line if the spec or `--declare` states every fact. Without a declaration "declared" becomes "not
+covered", except for the unit, the adjacency, the released output and the verification, and the data of a spec. Utility
+needs a claim of the kind `metric`; attacks on a recorded training need [inserted
+canaries](../how-to/canaries-in-a-script.md).
+"""
+
+AUTHORS = """
+## The authors' own statement
+
+`compute_dp_sgd_privacy_statement` of TensorFlow Privacy 0.9.0 writes the statement for which its documentation refers
+to section 5.3. Its items, read in the source, and the lines that have them:
+"""
+
+ITEMS = (
+    ("number of examples", "`data`"),
+    ("batch size, noise multiplier, epochs", "`mechanism`: rate, noise multiplier, steps"),
+    (
+        "maximum number of examples of a user, and epsilon of users",
+        "`unit`; a claim for a group size, or [users](../how-to/audit-users.md)",
+    ),
+    ("release of all checkpoints", "`released-output`"),
+    ("unit, adjacency, delta, accountant", "`unit`, `adjacency`, the table of claims, `accounting`"),
+    (
+        "epsilon if batches are Poisson samples, and without amplification",
+        "`mechanism` has the sampling scheme; other batches get [their own bounds](spec.md) or none",
+    ),
+    (
+        "microbatches double the sensitivity",
+        "no line: conformance tests measure the sensitivity of the executed run",
+    ),
+    (
+        "not in that statement",
+        "`trust-model`, `pre-processing`, `tuning`, `earlier-releases`, `attacks`, `risk` and the further lines",
+    ),
+)
 
 
 def page() -> str:
@@ -73,4 +148,7 @@ def page() -> str:
         [f"`{key}`", *(cell(clauses.get(framework, "")) for framework in FRAMEWORKS)]
         for key, clauses in CLAUSES.items()
     ]
-    return tidy("\n".join([HEAD, *table(["line", *FRAMEWORKS], rows)]))
+    kinds = [[f"`{key}`", *coverages] for key, coverages in COVERAGES.items()]
+    beside = table(["line", "spec run", "recorded run", "federated rounds"], kinds)
+    authors = table(["item of that statement", "line here"], [list(item) for item in ITEMS])
+    return tidy("\n".join([HEAD, *table(["line", *FRAMEWORKS], rows), BESIDE, *beside, AUTHORS, *authors]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, overload
@@ -64,6 +65,9 @@ _RESOLVED = 1e-13
 
 #: A power above the second with a width below the first needs no other direction.
 _ENOUGH, _CERTAIN = 1e-3, 0.99
+
+#: One minus an error closer to another error than this is the same number.
+_RESOLUTION = 0.25 * EPS
 
 #: The largest relative width of the error of a test whose power is wanted.
 _WIDEST = 0.1
@@ -202,7 +206,7 @@ class PrivacyLoss:
 
         Args:
             alpha: the type-I error.
-            width: relative to the smaller of the error and the power.
+            width: relative to the smaller of the error and the power. An error below 1e-16 is an interval from 0.
         """
         return self._powers("alpha", [alpha], accountant_direction(self.direction), width, miss=True)[0].mirrored()
 
@@ -250,19 +254,34 @@ class PrivacyLoss:
             widths = [min(_WIDEST, width * max(1.0, p.lower / max(1.0 - p.lower, EPS))) for p in powers]
         opposite = direction if direction == "both" else OPPOSITE[direction]
         error_levels, error_widths = [1.0 - levels[i] for i in imprecise], [widths[i] for i in imprecise]
-        errors = self._tests(name, error_levels, opposite, error_widths, power=True)
+        errors = self._tests(name, error_levels, opposite, error_widths, power=True, resolution=_RESOLUTION)
         for i, error in zip(imprecise, errors, strict=True):
             powers[i] = powers[i].intersect(error.mirrored())
         return powers
 
     def _tests(
-        self, name: str, values: Sequence[float], direction: Directions, widths: Sequence[float], *, power: bool
+        self,
+        name: str,
+        values: Sequence[float],
+        direction: Directions,
+        widths: Sequence[float],
+        *,
+        power: bool,
+        resolution: float = 0.0,
     ) -> list[Interval]:
-        """The powers of the best tests at levels ``values``, or (``power``) the levels of tests with such powers."""
+        """The powers of the best tests at levels ``values``, or (``power``) the levels of tests with such powers.
+
+        An answer is known well enough if its ends differ by at most ``resolution``.
+        """
         checked = [inside(name, value, one=True) for value in values]
         kind: Literal["level", "power"] = "level" if power else "power"
-        questions = [Question(kind, math.log(value)) for value in checked if value < 1.0]
-        question_widths = [inside("width", width) for value, width in zip(checked, widths, strict=True) if value < 1.0]
+        open_values = [
+            (value, inside("width", width)) for value, width in zip(checked, widths, strict=True) if value < 1.0
+        ]
+        questions = [
+            Question(kind, math.log(value), max(resolution / width, sys.float_info.min)) for value, width in open_values
+        ]
+        question_widths = [width for _, width in open_values]
         loss = replace(self, direction=direction)
         answers = iter(loss._solve(questions, question_widths) if questions else ())
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
@@ -485,7 +504,8 @@ def _open(
 
     for question in questions:
         if question.kind in TESTS:
-            saddle = _open_test(sides, question, cumulants_at)
+            saddle, (first, last) = _open_test(sides, question, cumulants_at), question.deciding_epsilons
+            saddle = replace(saddle, epsilon=min(max(saddle.epsilon, first), last))
             opened.append(PendingAnswer(question, saddle, question.trivial, saddle.log_delta))
         elif question.kind == "delta":
             bounds = Interval(max(infinite.lower, -math.expm1(min(question.value, 0.0))), 1.0)

@@ -18,7 +18,7 @@ from scipy.special import ndtri_exp
 from dpspec.accounting import gaussian
 from dpspec.accounting.composition import chance_of_any
 from dpspec.accounting.grid import Pair, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing
+from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing, log_or_minus_infinity
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -52,6 +52,9 @@ _TRIES = 60
 #: Neighbors of the minimum are searched from ``_NEAR`` to ``_FAR`` times the scale.
 _NEAR, _FAR = 1e-8, 64.0
 
+#: ln of the largest 1 - power that a power in float64 does not show, and an epsilon whose e^-epsilon is 0 there.
+_INVISIBLE, _UNDERFLOW = math.log(EPS), 746.0
+
 #: A neighbor this far away, or this number of times as high in logarithms, bounds nothing.
 _LARGEST_EXPONENT = 700.0
 
@@ -76,6 +79,17 @@ class Question:
             return Interval(0.0, math.exp(self.value) * (1.0 + 4.0 * EPS))
         return Interval(0.0, math.inf if self.kind == "epsilon" else 1.0)
 
+    @property
+    def deciding_epsilons(self) -> tuple[float, float]:
+        """The first and the last epsilon whose line may decide a test.
+
+        As delta >= 1 - e^epsilon, the line of a power is above 1 - e^epsilon and above level e^epsilon, and the line of
+        a level is below (power - 1 + e^epsilon) e^-epsilon and below power e^-epsilon.
+        """
+        if self.kind == "power":
+            return min(_INVISIBLE, -self.value), -self.value
+        return log_or_minus_infinity(-math.expm1(self.value)), _UNDERFLOW
+
 
 def bound_test(
     question: Question, low: LogProfile, high: LogProfile, start: float, scale: float
@@ -95,7 +109,8 @@ def bound_power(
 
 def largest_power(log_level: float, high: LogProfile, start: float, scale: float) -> tuple[float, float]:
     """An upper bound of the power at level e^``log_level``, and the epsilon of the line that gives it."""
-    best = _minimize(lambda epsilon: _line(high, log_level, epsilon), start, scale)
+    limits = Question("power", log_level).deciding_epsilons
+    best = _minimize(lambda epsilon: _line(high, log_level, epsilon), start, scale, limits)
     top = _line(high, log_level, best)
     return min(1.0, math.exp(min(top, 0.0)) * (1.0 + _rounding(top))), best
 
@@ -108,7 +123,8 @@ def log_level_at(log_power: float, epsilon: float, bound: LogProfile) -> float:
 
 def smallest_level(log_power: float, high: LogProfile, start: float, scale: float) -> tuple[float, float]:
     """A lower bound of the level of a test of power e^``log_power``, and the epsilon of the line that gives it."""
-    best = _minimize(lambda epsilon: -log_level_at(log_power, epsilon, high), start, scale)
+    limits = Question("level", log_power).deciding_epsilons
+    best = _minimize(lambda epsilon: -log_level_at(log_power, epsilon, high), start, scale, limits)
     below = log_level_at(log_power, best, high)
     slack = _rounding(below) + 8.0 * EPS / max(-math.expm1(min(0.0, high(best) - log_power)), EPS)
     return math.exp(min(below, 0.0)) * max(0.0, 1.0 - slack) if below > -math.inf else 0.0, best
@@ -122,7 +138,10 @@ def bound_level(
     lower, best = smallest_level(log_power, high, start, scale)
     below, guess = log_level_at(log_power, best, high), log_level_at(log_power, best, low)
     if guess == -math.inf:
-        return Interval(0.0, power * (1.0 + 4.0 * EPS)), best
+        # a delta of at least the power up to ``best`` leaves only lines beyond it, which are below power e^-epsilon
+        is_over = low(best) >= log_power + _rounding(log_power)
+        above = log_power + _rounding(log_power) - (max(best, 0.0) if is_over else 0.0)
+        return Interval(0.0, min(1.0, math.exp(above) * (1.0 + _rounding(above)) + math.ulp(0.0))), best
     step = 1.5 * (guess - below) + _rounding(guess) if below > -math.inf else 1.0
     base = below if below > -math.inf else guess - 1.0
     above = log_power
@@ -169,24 +188,28 @@ def _lowest_line(log_level: float, low: LogProfile, high: LogProfile, centre: fl
     return max(0.0, math.exp(top) * (base - slack - max(drops)))
 
 
-def _minimize(function: LogProfile, start: float, scale: float) -> float:
-    """A minimum of a function that falls and then rises: a bracket by growing steps, then the golden section."""
-    step, middle = 0.25 * scale, start
-    if function(middle + step) >= function(middle):
-        step = -step
-    if function(middle + step) >= function(middle):
-        low, high = sorted((middle - step, middle + step))
+def _minimize(function: LogProfile, start: float, scale: float, limits: tuple[float, float]) -> float:
+    """A minimum, between ``limits``, of a function that falls and then rises: growing steps, then the golden section.
+
+    Rounding may make the function constant to the left of its fall: of equal values, the right one counts.
+    """
+    first, last = limits
+    middle = min(max(start, first), last)
+    scale = min(scale, last - first)
+    step = 0.25 * scale
+    low, high = max(middle - step, first), min(middle + step, last)
+    if function(high) <= function(middle):
+        while high < last and function(high) <= function(middle):
+            low, middle, step = middle, high, 2.0 * step
+            high = min(high + step, last)
     else:
-        before = middle
-        for _ in range(60):
-            before, middle, step = middle, middle + step, 2.0 * step
-            if function(middle + step) >= function(middle):
-                break
-        low, high = sorted((before, middle + step))
+        while low > first and function(low) < function(middle):
+            high, middle, step = middle, low, 2.0 * step
+            low = max(low - step, first)
     inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
     values = [function(x) for x in inner]
     while high - low > 1e-10 * scale + 4.0 * EPS * abs(high):
-        if values[0] <= values[1]:
+        if values[0] < values[1]:
             high, inner[1], values[1] = inner[1], inner[0], values[0]
             inner[0] = high - _GOLDEN * (high - low)
             values[0] = function(inner[0])
@@ -194,7 +217,7 @@ def _minimize(function: LogProfile, start: float, scale: float) -> float:
             low, inner[0], values[0] = inner[0], inner[1], values[1]
             inner[1] = low + _GOLDEN * (high - low)
             values[1] = function(inner[1])
-    return inner[0] if values[0] <= values[1] else inner[1]
+    return inner[0] if values[0] < values[1] else inner[1]
 
 
 def _rounding(log: float) -> float:

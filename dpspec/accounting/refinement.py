@@ -8,6 +8,7 @@ earlier ones: a finer width of the same questions can only give an interval insi
 import contextlib
 import functools
 import math
+import operator
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -267,12 +268,10 @@ class GridRefinement:
         return truncated
 
     def _centre(self, epsilon: float) -> None:
-        """Tilt to ``epsilon``, in the direction of the larger delta."""
+        """Tilt each direction to ``epsilon``; the larger delta has the saddle point of the group."""
         initial_tilt = self.items[0].saddle.tilt
-        self._saddle = self._cumulants[0].find(epsilon=epsilon, initial_tilt=initial_tilt)
-        for cumulants in self._cumulants[1:]:
-            candidate = cumulants.find(epsilon=epsilon, initial_tilt=initial_tilt)
-            self._saddle = candidate if candidate.log_delta > self._saddle.log_delta else self._saddle
+        self._saddles = [side.find(epsilon=epsilon, initial_tilt=initial_tilt) for side in self._cumulants]
+        self._saddle = max(self._saddles, key=operator.attrgetter("log_delta"))
 
     def _needs(self, width: float) -> tuple[float, float]:
         """The spacing and the share of delta in cut tails for errors of about ``width``.
@@ -329,7 +328,7 @@ class GridRefinement:
 
         ``truncated``: steps per direction, or such above and such below the composition's.
         """
-        tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
+        tilts = {saddle.tilt for saddle in (*self._saddles, *(item.saddle for item in self.items))}
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         cells = CELLS // _SPLIT_CELLS if self._is_settled else CELLS
@@ -343,9 +342,9 @@ class GridRefinement:
                 if bounding is truncated[-1]:
                     lowers.append([(below, steps) for _, below, steps in atoms])
         for _ in range(self._centres):
-            # The distance from the centre over which the composition keeps its precision.
-            reach = self._saddle.spread + 1.0 / self._saddle.tilt
-            scan = max(reach, 8.0 * spacing)
+            # The distances from the centre over which the composition keeps its precision, per direction.
+            reaches = [saddle.spread + 1.0 / saddle.tilt for saddle in self._saddles]
+            reach, scan = min(reaches), max(*reaches, 8.0 * spacing)
             lower = self._profile(lowers, spacing, scan)  # first: its window is longer, and may be too long
             upper = self._profile(uppers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
@@ -382,12 +381,13 @@ class GridRefinement:
             self._centre(middle)
 
     def _profile(self, sides: Sequence[Sequence[tuple[Atoms, int]]], spacing: float, scan: float) -> ComposedProfile:
-        # A steeper tilt than the grid resolves would pick out its last nodes.
-        tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
+        centre = self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []
         log_delta = min(item.log_delta for item in self.items)
-        for side in sides:
+        for side, saddle in zip(sides, self._saddles, strict=True):
             split = None
+            # A steeper tilt than the grid resolves would pick out its last nodes.
+            tilt = min(saddle.tilt, 1.0 / spacing)
             if self._is_settled:
                 split = split_rare_steps(side, centre, floor, self._nodes // _SPLIT_NODES, log_delta)
             if split is None:

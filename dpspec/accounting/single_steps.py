@@ -11,7 +11,6 @@ Both are tight if a step reveals nothing or everything, where grids are not.
 
 import functools
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -269,7 +268,7 @@ class SingleSteps:
         if not (is_steep or (self._steps > 1 and question.kind == "delta")):
             return None
         answer = self.answer(question)
-        return answer if answer.width <= width * max(answer.upper, sys.float_info.min) else None
+        return answer if answer.width <= width * max(answer.upper, question.least) else None
 
     def require_agreements(self, questions: Sequence[Question], answers: Sequence[Interval]) -> None:
         """Raise ``ContradictionError`` if an answer is outside of these bounds."""

@@ -15,7 +15,7 @@ from dpspec.cli.output import emit, note, page_width, wants_color, write_file
 from dpspec.contract import Diagnostic, Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, SpecError, UsageError, has_errors
-from dpspec.text import json_text
+from dpspec.text import json_text, spaced
 
 if TYPE_CHECKING:
     from dpspec.engine.calibration import Calibration, Point
@@ -276,9 +276,10 @@ def _verdicts(page: Page, point: Point, *, proved: bool) -> None:
         if (verdict.verdict == "proved") != proved:
             continue
         if proved and verdict.upper is not None:
-            bound = f"{verdict.quantity} <= {decimals.upper(verdict.upper, against=verdict.claimed)} is proved"
+            bound = f"{spaced(verdict.quantity)} <= {decimals.upper(verdict.upper, against=verdict.claimed)} is proved"
         elif verdict.verdict == "open" and verdict.provable is not None:
-            bound = f"only {verdict.quantity} <= {decimals.upper(verdict.provable, against=verdict.claimed)} is proved"
+            provable = decimals.upper(verdict.provable, against=verdict.claimed)
+            bound = f"only {spaced(verdict.quantity)} <= {provable} is proved"
         else:
             bound = verdict.reason
         page.item(f"{verdict.claim} ({verdict.text}): {bound}", indent=4)

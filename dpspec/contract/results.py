@@ -17,6 +17,7 @@ from dpspec.contract.audit import Outcome, Power
 from dpspec.contract.findings import Assumption, Channel, Check, Evidence, Facts, Finding, Series, data_frame
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.errors import ArgumentError, ExitCode
+from dpspec.text import spaced
 
 #: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
@@ -350,7 +351,7 @@ def _shown(audit: AuditResult, verdict: Verdict) -> str:
         ("<=", decimals.upper, verdict.upper, verdict.upper_finding),
     )
     bounds = [
-        f"{verdict.quantity} {sign} {rounded(end)}"
+        f"{spaced(verdict.quantity)} {sign} {rounded(end)}"
         for sign, rounded, end, number in ends
         if end is not None and number is not None and audit.findings[number].privacy == "public"
     ]

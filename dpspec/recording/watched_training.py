@@ -24,6 +24,7 @@ from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.early_warnings import warn_at_first_step
 from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.header import Header
+from dpspec.recording.folder.probe_facts import ScaledFacts
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
@@ -363,6 +364,7 @@ class WatchedTraining:
             coarse=state["coarse"],
             audits=self.audits.facts,
             meddled=int(opacus.gradients.changed) if opacus is not None else None,
+            scaled=ScaledFacts(scaled=0, explained=0) if opacus is None else opacus.gradients.scaled,
             maps=maps.facts(compared) if maps is not None else None,
             map_inputs=maps.shapes if maps is not None else "",
             resumed=self._resumed,
@@ -385,6 +387,7 @@ class WatchedTraining:
             loss_scaler=self._scaler is not None and self._scaler.used,
             updates=None if self._updates is None else self._updates.facts,
             optimizer="" if self._updates is None else self._updates.kind,
+            step_hooks=tuple(self._updates.hooks) if isinstance(self._updates, AuditedUpdates) else (),
             norm_type="" if opacus is None else opacus.precision.norm_type,
             sum_type="" if opacus is None else opacus.precision.sum_type,
             drawn_batches=None if samples is None else samples.drawn,
@@ -552,8 +555,7 @@ class WatchedTraining:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        opacus.gradients.end()
-        self._after_update()
+        self._after_update(compared=opacus.gradients.end())
         step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
         if self._seeds is not None:
@@ -602,8 +604,10 @@ class WatchedTraining:
         if self._updates is not None:
             self._updates.before_step(audited=self.audits.audited)
 
-    def _after_update(self) -> None:
-        if self._updates is not None:
+    def _after_update(self, *, compared: bool = False) -> None:
+        if isinstance(self._updates, AuditedUpdates):
+            self._updates.after_step(compared=compared)
+        elif self._updates is not None:
             self._updates.after_step()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:

@@ -8,7 +8,7 @@ from decimal import Decimal
 from dpspec import decimals
 from dpspec.contract.results import Verdict
 from dpspec.reporters.words import ABOUT, Bounds
-from dpspec.text import plain, shortened
+from dpspec.text import plain, shortened, spaced
 
 #: The margin on either side of the values, as a share of the range.
 _MARGIN = 0.05
@@ -260,7 +260,7 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
             if end is not None
         ),
     ]
-    marks = [f"{verdict.quantity}: {bounds}"]
+    marks = [f"{spaced(verdict.quantity)}: {bounds}"]
     key = [("bar" if not bounds.contradiction else "bar wrong", title)] if title else []
     if shown is not None:
         elements.append(f'<circle cx="{_n(place(shown))}" cy="18" r="5.5" fill="var(--series-1)"/>')
@@ -271,7 +271,7 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
         key.append(("tick", marks[-1]))
     scale = [(6.0, decimals.nearest(least, digits=2), "start")]
     end_text = f"{decimals.nearest(largest * _ROOM, digits=2)}{', logarithmic' if axis.log else ''}"
-    scale.append((_BAR_WIDTH - 6.0, f"{verdict.quantity} {end_text}", "end"))
+    scale.append((_BAR_WIDTH - 6.0, f"{spaced(verdict.quantity)} {end_text}", "end"))
     elements += [
         f'<g text-anchor="{anchor}" font-size="{_n(_END_TEXT)}" opacity="0.8">{_text(x, 52.0, t)}</g>'
         for x, t, anchor in scale

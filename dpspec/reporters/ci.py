@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -97,6 +98,8 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 
 def workflow_command(kind: str, message: str, **properties: str) -> str:
     """A command to GitHub's runner. Percent signs and line ends are escaped, and colons and commas in properties."""
+    if "file" in properties:
+        properties["file"] = in_workspace(properties["file"])
 
     def escaped(text: str) -> str:
         return plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -246,9 +249,24 @@ def sarif(version: str, rules: Sequence[Json], invocation: Json, results: Sequen
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
 
 
+def in_workspace(file: str) -> str:
+    """The path from the root of GitHub's checkout, for an existing file; else the path unchanged.
+
+    GitHub places annotations by paths from ``GITHUB_WORKSPACE``. A job can run dpspec in another folder.
+    """
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    if not workspace or PurePath(file).is_absolute():
+        return file
+    try:
+        path = Path(file).resolve()
+        return path.relative_to(Path(workspace).resolve()).as_posix() if path.exists() else file
+    except (OSError, ValueError):
+        return file
+
+
 def artifact_uri(file: str) -> str:
     """The path of a file as a relative reference of SARIF."""
-    path = PurePath(file).as_posix()
+    path = PurePath(in_workspace(file)).as_posix()
     try:
         return quote(path, errors="surrogateescape")  # undecodable bytes of a name are kept
     except UnicodeEncodeError:

@@ -3,8 +3,8 @@
 Text from specs and plugins is returned unescaped: each format escapes it. No line depends on a data-dependent value.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Finding, Json
@@ -136,6 +136,10 @@ CLAUSES: dict[str, dict[str, str]] = {
 }
 
 
+#: The coverages, the weakest first.
+_WEAKEST: tuple[Coverage, ...] = ("not met", "not covered", "declared", "observed", "checked")
+
+
 @dataclass(frozen=True)
 class Line:
     """A line of a statement. ``key`` is one of :data:`CLAUSES`."""
@@ -150,8 +154,8 @@ def lines(result: Result, audit: AuditResult) -> tuple[Line, ...]:
     """The lines for one audit of a result, in the order of :data:`CLAUSES`."""
     answers, facts = collection(audit.document), deployment(audit.document)
     return (
-        _privacy_loss(audit),
-        _risk(audit),
+        _privacy_loss([audit]),
+        _risk([audit], [audit.name]),
         *_unit(audit),
         _trust_model(audit),
         _released_output(audit),
@@ -182,6 +186,26 @@ def lines(result: Result, audit: AuditResult) -> tuple[Line, ...]:
         _versions(result, audit),
         _people(audit),
     )
+
+
+def lines_of_cells(result: Result, audits: Sequence[AuditResult], titles: Sequence[str]) -> tuple[Line, ...]:
+    """The lines for all cells of a matrix.
+
+    Claims are counted over all cells, and the risk is the highest one. Another line that differs between cells has the
+    weakest coverage, and the text of a cell with it.
+    """
+    of_all = {line.key: line for line in (_privacy_loss(audits), _risk(audits, titles))}
+    by_line = zip(*(lines(result, audit) for audit in audits), strict=True)
+    return tuple(of_all.get(of_cells[0].key) or _weakest(of_cells, titles) for of_cells in by_line)
+
+
+def _weakest(of_cells: Sequence[Line], titles: Sequence[str]) -> Line:
+    index, line = min(enumerate(of_cells), key=lambda pair: _WEAKEST.index(pair[1].coverage))
+    differing = sum(of_cell != line for of_cell in of_cells)
+    if not differing:
+        return line
+    cells = f"{differing} other {'cell differs' if differing == 1 else 'cells differ'}"
+    return replace(line, text=f"of the cell {titles[index]}: {line.text.rstrip('.')}. {cells}")
 
 
 def guarantees(audit: AuditResult) -> list[tuple[Verdict, Finding | None]]:
@@ -228,11 +252,12 @@ def _answer(key: str, name: str, declared: Json, subject: str) -> Line:
     return Line(key, name, "not covered", f"nothing is declared; {subject}")
 
 
-def _privacy_loss(audit: AuditResult) -> Line:
-    verdicts = [words.verdict_label(audit, verdict) for verdict, _ in guarantees(audit)]
+def _privacy_loss(audits: Sequence[AuditResult]) -> Line:
+    stated = [(audit, verdict) for audit in audits for verdict, _ in guarantees(audit)]
+    verdicts = [words.verdict_label(audit, verdict) for audit, verdict in stated]
     decided = bool(verdicts) and set(verdicts) <= {"proved", "supported"}
     count = f"{verdicts.count('proved')} of {words.count(len(verdicts), 'claim')} proved, by the bounds of the claims"
-    narrow = {narrowed_data(audit, verdict) for verdict, _ in guarantees(audit)} - {""}
+    narrow = {narrowed_data(audit, verdict) for audit, verdict in stated} - {""}
     if narrow:
         datasets = {"collection": "datasets of the declared collection", "this": "this dataset and its neighbors"}
         count += f"; some for {joined([datasets[data] for data in sorted(narrow)])} only"
@@ -242,16 +267,19 @@ def _privacy_loss(audit: AuditResult) -> Line:
     return Line("privacy-loss", "Epsilon and delta", "declared", statement)
 
 
-def _risk(audit: AuditResult) -> Line:
-    highest = highest_rate([audit], [audit.name])
+def _risk(audits: Sequence[AuditResult], titles: Sequence[str]) -> Line:
+    highest = highest_rate(audits, titles)
     caveats = " ".join(highest.caveats)
     if highest.rate is None:
         return Line("risk", "Risk in plain words", "not covered", caveats)
-    is_tested = not highest.condition and audit.complete and audit.conformance.status == "no-deviation-found"
+    is_tested = not highest.condition and all(
+        audit.complete and audit.conformance.status == "no-deviation-found" for audit in audits
+    )
+    of_cell = f"The cell {highest.title} has the highest risk." if highest.title else ""
     strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
-    assumed = "It holds under the assumptions below." if audit.recording is not None else ""
+    assumed = "It holds under the assumptions below." if any(audit.recording for audit in audits) else ""
     larger = " ".join(rate.short for rate in highest.larger)
-    text = " ".join(filter(None, (highest.rate.of_hundred(), strength, larger, assumed, caveats)))
+    text = " ".join(filter(None, (of_cell, highest.rate.of_hundred(), strength, larger, assumed, caveats)))
     return Line("risk", "Risk in plain words", "checked" if is_tested else "declared", text)
 
 

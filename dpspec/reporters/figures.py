@@ -31,6 +31,7 @@ from dpspec.results.evidence_weight import (
 from dpspec.results.inequalities import implied_points
 from dpspec.results.status import claim_block
 from dpspec.stats.attacks import evidence_tests
+from dpspec.text import spaced
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 30
@@ -58,10 +59,7 @@ _POWER = "Maximum power of membership inference against its false-positive rate"
 _RATE_AXES = ("false-positive rate", "true-positive rate")
 _CAPTION = "If the mechanism is as declared, no test has a higher rate on average than its bound; {tested}."
 _DASHED = " Claims are dashed."
-_DOTTED = (
-    " Attacks are dotted: observed rates, which chance can raise above a bound. Guesses of one run count as if half "
-    "were for inclusion, and rates without a false alarm are at the left edge."
-)
+_DOTTED = " Attacks are dotted: observed rates, which chance can raise above a bound."
 
 
 @dataclass(frozen=True)
@@ -293,7 +291,7 @@ def series_chart(series: Series) -> Chart | None:
     for j, y in enumerate(ys):
         unbounded = _UNBOUNDED if series.bounds and not {x, y} & set(series.bounds) else ""
         for i, (group, rows) in enumerate(groups):
-            text = ", ".join(map(words.spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
+            text = ", ".join(map(spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
             color = i if len(groups) > 1 else j
             dash = j if len(groups) > 1 else 0
             xs, values = _values(series, x, rows), _values(series, y, rows)
@@ -324,8 +322,8 @@ def _histogram(series: Series, columns: Sequence[str]) -> Chart | None:
         xs = [float(edge) for edge in edges for _ in range(2)]
         heights = [0.0, *(float(count) for count in counts for _ in range(2)), 0.0]
         worst = float(values.max())
-        label = f"worst {words.spaced(column)}: {series_cell(series, column, worst)}"
-        lines.append(Line(words.spaced(column), xs, heights, color))
+        label = f"worst {spaced(column)}: {series_cell(series, column, worst)}"
+        lines.append(Line(spaced(column), xs, heights, color))
         lines.append(Line(label, [worst, worst], [0.0, float(counts.max())], color, dash=1))
     if not lines:
         return None
@@ -334,7 +332,7 @@ def _histogram(series: Series, columns: Sequence[str]) -> Chart | None:
         bounds = {value for value in _values(series, name, rows) if math.isfinite(value)}
         if len(bounds) == 1:  # the same for all rows: the worst case
             (bound,) = bounds
-            label = f"{words.spaced(name)}: {series_cell(series, name, bound)}"
+            label = f"{spaced(name)}: {series_cell(series, name, bound)}"
             lines.append(Line(label, [bound, bound], [0.0, highest], len(lines), dash=1))
     return Chart(series.title, lines, x=_axis(series, columns[0]), y="rows", log_x=log)
 
@@ -351,7 +349,7 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
     rows: dict[str, list[int]] = {}
     for row in order:
         item = column[row]
-        rows.setdefault(item if isinstance(item, str) else f"{words.spaced(by)} {words.value(item)}", []).append(row)
+        rows.setdefault(item if isinstance(item, str) else f"{spaced(by)} {words.value(item)}", []).append(row)
     return list(rows.items())
 
 
@@ -370,7 +368,7 @@ _LONGEST_AXIS = 48
 
 def _axis_of_all(series: Series, columns: Sequence[str]) -> str:
     """The common unit of several columns, else their names if these are short; the legend has the names."""
-    names, units = ", ".join(map(words.spaced, columns)), {series.units.get(column, "") for column in columns}
+    names, units = ", ".join(map(spaced, columns)), {series.units.get(column, "") for column in columns}
     if len(units) == 1 and (unit := units.pop()):
         return str(unit)
     return names if len(names) <= _LONGEST_AXIS else ", ".join(sorted(units - {""})) or "value"
@@ -378,4 +376,4 @@ def _axis_of_all(series: Series, columns: Sequence[str]) -> str:
 
 def _axis(series: Series, column: str) -> str:
     unit = series.units.get(column, "")
-    return f"{words.spaced(column)} ({unit})" if unit and unit not in column else words.spaced(column)
+    return f"{spaced(column)} ({unit})" if unit and unit not in column else spaced(column)

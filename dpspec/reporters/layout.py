@@ -16,7 +16,7 @@ from rich.text import Text
 from dpspec import decimals
 from dpspec.contract import Json, Series
 from dpspec.reporters import words
-from dpspec.text import plain
+from dpspec.text import plain, spaced
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -92,9 +92,7 @@ def rounding(series: Series) -> str:
         side: [c for c, rounded_side in series.bounds.items() if rounded_side == side] for side in ("upper", "lower")
     }
     ways = (("upper", "up"), ("lower", "down"))
-    rounded_columns = [
-        f"{', '.join(map(words.spaced, bounds[side]))} rounded {to}" for side, to in ways if bounds[side]
-    ]
+    rounded_columns = [f"{', '.join(map(spaced, bounds[side]))} rounded {to}" for side, to in ways if bounds[side]]
     return ", ".join([*rounded_columns, "all else to nearest"]) if rounded_columns else "rounded to nearest"
 
 

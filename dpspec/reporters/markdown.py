@@ -16,6 +16,12 @@ from dpspec.text import markdown, plain
 #: Of more claims or audits than this, the expected ones are folded.
 _MANY = 30
 
+#: The maximum number of listed claims as expected.
+_MOST_EXPECTED = 150
+
+#: The length up to which the numbers of audits are added. A comment on GitHub has at most 65,536 characters.
+_MOST_CHARACTERS = 56_000
+
 
 def render(result: Result, *, internal: bool = False) -> str:
     """Unexpected claims come first; findings and recipes are folded."""
@@ -40,20 +46,34 @@ def render(result: Result, *, internal: bool = False) -> str:
     expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
     if expected:
+        listed = expected[:_MOST_EXPECTED]
         title = f"{words.count(len(expected), 'claim')} as expected"
-        lines.extend(_folded(title, _table(expected, several=several)))
+        title += f", the first {len(listed)} listed" if len(listed) < len(expected) else ""
+        lines.extend(_folded(title, _table(listed, several=several)))
     lines.extend(_conformance(single, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
     lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
-    for audit in single:
-        lines.extend(_folded("Numbers and tests", _details(audit)))
-    if gridded:
-        lines.extend(["`--report html=FILE` and `json=FILE` have the numbers and tests of each cell.", ""])
-    lines.extend(_folded("Provenance", _provenance(result)))
-    return "\n".join(lines).rstrip() + "\n"
+    origin = list(_folded("Provenance", _provenance(result)))
+    remaining = _MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *origin))
+    omitted = 0
+    for audit in sorted(single, key=lambda candidate: candidate.as_expected):
+        details = list(_folded("Numbers and tests", _details(audit)))
+        length = sum(len(line) + 1 for line in details)
+        if several and length > remaining:
+            omitted += 1
+            continue
+        remaining -= length
+        lines.extend(details)
+    further = ["each cell"] if gridded else []
+    further += [words.count(omitted, "further audit")] if omitted else []
+    if further:
+        lines.extend(
+            [f"`--report html=FILE` and `json=FILE` have the numbers and tests of {' and '.join(further)}.", ""]
+        )
+    return "\n".join([*lines, *origin]).rstrip() + "\n"
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dpspec.reporters.figures import MOST_ROWS, Figure, curve_points, overlaid, 
 from dpspec.reporters.layout import series_cell
 from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.results.status import wrong_conformance
-from dpspec.text import shortened
+from dpspec.text import shortened, spaced
 
 #: A matrix of more cells has one grid; its cells are not in the tables of claims.
 MOST_CELLS = 8
@@ -27,7 +27,7 @@ def cell_value(item: Json) -> str:
 
 
 def cell_title(matrix: Matrix, audit: AuditResult) -> str:
-    return ", ".join(f"{words.spaced(name)}={cell_value(item)}" for name, item in matrix.values(audit).items())
+    return ", ".join(f"{spaced(name)}={cell_value(item)}" for name, item in matrix.values(audit).items())
 
 
 def is_alone(result: Result) -> bool:
@@ -60,12 +60,12 @@ def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
 def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A column for each axis and each claim, and for the conformance of executed runs."""
     claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
-    head = (*map(words.spaced, matrix.axes.values()), *claims, *(("conformance",) if executed else ()))
+    head = (*map(spaced, matrix.axes.values()), *claims, *(("conformance",) if executed else ()))
     rows = []
     for audit in matrix.audits:
         row = list(map(cell_value, matrix.values(audit).values()))
         verdicts = (verdict_of(audit, claim) for claim in claims)
-        row.extend("" if verdict is None else _cell(audit, verdict) for verdict in verdicts)
+        row.extend("" if verdict is None else claim_text(audit, verdict) for verdict in verdicts)
         if executed:
             wrong = ", NOT AS EXPECTED" if wrong_conformance(audit) else ""
             row.append(words.conformance_label(audit.conformance.status) + wrong)
@@ -73,7 +73,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return head, rows
 
 
-def _cell(audit: AuditResult, verdict: Verdict) -> str:
+def claim_text(audit: AuditResult, verdict: Verdict) -> str:
     """The verdict with its bounds; theory's lower bound only of a refuted claim, which it may decide."""
     bounds = words.bounds(audit, verdict)
     shown = str(bounds) if verdict.verdict == "refuted" else bounds.brief
@@ -137,7 +137,7 @@ def _merged(matrix: Matrix, key: Callable[[AuditResult], Hashable]) -> list[tupl
     for cells in groups.values():
         values = [matrix.values(audit) for audit in cells]
         shared = {name: item for name, item in values[0].items() if all(of_cell[name] == item for of_cell in values)}
-        title = ", ".join(f"{words.spaced(name)}={cell_value(item)}" for name, item in shared.items())
+        title = ", ".join(f"{spaced(name)}={cell_value(item)}" for name, item in shared.items())
         names.append((title or f"all {len(cells)} cells", cells[0]))
     return names
 

@@ -11,7 +11,7 @@ from dpspec.contract import FrozenMap, Json
 from dpspec.contract.results import AuditResult, RecordedOrigin, Result
 from dpspec.reporters import words
 from dpspec.results.origins import foreign_makers
-from dpspec.text import joined
+from dpspec.text import joined, spaced
 
 #: The number of shown characters of a digest; the JSON is complete.
 DIGEST = 16
@@ -102,10 +102,18 @@ def of_judgement(result: Result) -> Iterator[Row]:
     if isinstance(plugins, Mapping):
         foreign = {name: version for name, version in plugins.items() if name not in (project or {})}
         if foreign:
-            yield "Plugins", words.conditions(foreign)
+            yield "Plugins", _plugins(foreign)
     trusted = result.environment.get("trusted")
     if isinstance(trusted, list | tuple) and trusted:
         yield "Signed off by the user", ", ".join(map(str, trusted))
+
+
+def _plugins(versions: Mapping[str, Json]) -> str:
+    """``group, matrix: dpspec 0.3.0; other: theirs 1.0``, the plugins of each distribution together."""
+    by_version: dict[str, list[str]] = {}
+    for name, version in versions.items():
+        by_version.setdefault(words.value(version), []).append(spaced(name))
+    return "; ".join(f"{', '.join(names)}: {version}" for version, names in by_version.items())
 
 
 def collection(document: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -2,27 +2,31 @@
 
 Its lines follow NIST SP 800-226, the reporting list of "How to DP-fy ML" (Ponomareva et al. 2023, section 5.3) and the
 OpenDP Differential Privacy Deployments Registry: docs/reference/statement.md maps each line to the clauses. Controls,
-which are false by design, and data-dependent values are omitted.
+which are false by design, and data-dependent values are omitted. The cells of a matrix share one statement.
 """
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from dpspec import decimals
 from dpspec.contract import Finding, Json
-from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.reporters import disclosures, words
+from dpspec.contract.results import AuditResult, Matrix, Result, Verdict
+from dpspec.reporters import disclosures, matrices, words
 from dpspec.reporters.provenance import DATA_DIGEST, command, of_audit, of_judgement
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.status import accepted_cautions, claim_block, open_cautions
 from dpspec.results.void_bounds import for_readers
-from dpspec.text import markdown
+from dpspec.text import markdown, spaced
 from dpspec.version import VERSION
 
 #: The version of the JSON.
 SCHEMA = "dpspec/statement/v1"
+
+#: The number of shown hexadecimal digits of a spec's digest.
+_DIGITS = 16
 
 #: The maximum probability with which a curve may be below its Gaussian fit.
 _MOST_FLOOR = 1e-3
@@ -30,49 +34,106 @@ _MOST_FLOOR = 1e-3
 
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
-    lines: list[str] = []
     result = for_readers(result)
-    for audit in result.audits:
-        lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
-        outcome = answer(replace(result, audits=(audit,)))
-        lines += [f"**{markdown(outcome.headline)}.** {markdown(outcome.detail)}".rstrip(), ""]
-        if description := audit.document.get("description"):
-            lines += [markdown(str(description)), ""]
-        if stated := disclosures.guarantees(audit):
-            lines.append("| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |")
-            lines.append("|---|---|---|---|---|---|")
-            for verdict, upper in stated:
-                origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
-                cells = (
-                    *(verdict.claim, verdict.text, words.headline(audit, verdict), str(words.bounds(audit, verdict))),
-                    *origin,
-                )
-                lines.append(f"| {' | '.join(map(markdown, cells))} |")
-            lines.append("")
-        for rule in open_cautions(audit):
-            lines.append(f"- **Open caution {markdown(rule.name)}**: {markdown(f'{rule.text} {rule.why} {rule.fix}')}")
-        for rule in accepted_cautions(audit):
-            lines.append(f"- {markdown(words.sentence(words.accepted(rule)))}")
-        lines += [""] if lines[-1] else []
-        if facts := [f"{text}." for text in curves_of(audit)]:
-            lines += [*(f"- {markdown(text)}" for text in facts), ""]
-        lines += ["| Subject | Coverage | |", "|---|---|---|"]
-        for line in disclosures.lines(result, audit):
-            lines.append(f"| {line.name} | **{line.coverage}** | {markdown(line.text)} |")
-        lines.append("")
-        if assumed := list(disclosures.assumptions(audit)):
-            lines += ["The bounds hold under these assumptions:", ""]
-            lines += [f"- {markdown(f'{name} ({status}): {text}')}" for name, status, text in assumed]
-            lines.append("")
-        lines += [
-            "checked: a bound or a test of this audit carries the line. observed: the recording saw it. declared: the",
-            "publisher or the spec states it. not met: a test rejects it. not covered: it is not stated.",
-            "",
-            f"Made by dpspec {VERSION} from the result of {markdown(result.created)}; spec digest "
-            f"{markdown(audit.digest[:16])}.",
-            "",
-        ]
-    return "\n".join(lines)
+    return "\n".join(line for subject, matrix in _subjects(result) for line in _markdown(subject, matrix))
+
+
+def _subjects(result: Result) -> Iterator[tuple[Result, Matrix | None]]:
+    """Each audit alone, but the cells of a matrix together."""
+    matrix_of = {number: matrix for matrix in result.matrices for number in matrix.numbers}
+    for number, audit in enumerate(result.audits):
+        matrix = matrix_of.get(number)
+        if matrix is None:
+            yield replace(result, audits=(audit,)), None
+        elif number == matrix.numbers[0]:
+            yield replace(result, audits=matrix.audits), matrix
+
+
+def _lines(result: Result, matrix: Matrix | None) -> tuple[disclosures.Line, ...]:
+    if matrix is None:
+        return disclosures.lines(result, result.audits[0])
+    titles = [matrices.cell_title(matrix, audit) for audit in matrix.audits]
+    return disclosures.lines_of_cells(result, matrix.audits, titles)
+
+
+def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
+    first = result.audits[0]
+    name = first.name if matrix is None else f"{matrix.name}, {words.count(len(matrix.audits), 'cell')}"
+    outcome = answer(result)
+    yield from (f"# Privacy statement: {markdown(name)}", "")
+    yield from (f"**{markdown(outcome.headline)}.** {markdown(outcome.detail)}".rstrip(), "")
+    if description := first.document.get("description"):
+        yield from (markdown(str(description)), "")
+    yield from _claims(first) if matrix is None else _grid(matrix)
+    cautions = [
+        f"- **Open caution {markdown(rule.name)}**: {markdown(f'{rule.text} {rule.why} {rule.fix}')}"
+        for audit in result.audits
+        for rule in open_cautions(audit)
+    ]
+    cautions += [
+        f"- {markdown(words.sentence(words.accepted(rule)))}"
+        for audit in result.audits
+        for rule in accepted_cautions(audit)
+    ]
+    if cautions:
+        yield from (*dict.fromkeys(cautions), "")
+    if matrix is None and (facts := [f"{text}." for text in curves_of(first)]):
+        yield from (*(f"- {markdown(text)}" for text in facts), "")
+    yield from ("| Subject | Coverage | |", "|---|---|---|")
+    for line in _lines(result, matrix):
+        yield f"| {line.name} | **{line.coverage}** | {markdown(line.text)} |"
+    yield ""
+    if assumed := _assumptions(result.audits):
+        yield from ("The bounds hold under these assumptions:", "")
+        yield from (f"- {markdown(f'{name} ({status}): {text}')}" for name, status, text in assumed)
+        yield ""
+    digests = "of each cell in the table" if matrix else markdown(first.digest[:_DIGITS])
+    yield from (
+        "checked: a bound or a test of this audit carries the line. observed: the recording saw it. declared: the",
+        "publisher or the spec states it. not met: a test rejects it. not covered: it is not stated.",
+        "",
+        f"Made by dpspec {VERSION} from the result of {markdown(result.created)}; spec digest {digests}.",
+        "",
+    )
+
+
+def _claims(audit: AuditResult) -> Iterator[str]:
+    """A row for each claim."""
+    if not (stated := disclosures.guarantees(audit)):
+        return
+    yield "| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |"
+    yield "|---|---|---|---|---|---|"
+    for verdict, upper in stated:
+        origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
+        cells = (verdict.claim, verdict.text, words.headline(audit, verdict), str(words.bounds(audit, verdict)))
+        yield f"| {' | '.join(map(markdown, (*cells, *origin)))} |"
+    yield ""
+
+
+def _grid(matrix: Matrix) -> Iterator[str]:
+    """The claims with one statement in all cells, and a row for each cell."""
+    stated = {audit.name: {v.claim: v for v, _ in disclosures.guarantees(audit)} for audit in matrix.audits}
+    texts: dict[str, dict[str, None]] = {}
+    for verdicts in stated.values():
+        for claim, verdict in verdicts.items():
+            texts.setdefault(claim, {})[verdict.text] = None
+    shared = {claim: next(iter(distinct)) for claim, distinct in texts.items() if len(distinct) == 1}
+    if shared:
+        yield from (*(f"- {markdown(f'{claim}: {text}')}" for claim, text in shared.items()), "")
+    yield f"| {' | '.join(map(markdown, (*map(spaced, matrix.axes.values()), *texts, 'spec digest')))} |"
+    yield f"|{'---|' * (len(matrix.axes) + len(texts) + 1)}"
+    for audit in matrix.audits:
+        row = list(map(matrices.cell_value, matrix.values(audit).values()))
+        for claim in texts:
+            of_cell = stated[audit.name].get(claim)
+            text = "" if of_cell is None else matrices.claim_text(audit, of_cell)
+            row.append(f"{of_cell.text}: {text}" if of_cell is not None and claim not in shared else text)
+        yield f"| {' | '.join(map(markdown, (*row, audit.digest[:_DIGITS])))} |"
+    yield ""
+
+
+def _assumptions(audits: Sequence[AuditResult]) -> list[tuple[str, str, str]]:
+    return list(dict.fromkeys(assumption for audit in audits for assumption in disclosures.assumptions(audit)))
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -82,35 +143,54 @@ def render_json(result: Result, *, internal: bool = False) -> str:
         "schema": SCHEMA,
         "dpspec": VERSION,
         "created": result.created,
-        "statements": [_statement(replace(result, audits=(audit,)), audit) for audit in result.audits],
+        "statements": [_statement(subject, matrix) for subject, matrix in _subjects(result)],
     }
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def _statement(result: Result, audit: AuditResult) -> dict[str, Json]:
+def _statement(result: Result, matrix: Matrix | None) -> dict[str, Json]:
+    first, stated = result.audits[0], _lines(result, matrix)
     outcome = answer(result)
-    cautions = [*open_cautions(audit), *accepted_cautions(audit)]
-    private = not disclosures.has_public_data(audit)
-    rows = [*of_audit(audit), *of_judgement(result)]
+    cautions = [rule for audit in result.audits for rule in (*open_cautions(audit), *accepted_cautions(audit))]
+    private = not disclosures.has_public_data(first)
+    rows = [*of_audit(first), *of_judgement(result)]
+    cells = [_of_cell(result, matrix, audit, stated) for audit in matrix.audits] if matrix else []
     return {
-        "name": audit.name,
+        "name": matrix.name if matrix else first.name,
         "passed": outcome.passed,
         "exit_code": int(outcome.exit_code),
         "headline": outcome.headline,
         "detail": outcome.detail,
-        "description": str(audit.document.get("description") or ""),
-        "claims": [_claim(audit, verdict, upper) for verdict, upper in disclosures.guarantees(audit)],
-        "curves": curves_of(audit),
-        "cautions": [asdict(rule) for rule in cautions],
-        "lines": [
-            {**asdict(line), "clauses": disclosures.CLAUSES[line.key]} for line in disclosures.lines(result, audit)
-        ],
+        "description": str(first.document.get("description") or ""),
+        **({"cells": cells} if matrix else _guarantees(first)),
+        "cautions": [asdict(rule) for rule in dict.fromkeys(cautions)],
+        "lines": [{**asdict(line), "clauses": disclosures.CLAUSES[line.key]} for line in stated],
         "assumptions": [
-            {"name": name, "status": status, "text": text} for name, status, text in disclosures.assumptions(audit)
+            {"name": name, "status": status, "text": text} for name, status, text in _assumptions(result.audits)
         ],
         "provenance": {term: text for term, text in rows if not (private and term == DATA_DIGEST)},
-        "spec_digest": audit.digest,
         "command": list(command(result)),
+    }
+
+
+def _guarantees(audit: AuditResult) -> dict[str, Json]:
+    return {
+        "claims": [_claim(audit, verdict, upper) for verdict, upper in disclosures.guarantees(audit)],
+        "curves": curves_of(audit),
+        "spec_digest": audit.digest,
+    }
+
+
+def _of_cell(result: Result, matrix: Matrix, audit: AuditResult, stated: Sequence[disclosures.Line]) -> dict[str, Json]:
+    """The values and claims of a cell, and the lines that it does not share with the matrix."""
+    alone = replace(result, audits=(audit,))
+    outcome = answer(alone)
+    return {
+        "values": dict(matrix.values(audit)),
+        "passed": outcome.passed,
+        "headline": outcome.headline,
+        **_guarantees(audit),
+        "lines": [asdict(line) for line in disclosures.lines(alone, audit) if line not in stated],
     }
 
 

@@ -26,7 +26,7 @@ from dpspec.results.status import (
     open_cautions,
     wrong_conformance,
 )
-from dpspec.text import joined, shortened
+from dpspec.text import joined, shortened, spaced
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
 
@@ -132,7 +132,8 @@ def _headline_of_audits(result: Result) -> str:
     elif deviating:
         failure = _deviating(audits, deviating, sentence)
     elif len(wrong) == 1:
-        failure = _failure(*wrong[0], alone=len(judged) == 1)
+        claims = [""] if len(judged) == 1 else [wrong[0][1].claim] if len(audits) == 1 else _names(result, _wrong)
+        failure = _failure(*wrong[0], claim=claims[0])
     elif wrong:
         names = words.name_list(_names(result, _wrong))
         failure = f"{len(wrong)} of {words.count(len(judged), 'claim')} failed: {names}"
@@ -190,15 +191,17 @@ def _predicate(audit: AuditResult, verdict: Verdict) -> str:
     return f"{label}, {data}" if label == "proved" and f"{label}, {data}" in _PREDICATES else label
 
 
-def _failure(audit: AuditResult, verdict: Verdict, *, alone: bool) -> str:
-    """An unexpected verdict with the number that decides it."""
-    name = "The claim" if alone else f"The claim {verdict.claim}"
+def _failure(audit: AuditResult, verdict: Verdict, *, claim: str) -> str:
+    """An unexpected verdict with the number that decides it; ``claim`` is empty for the only one."""
+    name = f"The claim {claim}".rstrip()
     if is_control(audit, verdict):
-        return f"The control {verdict.claim} was not refuted: the audit does not detect such violations"
+        return f"The control {claim or verdict.claim} was not refuted: the audit does not detect such violations"
     label = "is not met" if verdict.verdict == "refuted" else f"is {words.verdict_label(audit, verdict)}"
     if verdict.verdict in ("open", "supported") and "proved" in verdict.expect:
         label = "is not proved"
-    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {decimals.exact(verdict.claimed)}, "
+    claimed = (
+        "" if verdict.claimed is None else f"claimed {spaced(verdict.quantity)} {decimals.exact(verdict.claimed)}, "
+    )
     bounds = words.bounds(audit, verdict)
     deciding = bounds.lower if verdict.verdict == "refuted" and bounds.lower else bounds.brief
     return f"{name} {label}: {claimed}{deciding}"
@@ -445,9 +448,23 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(cell, Mapping) for cell in cells):
         options["cells"] = f"({len(cells)})"
     for key, value in options.items():
-        if isinstance(value, Mapping) and len(value) > 1:
+        if key == "split" and isinstance(value, Mapping):
+            options[key] = f"({', '.join(_held_out(value))})"
+        elif isinstance(value, Mapping) and len(value) > 1:
             options[key] = f"({words.conditions(value)})"
     return shortened(": ".join(part for part in (name, words.conditions(options)) if part), _LONGEST)
+
+
+def _held_out(split: Mapping[str, Json]) -> Iterator[str]:
+    """``20% of the records for tests``, ``seed 0``: a fraction, a number or a list of records."""
+    test = split.get("test")
+    if isinstance(test, list | tuple):
+        yield f"{words.count(len(test), 'listed record')} for tests"
+        return
+    if isinstance(test, int | float):
+        share = f"{decimals.exact(100.0 * test)}% of the records" if test < 1 else words.count(int(test), "record")
+        yield f"{share} for tests"
+    yield from (f"{spaced(key)} {words.value(item)}" for key, item in split.items() if key != "test")
 
 
 def adversary(document: FrozenMap) -> str:

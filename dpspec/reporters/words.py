@@ -28,7 +28,7 @@ from dpspec.results.status import (
     not_yet_tested,
 )
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import joined, several, shortened
+from dpspec.text import joined, several, shortened, spaced
 
 if TYPE_CHECKING:
     from dpspec.results.evidence_weight import ProvenCurve
@@ -289,7 +289,7 @@ def claimed(verdict: Verdict) -> str:
     """``epsilon 3``, unless the claim's text has it."""
     if verdict.claimed is None or decimals.exact(verdict.claimed) in verdict.text.split():
         return ""
-    return f"{verdict.quantity} {decimals.exact(verdict.claimed)}"
+    return f"{spaced(verdict.quantity)} {decimals.exact(verdict.claimed)}"
 
 
 def access(audit: AuditResult, verdict: Verdict) -> str:
@@ -313,7 +313,7 @@ def statement(finding: Finding) -> str:
     if finding.rigor == "approximate":
         sign = "~"
     rounded = {"upper": decimals.upper, "lower": decimals.lower}.get(finding.bound, decimals.nearest)
-    return f"{finding.quantity} {sign} {rounded(finding.value)}"
+    return f"{spaced(finding.quantity)} {sign} {rounded(finding.value)}"
 
 
 def rigor(finding: Finding) -> str:
@@ -333,15 +333,6 @@ def rigor(finding: Finding) -> str:
 def conditions(values: Mapping[str, Json]) -> str:
     """``delta 1e-6, group size 4``."""
     return ", ".join(f"{spaced(key)} {value(item)}" for key, item in values.items())
-
-
-#: The names of columns and options that readers do not know.
-_NAMES = {"fpr": "false-positive rate", "tpr": "true-positive rate", "fnr": "false-negative rate"}
-
-
-def spaced(name: str) -> str:
-    """The name of an option or a column in words: ``noise multiplier`` for ``noise_multiplier``."""
-    return _NAMES.get(name, name.replace("_", " "))
 
 
 def scope(finding: Finding) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
 from dpspec.decimals import exact
-from dpspec.text import several
+from dpspec.text import several, spaced
 
 Side: TypeAlias = Literal["at-most", "at-least"]
 Points: TypeAlias = tuple[tuple[float, float], ...]
@@ -168,9 +168,9 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
             advantage = float(o["advantage"])
             return f"membership advantage <= {exact(advantage)}", "", [("advantage", advantage, {})]
     points = [(float(point["tpr"]), float(point["fpr"])) for point in (o["points"] if kind == "tradeoff" else [o])]
-    text = ", ".join(f"{exact(tpr)} at fpr = {exact(fpr)}" for tpr, fpr in points)
+    text = ", ".join(f"{exact(tpr)} at {spaced('fpr')} {exact(fpr)}" for tpr, fpr in points)
     prefix = "membership " if kind == "membership" else ""
-    return f"{prefix}tpr <= {text}", "", [("tpr", tpr, {"fpr": fpr}) for tpr, fpr in points]
+    return f"{prefix}{spaced('tpr')} <= {text}", "", [("tpr", tpr, {"fpr": fpr}) for tpr, fpr in points]
 
 
 #: The subject of a claim about a metric: one trained model, or the mean over trainings.

@@ -40,6 +40,9 @@ KEY = re.compile(r"[0-9a-f]{64}")
 #: The largest number of bytes by which a damaged marker differs from a whole one.
 _DAMAGED_BYTES = 4
 
+#: How to repair a marker with more damaged bytes.
+_REPAIR = f"write {CONTENT.decode().strip()} and a line end into it"
+
 
 def is_whole_mark(content: bytes, location: str) -> bool:
     """Whether the content is this version's marker; a damaged one is named, and its store stays usable.
@@ -56,11 +59,13 @@ def is_whole_mark(content: bytes, location: str) -> bool:
     if version is not None:
         raise UsageError(
             f"{location} is not a store of trials of this version of dpspec: {location}/{MARK} says version {version}. "
-            "If no other version wrote it, the file is damaged: write "
-            f"{CONTENT.decode().strip()} and a line end into it"
+            f"If no other version wrote it, the file is damaged: {_REPAIR}"
         )
     if differing > _DAMAGED_BYTES:
-        raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+        raise UsageError(
+            f"{location} is not a store of trials: this version of dpspec did not write its {MARK}. If it is a store "
+            f"with a damaged file, {_REPAIR}; its trials stay usable. Else give --store another folder"
+        )
     effect = "its trials stay usable, and the next trial repairs it"
     print(f"note: {location}/{MARK} is damaged ({differing} bytes differ); {effect}", file=sys.stderr)
     return False

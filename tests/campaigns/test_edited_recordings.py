@@ -67,7 +67,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 @pytest.mark.ci
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_an_edit_is_judged_or_refused_and_proves_nothing_smaller(
     recording: tuple[Path, float], tmp_path: Path, data: st.DataObject

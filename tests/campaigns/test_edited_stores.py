@@ -208,7 +208,7 @@ def compare_with_unedited(audited: Any, folder: Path, data: st.DataObject, *, bu
 
 
 @pytest.mark.ci
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(data=st.data(), bundled=st.booleans())
 def test_an_edited_trial_is_made_again(audited: Any, tmp_path: Path, data: st.DataObject, bundled: bool) -> None:
     compare_with_unedited(audited, tmp_path, data, bundled=bundled)

@@ -1,17 +1,22 @@
 """The pages of docs/reference match the code and are complete."""
 
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from support import results as factory
 
 import dpspec
 import dpspec.contract
 import dpspec.testing
 from dpspec.cli.app import HOMES
-from dpspec.reporters.disclosures import CLAUSES
+from dpspec.contract import FrozenMap
+from dpspec.contract.results import AuditResult, RecordedOrigin, Recording
+from dpspec.reporters.disclosures import CLAUSES, lines
 from dpspec.reporters.words import VERDICTS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -121,6 +126,51 @@ def test_the_glossary_has_every_verdict_and_every_term_of_reports() -> None:
 
 
 def test_each_line_of_the_statement_has_clauses_on_its_page(pages: dict[str, str]) -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", pages["statement.md"], re.MULTILINE)
+    clauses = pages["statement.md"].partition("## Three kinds of runs")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", clauses, re.MULTILINE)
     assert [key for key, _ in rows] == list(CLAUSES)
     assert all(any(cell.strip() for cell in cells.split("|")) for _, cells in rows)
+
+
+#: Every fact that a spec or a file of --declare can state.
+FACTS = {
+    "owner": "Clinic A",
+    "deployment": {
+        "tuning": "On public data",
+        "earlier_releases": "None",
+        "security": "Two engineers have access",
+        "side_channels": "The generator is one of the operating system",
+    },
+    "data": {"kind": "csv", "collection": {"source": "A clinic", "preparation": "None", "subgroups": "None measured"}},
+}
+
+
+def declared(**changes: Any) -> AuditResult:
+    """An audit that declares all facts, found no deviation and proved its claim; mu-GDP has a rate."""
+    first = factory.audit().findings[0]
+    rate = dataclasses.replace(first, quantity="mu", value=0.5, lower=None, at=FrozenMap())
+    model = {"kind": "mlp"}
+    document = FrozenMap({"mechanism": {"kind": "group"}, "model": model, **FACTS, **changes.pop("document", {})})
+    return factory.audit(
+        document=document, findings=(first, rate), conformance=factory.conformance("no-deviation-found"), **changes
+    )
+
+
+def test_the_coverages_of_three_kinds_of_runs_are_those_of_the_page(generator: ModuleType) -> None:
+    central = {"deployment": {**FACTS["deployment"], "trust_model": "central"}}
+    by = FrozenMap({"by": FrozenMap({"backend": FrozenMap({"distribution": "dpspec"})})})
+    useful = factory.verdict("useful", kind="metric", verdict="supported", quantity="accuracy")
+    trial = dataclasses.replace(factory.audit().trials[0], recorded=by)
+    of_spec = declared(document=central, trials=(trial,), verdicts=(factory.verdict(), useful))
+    recorded = []
+    for federated in (False, True):
+        origin = RecordedOrigin(
+            began="2026-01-02T03:04:05+00:00", versions=FrozenMap({"torch": "2.13.0"}), machine="Linux, cpu",
+            dtypes=("float32",), dataset="Visits", records=120, federated=federated,
+        )  # fmt: skip
+        recording = Recording(steps=3, ended=True, setup=(), origin=origin)
+        recorded.append(declared(recording=recording, evidence=(), trials=(), planned_trials=0))
+    found = zip(*(lines(factory.result(audit), audit) for audit in (of_spec, *recorded)), strict=True)
+    page = (REFERENCE / "statement.md").read_text("utf-8").partition("## Three kinds of runs")[2]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    assert [(of_kind[0].key, *(line.coverage for line in of_kind)) for of_kind in found] == rows

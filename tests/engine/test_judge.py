@@ -213,7 +213,7 @@ TEXTS = [
     (claim("zcdp", rho=0.5), "zCDP rho <= 0.5"),
     (claim("rero", kappa=0.01, gamma=0.2), "reconstruction gamma <= 0.2 at kappa = 0.01"),
     (claim("per-instance-dp", epsilon=1.0, delta=1e-5, record=7), "epsilon <= 1 at delta = 1e-5 for record 7"),
-    (claim("membership", tpr=0.1, fpr=0.01), "membership tpr <= 0.1 at fpr = 0.01"),
+    (claim("membership", tpr=0.1, fpr=0.01), "membership true-positive rate <= 0.1 at false-positive rate 0.01"),
     (claim("membership", advantage=0.3), "membership advantage <= 0.3"),
     (
         approx(40.0, group_size=8, over="collection"),
@@ -266,7 +266,7 @@ def test_a_tradeoff_claim_needs_every_point_proved_and_one_refuted() -> None:
     assert verdict(stated, first, finding("tpr", 0.5, "lower", fpr=0.1)).verdict == "refuted"
     assert verdict(claim("tradeoff", points=[{"fpr": 0.001, "tpr": 0.002}]), STRONG).verdict == "refuted"
     assert verdict(claim("tradeoff", points=[{"fpr": 1e-9, "tpr": 0.01}]), STRONG).verdict == "open"
-    assert found.text == "tpr <= 0.1 at fpr = 0.01, 0.4 at fpr = 0.1"
+    assert found.text == "true-positive rate <= 0.1 at false-positive rate 0.01, 0.4 at false-positive rate 0.1"
 
 
 AT_LEAST = claim("metric", name="accuracy", at_least=0.9)

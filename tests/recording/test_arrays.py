@@ -115,6 +115,7 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
 def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", optax.momentum(0.1))
     assert found.status == ("proved", "no-deviation-found")
+    assert "clipping by coordinates or layers leaves longer ones" in " ".join(found.audit.recording.confirm)
     *_, end = found.run.folder.steps()
     assert (end.updates, end.optimizer) == (UpdateFacts(steps=40, recomputed=40, different=0, failed=0), "")
     assert "update-rule" not in {one.name for one in found.assumptions}

@@ -222,6 +222,17 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
     assert "Another optimizer (SGD)" in render(found.result).partition("What to fix in the training")[2]
 
 
+def test_confirm_asks_about_mistakes_that_no_step_shows(sound):
+    confirmed = " ".join(checked(sound).audit.recording.confirm)
+    for words in (
+        "(checkpoints, stopping by loss)",
+        "features chosen by labels",
+        "temperature, loss and choice of a record come from it alone",
+        "(no two are equal)",
+    ):
+        assert words in confirmed
+
+
 def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["check", str(sound), "--epsilon", "8", "--delta", "1e-5", "--group-size", "1"]) == 0

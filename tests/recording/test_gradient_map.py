@@ -102,7 +102,63 @@ def factor_at_some_steps(training: Any, batch: Any, kept: dict[str, Any]) -> Non
         gradients(training)[0].mul_(0.1)
 
 
-PURE: list[Change] = [nothing, factor_of_each_layer, smoothed_along_an_axis, random_mask, decayed_and_cut]
+def halved(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    for gradient in gradients(training):
+        gradient.mul_(0.5)
+
+
+def clipped_to_a_norm(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    """A factor that moves with the noisy gradient, and is 1 for short ones."""
+    norm = torch.stack([gradient.norm() for gradient in gradients(training)]).norm()
+    for gradient in gradients(training):
+        gradient.mul_((0.25 / norm).clamp(max=1.0))
+
+
+def scaled_by_a_label(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    """One constant at all steps, which the script reads from a record."""
+    factor = 0.5 + training.loader.dataset.tensors[1][0].item()
+    for gradient in gradients(training):
+        gradient.mul_(factor + 0.25)
+
+
+def scaled_by_a_tensor(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    for gradient in gradients(training):
+        gradient.mul_(kept.setdefault("factor", torch.tensor(0.5)))
+
+
+def scaled_by_the_batch_size(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    for gradient in gradients(training):
+        gradient.mul_(10.0 / max(1, len(batch[0])))
+
+
+def scaled_by_the_loss(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    with torch.no_grad():
+        loss = functional.cross_entropy(training.model._module(batch[0]), batch[1])
+    for gradient in gradients(training):
+        gradient.mul_(loss)
+
+
+def scaled_by_the_sum(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    factor = 1.0 / float(torch.stack([p.summed_grad.norm() for p in training.private.params]).norm())
+    for gradient in gradients(training):
+        gradient.mul_(factor)
+
+
+def divided_by_the_mean_size(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    for gradient in gradients(training):
+        gradient.div_(30.0)
+
+
+def halved_after_a_large_loss(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    kept["steps"] = kept.get("steps", 0) + 1
+    if kept["steps"] % 3:
+        halved(training, batch, kept)
+
+
+PURE: list[Change] = [
+    *(nothing, factor_of_each_layer, smoothed_along_an_axis, random_mask, decayed_and_cut),
+    *(halved, clipped_to_a_norm),
+]
 ASKED: list[Change] = [
     *(masked, whitened, with_a_public_gradient, momentum_of_noisy_gradients),
     *(factor_of_each_step, factor_at_some_steps),
@@ -194,6 +250,36 @@ def status(found: CheckedRun) -> str:
     )
 
 
+#: Factors of all gradients, which are no multiples of the declared divisor.
+ASKED_FACTORS: list[Change] = [scaled_by_a_label, scaled_by_a_tensor]
+LEAKING_FACTORS: list[Change] = [
+    *(scaled_by_the_batch_size, scaled_by_the_loss, scaled_by_the_sum, halved_after_a_large_loss),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        *(pytest.param(change, "asked", marks=pytest.mark.family) for change in ASKED_FACTORS),
+        *(pytest.param(change, "deviates", marks=pytest.mark.family) for change in LEAKING_FACTORS[:-1]),
+        (halved_after_a_large_loss, "deviates"),
+    ],
+)
+def test_one_factor_of_all_gradients(change: Change, expected: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", before_the_update(change))
+    assert not found.fine
+    if expected == "deviates":
+        assert any(check.test.startswith("divisor of the gradient") and check.p_value == 0.0 for check in found.checks)
+    else:
+        assert (found.conformance.status, status(found)) == ("no-deviation-found", "asked")
+
+
+@pytest.mark.family
+def test_a_public_divisor_of_sums_may_be_computed_from_the_records(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", before_the_update(divided_by_the_mean_size), reduction="sum")
+    assert "the divisor 30 may be" in found.assumption("data-independent-hyperparameters").text
+
+
 @pytest.mark.parametrize("change", [few(c) for c in (*PURE, *ASKED, *LEAKS, factor_of_the_loss)])
 def test_maps_before_the_update(change: Change, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", before_the_update(change))
@@ -202,12 +288,41 @@ def test_maps_before_the_update(change: Change, tmp_path: Path) -> None:
     assert found.fine is (change in PURE)
 
 
-@pytest.mark.family
-@pytest.mark.parametrize("change", [*PURE[:3], masked, *LEAKS])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, marks=[] if change is clipped_to_a_norm else [pytest.mark.family])
+        for change in (*PURE[:3], *PURE[-2:], masked, *LEAKS)
+    ],
+)
 def test_maps_in_the_update(change: Change, tmp_path: Path) -> None:
+    """Hooks of torch's optimizer: the update is recomputed from the gradients that they left."""
     found = recorded(tmp_path / "run", in_the_update(change))
     expected = "passes" if change in PURE else "deviates" if change in LEAKS else "asked"
     assert status(found) == expected
+    assert found.fine is (change in PURE)
+    assert not any("could not be recomputed" in one.text for one in found.assumptions)
+
+
+@pytest.mark.family
+def test_a_hook_that_no_comparison_covers_is_named(tmp_path: Path) -> None:
+    """Nesterov's momentum for several tensors adds to gradients, so that changes by a hook are not compared."""
+
+    def halve_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad.mul_(0.5)
+
+    def script(training: Training) -> None:
+        training.private.original_optimizer.register_step_pre_hook(halve_gradients)
+        training.train()
+
+    def prepare(training: Training) -> None:
+        for group in training.private.original_optimizer.param_groups:
+            group.update(nesterov=True, momentum=0.9, foreach=True)
+
+    found = recorded(tmp_path / "run", script, prepare=prepare, epochs=1)
+    assert not found.fine
+    assert "which calls the optimizer's hooks halve_gradients" in found.assumption("update-rule").text
 
 
 def own_loop(change: Change, *, report_first: bool, leak: str = "") -> Callable[[Path], CheckedRun]:

@@ -15,6 +15,7 @@ from dpspec.recording.folder.probe_facts import (
     ClipLimitFacts,
     GradientFacts,
     ReplayFacts,
+    ScaledFacts,
     SizeFacts,
     joined,
 )
@@ -54,6 +55,12 @@ def test_each_fact_says_how_it_is_joined() -> None:
             GradientFacts(steps=5, summed=4, different=1, hidden=0.3),
             GradientFacts(steps=4, summed=4, different=0, hidden=0.1),
             GradientFacts(steps=9, summed=8, different=1, hidden=0.3),
+        ),
+        (
+            ScaledFacts(scaled=3, explained=2),
+            ScaledFacts(scaled=1, explained=1),
+            ScaledFacts(scaled=4, explained=3),
+            ScaledFacts(scaled=4, explained=3),
         ),
         (
             SizeFacts(steps=1, lowest=-1.0, highest=-0.9, removed=0.5),

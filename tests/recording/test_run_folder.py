@@ -300,6 +300,13 @@ def test_subnormal_numbers_are_refused(name):
         _require_sane(PublicStep(step=1, **{name: 5e-324}))
 
 
+@pytest.mark.parametrize("divisor", [0.0, -64.0])
+def test_a_divisor_is_above_0(divisor: float) -> None:
+    _require_sane(PublicStep(step=1, divisor=5e-324))
+    with pytest.raises(ValueError, match="divisor must be above 0"):
+        _require_sane(PublicStep(step=1, divisor=divisor))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 9, 50])
 def test_the_bound_on_summed_norms(rows):
     norms = torch.rand(rows, dtype=torch.float64)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -67,6 +68,20 @@ def test_github_annotates_the_line() -> None:
     assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::error"]
     passed = ci.render_github(factory.result()).splitlines()
     assert [line.split(" ", 1)[0] for line in passed] == ["::notice"]
+
+
+def test_places_are_from_the_root_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub" / "specs").mkdir(parents=True)
+    (tmp_path / "sub" / "specs" / "demo.yaml").touch()
+    monkeypatch.chdir(tmp_path / "sub")
+    for workspace, file in (("", "specs/demo.yaml"), (tmp_path, "sub/specs/demo.yaml"), ("/etc", "specs/demo.yaml")):
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(workspace))
+        assert f",file={file},line=17" in ci.render_github(broken()).splitlines()[0]
+        place = json.loads(ci.render_sarif(broken()))["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == file
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    assert ci.in_workspace("specs/none.yaml") == "specs/none.yaml"  # a result of another machine
+    assert ci.in_workspace("nul\0.yaml") == "nul\0.yaml"
 
 
 def test_csv_reads_back() -> None:

@@ -45,3 +45,28 @@ def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
     assert lines[3] == "## Not as expected: bad"
     assert lines[4] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
     assert sum(line.startswith("| **") for line in lines) == 1
+
+
+#: The maximum length of a comment on GitHub.
+COMMENT = 65_536
+
+
+def test_markdown_of_a_folder_fits_into_a_comment_and_says_what_it_omits(result):
+    wished = as_wished(result.audits[0])
+    verdicts = wished["verdicts"] * 3
+    many = renamed(result, 200, **{**wished, "verdicts": verdicts})
+    first, *others = many.audits
+    failing = dataclasses.replace(
+        others[-1], name="fails", verdicts=(dataclasses.replace(verdicts[0], expected=False),)
+    )
+    text = markdown.render(dataclasses.replace(many, audits=(first, *others[:-1], failing)))
+    assert len(text) < COMMENT
+    assert f"{199 * len(verdicts)} claims as expected, the first 150 listed" in text
+    shown = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert shown[0] == "fails"  # an engineer needs the numbers of failures first
+    assert f"have the numbers and tests of {200 - len(shown)} further audits" in text
+    assert 200 > len(shown) > 1
+
+
+def test_markdown_of_one_audit_has_all_numbers(result):
+    assert len(re.findall(r"^### ", markdown.render(result), re.MULTILINE)) == len(result.audits)

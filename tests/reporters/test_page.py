@@ -106,6 +106,17 @@ def test_each_next_step_names_who_acts() -> None:
     assert "What is missing" not in html.render(plotted())
 
 
+def test_claims_as_expected_are_folded_and_others_are_not() -> None:
+    verdicts = (factory.verdict("good"), factory.verdict("bad", verdict="open", expected=False))
+    page = html.render(factory.result(factory.audit(verdicts=verdicts)))
+    (folded,) = re.findall(r"<details><summary>1 claim as expected: reasons.*?</details>", page, re.DOTALL)
+    sections = re.findall(r'<section class="claim" id="a0-c(\d)">.*?<code>(\w+)</code>', page, re.DOTALL)
+    assert sections == [("0", "bad"), ("1", "good")]  # the failed one first, with the targets of the table's links
+    assert 'id="a0-c1"' in folded
+    assert 'id="a0-c0"' not in folded
+    assert all(f'href="#a0-c{number}"' in page for number in range(2))
+
+
 def test_what_is_data_dependent_stays_out_of_the_page() -> None:
     audit = plotted().audits[0]
     secret = dataclasses.replace(audit.findings[0], quantity="accuracy", value=0.123456, privacy="data-dependent")

@@ -15,7 +15,7 @@ from support.schemas import registry_errors
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
-from dpspec.contract.results import AuditResult, Conformance, RecordedOrigin, Recording
+from dpspec.contract.results import AuditResult, Conformance, RecordedOrigin, Recording, Verdict
 from dpspec.reporters import deployments_registry, disclosures, statement
 
 DOCUMENT = FrozenMap(
@@ -293,3 +293,72 @@ def test_the_statement_has_the_risk_of_larger_groups_and_says_that_another_model
     conforms = factory.conformance("no-deviation-found")
     assert "another run of this mechanism" in stated(audit(conformance=conforms, planned_trials=1))["mechanism"].text
     assert "another run" not in stated(audit(conformance=conforms, planned_trials=0, trials=()))["mechanism"].text
+
+
+def cell(noise: float, *verdicts: Verdict, **changes: object) -> AuditResult:
+    """A cell of a sweep over the noise, with the claims ``one`` and ``control``."""
+    mechanism = {"kind": "group", "noise_multiplier": noise, "sampling": {"scheme": "poisson", "rate": 0.05}}
+    claims = [CLAIMS[1], {"id": "control", "control": True}]
+    document = FrozenMap({**DOCUMENT, "mechanism": mechanism, "claims": claims})
+    control = factory.verdict("control", verdict="refuted", expect=("refuted",), text="too good")
+    at = FrozenMap({"mechanism.noise_multiplier": noise})
+    found = factory.audit(f"sweep[{noise}]", document=document, cell=at, verdicts=(*verdicts, control))
+    return dataclasses.replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_sweep_has_one_statement_with_a_row_for_each_cell() -> None:
+    failed = factory.verdict("one", verdict="refuted", expected=False, upper=7.5)
+    result = factory.result(
+        cell(0.5, failed), *(cell(noise, factory.verdict("one", upper=2.5)) for noise in range(2, 46)), audit()
+    )
+    text = statement.render(result)
+    assert re.findall(r"^# (.*)$", text, re.MULTILINE) == [
+        "Privacy statement: sweep, 45 cells",
+        "Privacy statement: demo",
+    ]
+    assert len(text) < 60_000  # a statement for each of these cells has 225,000
+    assert "**The claim one (noise multiplier=0.5) is not met" in text
+    assert "| **declared** | 44 of 45 claims proved" in text
+    rows = [line for line in text.splitlines() if re.match(r"\| [0-9.]+ \|", line)]
+    assert len(rows) == 45
+    assert "refuted" in rows[0]
+    assert all("proved" in row for row in rows[1:])
+    assert "too good" not in text  # a control
+
+
+def test_a_line_of_a_sweep_is_as_strong_as_in_its_weakest_cell() -> None:
+    conforms, deviates = factory.conformance("no-deviation-found"), factory.conformance("deviates")
+    cells = [cell(1.0, conformance=conforms), cell(2.0, conformance=deviates), cell(3.0, conformance=conforms)]
+    titles = ["noise 1", "noise 2", "noise 3"]
+    found = {line.key: line for line in disclosures.lines_of_cells(factory.result(*cells), cells, titles)}
+    assert list(found) == list(disclosures.CLAUSES)
+    assert found["mechanism"].coverage == "not met"
+    assert found["mechanism"].text.startswith("of the cell noise 2: ")
+    assert "noise multiplier 2" in found["mechanism"].text
+    assert found["mechanism"].text.endswith("2 other cells differ")
+    assert found["adjacency"] == stated(cells[0])["adjacency"]  # equal in all cells
+    one = disclosures.lines_of_cells(factory.result(*cells[:2]), cells[:2], titles[:2])
+    assert next(line for line in one if line.key == "mechanism").text.endswith("1 other cell differs")
+
+
+def test_the_risk_of_a_sweep_is_that_of_its_riskiest_cell() -> None:
+    """Oracle: 1 - f(0.01) of mu-GDP is Phi(mu + Phi^-1(0.01)): 0.0339 at mu = 0.5, 0.1658 at mu = 1.3564."""
+    first = dataclasses.replace(factory.audit().findings[0], quantity="mu", value=0.5, lower=None, at=FrozenMap())
+    risky = dataclasses.replace(first, value=1.3564)
+    cells = [cell(2.0, findings=(first,), series=()), cell(1.0, findings=(risky,), series=())]
+    found = {line.key: line for line in disclosures.lines_of_cells(factory.result(*cells), cells, ["a", "b"])}
+    assert "The cell b has the highest risk" in found["risk"].text
+    assert "identifies at most 17 on average" in found["risk"].text
+
+
+def test_the_json_of_a_sweep_has_each_cell_and_its_own_lines() -> None:
+    good, bad = factory.verdict("one", upper=2.5), factory.verdict("one", verdict="refuted", expected=False, upper=7.5)
+    (sweep,) = json.loads(statement.render_json(factory.result(cell(1.0, good), cell(0.5, bad))))["statements"]
+    assert (sweep["name"], sweep["passed"], "claims" in sweep) == ("sweep", False, False)
+    assert [one["values"] for one in sweep["cells"]] == [{"noise_multiplier": 1.0}, {"noise_multiplier": 0.5}]
+    assert [one["passed"] for one in sweep["cells"]] == [True, False]
+    assert [[claim["id"] for claim in one["claims"]] for one in sweep["cells"]] == [["one"], ["one"]]
+    for one in sweep["cells"]:
+        own = {line["key"]: line["text"] for line in one["lines"]}
+        assert "mechanism" in own
+        assert "adjacency" not in own

@@ -287,3 +287,16 @@ def test_the_limits_say_who_may_decide() -> None:
     sentence = "Open in demo: later. The missing trials may decide it."
     assert sentence in limits(incomplete())
     assert sentence not in limits(incomplete(planned_trials=0))
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        ({"test": 0.2, "seed": 3}, "split (20% of the records for tests, seed 3)"),
+        ({"test": 20}, "split (20 records for tests)"),
+        ({"test": (4, 9)}, "split (2 listed records for tests)"),
+    ],
+)
+def test_held_out_records_have_a_unit(split: dict[str, object], text: str) -> None:
+    audit = factory.audit(document=FrozenMap({"data": {"kind": "digits", "split": split}}))
+    assert f"digits: {text}; " in dict(details(audit))["Data"]

@@ -130,7 +130,7 @@ def test_what_is_not_as_expected_is_last_and_in_full():
     wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
     text = render_brief(factory.result(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
     above, _, below = text.partition("Not as expected: app\n")
-    assert above.splitlines()[0] == "The claim wrong is not proved: claimed epsilon 3, at most 2.5 (proved formula)."
+    assert above.splitlines()[0] == "The claim app.wrong is not proved: claimed epsilon 3, at most 2.5 (proved"
     assert above.count("wrong") == 1
     assert "right" in above
     assert "NOT AS EXPECTED (expected proved)" in below

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -480,6 +481,18 @@ def test_a_flipped_bit_in_the_mark_is_named_and_repaired(tmp_path: Path, capsys:
     (folder / MARK).write_bytes(b"#" + whole[1:])
     Store(folder).put(OTHER, TRIAL, RECORDED)
     assert (folder / MARK).read_bytes() == whole
+    assert Store(folder).get(KEY) is not None
+
+
+def test_a_mark_of_which_little_is_left_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    Store(folder).put(KEY, TRIAL, RECORDED)
+    (folder / MARK).write_bytes(b"{\n")
+    with pytest.raises(UsageError, match="Else give --store another folder") as failed:
+        Store(folder)
+    advice = re.search(r"write (\{.*\}) and a line end into it; its trials stay usable", str(failed.value))
+    assert advice is not None
+    (folder / MARK).write_text(f"{advice[1]}\n")
     assert Store(folder).get(KEY) is not None
 
 

@@ -97,6 +97,7 @@ def test_what_was_meant(word: str, meant: str | None) -> None:
 
 
 def test_only_close_words_are_suggested() -> None:
+    assert closest("resnet18", ["resnet20", "wide-resnet-16-4", "lenet5"]) == "resnet20"
     assert closest("foo", ["isotropic-floor", "form"]) is None
     assert closest("a" * 100_000, KEYS) is None
     assert closest("--fast", ["--set", "--store"]) is None

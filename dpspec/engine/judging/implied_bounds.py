@@ -12,6 +12,7 @@ from dpspec.contract.results import SOURCE
 from dpspec.decimals import exact, lower, upper
 from dpspec.results.evidence_weight import Pair, covers, group_size, implied_pairs, polygon, proven_bound
 from dpspec.results.inequalities import Part
+from dpspec.text import spaced
 
 #: Relative slack for float64 formulas, and the error of a probability computed from a polygon.
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
@@ -87,7 +88,7 @@ def _above_curve(low: Finding, pairs: Sequence[Pair]) -> bool:
 def _shown(finding: Finding) -> str:
     side, rounded = ("<=", upper) if finding.bound == "upper" else (">=", lower)
     conditions = ", ".join(
-        f"{key} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items()
+        f"{spaced(key)} {exact(value) if isinstance(value, float) else value}" for key, value in finding.at.items()
     )
-    value = f"{finding.quantity} {side} {rounded(finding.value)}{f' at {conditions}' if conditions else ''}"
+    value = f"{spaced(finding.quantity)} {side} {rounded(finding.value)}{f' at {conditions}' if conditions else ''}"
     return f"the {finding.bound} bound {value} ({finding.rigor}, {finding.method})"

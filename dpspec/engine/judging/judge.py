@@ -36,7 +36,7 @@ from dpspec.results.evidence_weight import (
     weighed_findings,
 )
 from dpspec.results.inequalities import Part, Statement
-from dpspec.text import several
+from dpspec.text import several, spaced
 
 
 def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
@@ -279,7 +279,7 @@ def _attacked(view: PartView) -> str:
     finding, side = view.attacked.finding, ">=" if view.part.side == "at-most" else "<="
     value = (lower if side == ">=" else upper)(finding.value, against=view.part.claimed)
     sure = f" at confidence {exact(finding.confidence)}" if finding.confidence is not None else ""
-    return f"Shown: {finding.quantity} {side} {value}{sure}"
+    return f"Shown: {spaced(finding.quantity)} {side} {value}{sure}"
 
 
 def _tester(evidence: Evidence, stated: Statement) -> str:
@@ -341,7 +341,7 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
     evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
     if evidence.kind == "binomial":
         conditions = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
-        proved = f"{finding.quantity} <= {upper(finding.value)}"
+        proved = f"{spaced(finding.quantity)} <= {upper(finding.value)}"
         bound = f"the proved bound {proved}{' at ' + conditions if conditions else ''} itself"
     else:
         epsilon, delta = min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
@@ -365,14 +365,14 @@ def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     elif part.side == "at-most":
         bound = f">= {lower(weighed.value, against=part.claimed)}, above"
     ways = [way for way in weighed.finding.method.split(", ") if not _NUMERICAL.fullmatch(way)]
-    return ", ".join([f"Certified: {part.quantity} {bound} the claimed {exact(part.claimed)}", *ways])
+    return ", ".join([f"Certified: {spaced(part.quantity)} {bound} the claimed {exact(part.claimed)}", *ways])
 
 
 def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
     finding, bound = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
         value = (upper if part.side == "at-most" else lower)(weighed.value)
-        return f"Approximate: {part.quantity} is about {value}, within the claim, without a guarantee."
+        return f"Approximate: {spaced(part.quantity)} is about {value}, within the claim, without a guarantee."
     if weighed.strength == "statistical":
         level = (
             f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
@@ -397,7 +397,7 @@ def attack_name(evidence: Evidence) -> str:
 
 
 def _proving(part: Part, value: float) -> str:
-    return f"{part.quantity} {f'<= {upper(value)}' if part.side == 'at-most' else f'>= {lower(value)}'}"
+    return f"{spaced(part.quantity)} {f'<= {upper(value)}' if part.side == 'at-most' else f'>= {lower(value)}'}"
 
 
 def _rigor(weighed: WeighedFinding) -> str:

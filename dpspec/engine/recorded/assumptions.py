@@ -18,6 +18,7 @@ from dpspec.engine.recorded.noise_checks import (
     why_squares_vary,
 )
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.joined_folder import Comparison
 from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.honest_script import HONEST_SCRIPT
@@ -182,9 +183,12 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     if header.expected_batch_size is not None:
         divisors = np.append(divisors, header.expected_batch_size)
+    is_fitted = header.source != "opacus"
+    if run.has_mapped_factor:  # a script that divides the sum itself
+        divisors, is_fitted = run["measured_divisor"][np.isfinite(run["measured_divisor"])], True
     products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))
-    tolerance = 1e-9 if header.source == "opacus" else _FITTED
-    if (header.reduction == "mean" or header.source != "opacus") and "divisor" not in public and len(divisors):
+    tolerance = _FITTED if is_fitted else 1e-9
+    if (header.reduction == "mean" or is_fitted) and "divisor" not in public and len(divisors):
         product, rounding = min(products, key=lambda pair: float(np.abs(divisors - pair[0]).min()))
         if float(np.abs(divisors - product).min()) <= tolerance * product:
             computed_constants.append(f"the divisor {product:g} may be {rounding}the records times the rate")
@@ -274,12 +278,20 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         )
     if end.updates is not None and end.updates.failed:
         doubts.append(
-            f"{end.updates.failed} updates could not be recomputed: gradients changed during step(), or an option or "
+            f"{end.updates.failed} updates could not be recomputed: {_changes_in_step(end)}, or an option or "
             "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
     text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
     yield from _doubted("update-rule", doubts, text)
+
+
+def _changes_in_step(end: Facts) -> str:
+    """What may have changed gradients within the steps of the optimizer, by the names of its hooks."""
+    if not end.step_hooks:
+        return "gradients changed during step()"
+    named = ", ".join(end.step_hooks[:5])
+    return f"gradients changed during step(), which calls the optimizer's hooks {named}: change them before step()"
 
 
 def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:

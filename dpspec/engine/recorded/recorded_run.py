@@ -61,6 +61,9 @@ LARGEST_MULTIPLIER = 1e9
 #: Unit roundoff of half precision types.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
 
+#: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
+_DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
+
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
 PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
 
@@ -303,7 +306,43 @@ class RecordedRun:
         end = self.end
         if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
             return 0
-        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different)
+        scaled = end.scaled.scaled - end.scaled.explained if self._has_one_factor else 0
+        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different) + scaled
+
+    @property
+    def has_mapped_factor(self) -> bool:
+        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about one constant.
+
+        A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
+        depends on the gradients that overflowed.
+        """
+        if self.end is None or self.end.loss_scaler:
+            return False
+        facts = self.end.scaled
+        is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)
+        return is_explained or (self._has_one_factor and self.mapped_steps > 0)
+
+    @property
+    def _has_constant_factor(self) -> bool:
+        """Whether all factors other than 1 are equal."""
+        scaled = self.factors[np.abs(self.factors - 1.0) > self.divisor_precision]
+        return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
+
+    @property
+    def _has_one_factor(self) -> bool:
+        return self._has_constant_factor and bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+
+    @cached_property
+    def factors(self) -> Array:
+        """(k,) the factors beyond the declared divisor of the steps with a measured one."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors: Array = self["divisor"] / self["measured_divisor"]
+        return factors[np.isfinite(factors)]
+
+    @property
+    def divisor_precision(self) -> float:
+        """The relative precision of a measured divisor."""
+        return _DIVIDED_HALF if self.sums_type else _DIVIDED
 
     @property
     def norm_excess(self) -> float:

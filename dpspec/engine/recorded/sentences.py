@@ -45,15 +45,18 @@ def confirmations(
         f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
         "is used"
     )
-    yield f"the released model was chosen without them (checkpoints, early stopping{_loads(run)})"
-    architecture = ("selected features and classes", "vocabulary", "layer sizes", "frozen layers", "initial weights")
+    yield f"the released model was chosen without them (checkpoints, stopping by loss{_loads(run)})"
+    architecture = (
+        *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
+        *("frozen layers", "initial weights"),
+    )
     is_mapped = run.end is not None and run.end.maps is not None and run.end.maps.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, padding, weight, loss and choice of a record come from it alone: not from other records of "
-        f"its or earlier batches, or of the dataset{_not_replayed(run)}"
+        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: no other "
+        f"record of its or earlier batches or the dataset{_not_replayed(run)}"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
@@ -62,6 +65,12 @@ def confirmations(
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.source == "own-loop":
         yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+        if _not_replayed(run):
+            yield (
+                "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "
+                "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm "
+                "capped at the clip norm does not show"
+            )
 
 
 def _not_replayed(run: RecordedRun) -> str:

@@ -21,6 +21,7 @@ from dpspec.recording.folder.probe_facts import (
     Number,
     PassFacts,
     ReplayFacts,
+    ScaledFacts,
     SeedFacts,
     SizeFacts,
     SumFacts,
@@ -59,8 +60,9 @@ class Facts:
     made steps at the beginning. history: the accountant's. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. map_inputs: the shapes of
-    further tensors that a map of the noisy gradient reads. ``error`` belongs to the end alone.
+    tables: of those that depend on a table of all records. map_inputs: the shapes of further tensors that a map
+    of the noisy gradient reads. step_hooks: the names of functions of the script that a step of the optimizer calls, if
+    it changes gradients. ``error`` belongs to the end alone.
     """
 
     outside: Number = field(metadata=_MAX)
@@ -75,6 +77,7 @@ class Facts:
     audits: AuditFacts = field(metadata=OWN)
     resumed: bool = field(metadata=join_by(max, itemgetter(0)))
     meddled: Count | None = field(metadata=_SUM)
+    scaled: ScaledFacts = field(metadata=OWN)
     maps: MapFacts | None = field(metadata=OWN)
     map_inputs: str = field(metadata=_WORD)
     sums: SumFacts | None = field(metadata=OWN)
@@ -94,6 +97,7 @@ class Facts:
     loss_scaler: bool = field(metadata=_MAX)
     updates: UpdateFacts | None = field(metadata=OWN)
     optimizer: str = field(metadata=_WORD)
+    step_hooks: Names = field(metadata=_UNION)
     norm_type: str = field(metadata=_WORD)
     sum_type: str = field(metadata=_WORD)
     drawn_batches: Count | None = field(metadata=_FIRST)

@@ -63,6 +63,15 @@ class AuditFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScaledFacts:
+    """Updates whose gradients have one factor beyond the divisor, or come after such ones. explained: whose factor a
+    map explains."""
+
+    scaled: Count = field(metadata=_SUM)
+    explained: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MapFacts:
     """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; without: steps
     without it; moved: of the replayed maps those that a record moves."""

@@ -464,6 +464,8 @@ def _require_sane(step: PublicStep) -> None:
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+    if step.divisor <= 0.0:
+        raise ValueError(f"divisor must be above 0, got {step.divisor}")
     if (step.layers < 0.0).any():
         raise ValueError(f"layers must not be negative, got {step.layers.min()}")
     for name in ("told_rate", "rate"):

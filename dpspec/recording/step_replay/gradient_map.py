@@ -4,21 +4,31 @@ A map that reads no record is a post-processing, which costs no privacy: a mask,
 factor of a layer. The operations of a traced step show the sources of the optimizer's gradients:
 
 * The noisy gradient, parameters and constants alone: the same operations must give the gradients of later steps;
-* also other tensors of the script (a mask, a matrix, a public batch): no replay shows that these are public, so the
-  claim is open (assumption ``gradient-map``);
+* also other tensors of the script (a mask, a matrix, a public batch), or numbers that it read from them: no replay
+  shows that these are public, so the claim is open (assumption ``gradient-map``);
 * records: the noisy gradient stays as executed, other records are in the batch, and the gradients move.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dpspec.recording.folder.probe_facts import MapFacts
 from dpspec.recording.step_replay.held_records import HeldRecords
-from dpspec.recording.step_replay.trace import AbstainError, Operation, StepTrace, address_of, tensors_in, written_by
+from dpspec.recording.step_replay.trace import (
+    TO_PYTHON,
+    AbstainError,
+    Operation,
+    StepTrace,
+    address_of,
+    tensors_in,
+    written_by,
+)
 
 #: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
 _ROUNDINGS = 16.0
@@ -38,7 +48,8 @@ class GradientMap:
     """The operations that compute some tensors of a step from others.
 
     Attributes:
-        inputs: The tensors that they read except for the sources and parameters.
+        inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
+            read in Python after the sources, or read before and uses as they are.
     """
 
     def __init__(
@@ -83,7 +94,27 @@ class GradientMap:
             inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
             addresses |= {*operation.addresses}
         inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
-        self.inputs = list({id(tensor): tensor for tensor in inputs}.values())
+        factors = {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)}
+        for number in range(end):
+            if operations[number].function not in TO_PYTHON:
+                continue
+            read = float(operations[number].results)
+            if number >= max(start, sources_end):
+                part = GradientMap(
+                    trace,
+                    sources,
+                    _arguments(operations[number]),
+                    start=start,
+                    end=number,
+                    sources_end=sources_end,
+                    parameters=parameters,
+                )
+                inputs += part.inputs
+            elif not read.is_integer() and any(
+                math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
+            ):
+                inputs += _arguments(operations[number])
+        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in inputs}.values())
         before = {address: content for address, content in trace.before.items() if address not in parameters}
         self._part = trace.part(steps_of_map, before)
 
@@ -225,6 +256,10 @@ def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
         return False
     unit = torch.finfo(mapped.dtype).eps
     return float((mapped - result).abs().max()) <= _ROUNDINGS * unit * float(mapped.abs().max())
+
+
+def _numbers(operation: Operation) -> list[float]:
+    return [leaf for leaf in tree_leaves((operation.args, dict(operation.kwargs))) if type(leaf) is float]
 
 
 def _arguments(operation: Operation) -> list[Tensor]:

@@ -27,7 +27,7 @@ MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
 _ATEN = torch.ops.aten
 
 #: Operations that return a number of Python, on which the script's control flow may depend.
-_TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
+TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
 
 #: Operations that return different values, whose number depends on them.
 _UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
@@ -318,7 +318,7 @@ class Replay:
         finally:
             for generator, state in saved:
                 generator.set_state(state)
-        if operation.function in _TO_PYTHON and not _same(results, operation.results):
+        if operation.function in TO_PYTHON and not _same(results, operation.results):
             self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
             if not operation.ignores_reads:
                 raise AbstainError(self.reads)

@@ -6,6 +6,8 @@ kernels round a coordinate differently at another memory address, so their toler
 coordinate. Fused updates in half precision are not recomputed, because this tolerance would be several percent.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from dpspec.recording.fingerprints import Tally, TensorSnapshot, any_event
 from dpspec.recording.folder.probe_facts import UpdateFacts
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.centering import is_centered
+from dpspec.recording.watching import step_hooks
 
 _NAMES = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
@@ -45,23 +48,87 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+class UpdateCopy:
+    """A copy of an optimizer with its parameters, gradients, options and state, which makes the update of its class.
+
+    Attributes:
+        pairs: Each parameter with its copy.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, further: Sequence[Tensor]) -> None:
+        """further: parameters that the optimizer does not have, and that must stay unchanged."""
+        self._further, self.pairs = further, list[tuple[Tensor, Tensor]]()
+        groups, state = [], {}
+        for group in optimizer.param_groups:
+            copies = []
+            for p in group["params"]:
+                q = _parameter(p)
+                copies.append(q)
+                self.pairs.append((p, q))
+                entries = optimizer.state.get(p)
+                if entries:
+                    state[q] = {name: _plain(value) for name, value in entries.items()}
+            options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+            groups.append({"params": copies, **options})
+        self.optimizer: torch.optim.Optimizer = type(optimizer)(groups)  # type: ignore[call-arg]
+        self.optimizer.state.clear()  # Adagrad makes it at once
+        self.optimizer.state.update(state)
+        self.pairs += [(p, _parameter(p)) for p in further]
+        self._before = [q.detach().clone() for _, q in self.pairs]
+
+    def begins_again(self, gradients: Sequence[Tensor | None]) -> UpdateCopy:
+        """Return a copy of this one, before its update, with other gradients and the parameters of this one."""
+        again = UpdateCopy(self.optimizer, [q for _, q in self.pairs[len(self.pairs) - len(self._further) :]])
+        for (_, q), gradient in zip(again.pairs, gradients, strict=True):
+            q.grad = None if gradient is None else gradient.detach().clone()
+        again.pairs = [(p, q) for (p, _), (_, q) in zip(self.pairs, again.pairs, strict=True)]
+        return again
+
+    def has_gradients(self, *, exactly: bool) -> bool:
+        """Whether the gradients of all parameters and copies are equal, up to the rounding of an update."""
+        pairs = [(local(p.grad), q.grad) for p, q in self.pairs]
+        return all(_equal(p, q) if exactly else _close(p, q, q, fused=False) for p, q in pairs)
+
+    def step(self) -> None:
+        """Make the update."""
+        STEPS[type(self.optimizer)](self.optimizer)
+
+    def is_update_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the update gave the present parameters and state of the optimizer."""
+        fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        for (p, q), before in zip(self.pairs, self._before, strict=True):
+            if not _close(local(p).detach(), q.detach(), before, fused=fused):
+                return False
+            entries = optimizer.state.get(p) or {}
+            for name, expected in (self.optimizer.state.get(q) or {}).items():
+                executed = local(entries.get(name))
+                if not isinstance(expected, Tensor):
+                    if executed != expected:
+                        return False
+                elif not (isinstance(executed, Tensor) and _close(executed.detach(), expected, expected, fused=fused)):
+                    return False
+        return True
+
+
 class AuditedUpdates:
     """Recomputes audited steps on copies of parameters, gradients, state and options, and compares the results.
 
     It also compares the state after an audited step with the state before the next one.
+
+    Attributes:
+        hooks: The names of the script's hooks of the optimizer's step, at a step that changed its gradients.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
         """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
         self._optimizer, self._trained = optimizer, list(trained)
-        self._copy: torch.optim.Optimizer | None = None
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._before: list[Tensor] = []
+        self._copy: UpdateCopy | None = None
         self._left: dict[int, tuple[tuple[str, ...], TensorSnapshot]] = {}
         self._restated = Tally()
         self._keep_state(True)
         self._audited = False
         self._steps = self._recomputed = self._different = self._failed = 0
+        self.hooks: list[str] = []
 
     @property
     def kind(self) -> str:
@@ -89,49 +156,61 @@ class AuditedUpdates:
 
     def before_step(self, *, audited: bool) -> None:
         self._steps += 1
-        self._audited, self._copy, self._pairs = audited, None, []
+        self._audited, self._copy = audited, None
         if self._left:
             self._compare_state()
-        kind = type(self._optimizer)
-        if not audited or kind not in STEPS or self._fused_half():
+        if not audited or type(self._optimizer) not in STEPS or self._fused_half():
             return
         try:
             with torch.no_grad():
-                self._copy = self._copied(kind)
+                has_group = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+                self._copy = UpdateCopy(self._optimizer, [p for p in self._trained if id(p) not in has_group])
         except Exception:
             self._failed += 1
 
-    def after_step(self) -> None:
+    def after_step(self, *, compared: bool = False) -> None:
+        """Compare the update.
+
+        Args:
+            compared: Whether changes of the gradients within the step are compared elsewhere. Else only centered ones
+                are recomputed.
+        """
         self._keep_state(self._audited)
-        again, self._copy = self._copy, None
-        if again is None:
+        copied, self._copy = self._copy, None
+        if copied is None:
             return
         try:
             with torch.no_grad():
-                edited = not all(_equal(local(p.grad), q.grad) for p, q in self._pairs)
-                if edited and self._begin_centered():
-                    edited = False
-                STEPS[type(again)](again)
-                if edited and not all(_close(local(p.grad), q.grad, q.grad, fused=False) for p, q in self._pairs):
-                    self._failed += 1
-                    return
-                self._different += not self._same(again)
-                self._recomputed += 1
+                self._compare_update(copied, compared)
         except Exception:
             self._failed += 1
-        finally:
-            self._pairs, self._before = [], []
 
-    def _begin_centered(self) -> bool:
-        """Give the copies the gradients of the step if these are centered ones of the copies (a hook's)."""
-        with_gradients = [(local(p.grad), q) for p, q in self._pairs if p.grad is not None and q.grad is not None]
-        centered = [gradient.detach().clone() for gradient, _ in with_gradients]
-        before = [q.grad for _, q in with_gradients if q.grad is not None]
-        if len(before) < len(self._pairs) or not is_centered(before, centered):
-            return False
-        for (_, q), gradient in zip(with_gradients, centered, strict=True):
-            q.grad = gradient
-        return True
+    def _compare_update(self, copied: UpdateCopy, compared: bool) -> None:
+        """Compare the update with the one from the gradients before it, or if a hook changed these, from its own."""
+        edited = None
+        if not copied.has_gradients(exactly=True):
+            edited = copied.begins_again([local(p.grad) for p, _ in copied.pairs])
+        copied.step()
+        is_update = copied.is_update_of(self._optimizer)
+        if edited is not None and not copied.has_gradients(exactly=False):  # the optimizer did not change them itself
+            self.hooks = self.hooks or _step_hooks(self._optimizer)
+            if not compared and not self._is_centered(copied, edited):
+                self._failed += 1
+                return
+            edited.step()
+            is_update = is_update or edited.is_update_of(self._optimizer)
+            self._failed += not is_update
+            self._recomputed += is_update
+            return
+        self._different += not is_update
+        self._recomputed += 1
+
+    @staticmethod
+    def _is_centered(copied: UpdateCopy, edited: UpdateCopy) -> bool:
+        """Whether the gradients of the step are centered ones of those before it (a hook's)."""
+        gradients = [(q.grad, r.grad) for (_, q), (_, r) in zip(copied.pairs, edited.pairs, strict=True)]
+        pairs = [(before, after) for before, after in gradients if before is not None and after is not None]
+        return len(pairs) == len(gradients) and is_centered(*map(list, zip(*pairs, strict=True)))
 
     def _keep_state(self, keep: bool) -> None:
         self._left = {}
@@ -159,41 +238,16 @@ class AuditedUpdates:
         groups = self._optimizer.param_groups
         return any(group.get("fused") and any(p.dtype in halves for p in group["params"]) for group in groups)
 
-    def _copied(self, kind: type) -> torch.optim.Optimizer:
-        groups, state = [], {}
-        for group in self._optimizer.param_groups:
-            copies = []
-            for p in group["params"]:
-                q = _parameter(p)
-                copies.append(q)
-                self._pairs.append((p, q))
-                entries = self._optimizer.state.get(p)
-                if entries:
-                    state[q] = {name: _plain(value) for name, value in entries.items()}
-            options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
-            groups.append({"params": copies, **options})
-        again: torch.optim.Optimizer = kind(groups)
-        again.state.clear()  # Adagrad makes it at once
-        again.state.update(state)
-        copied = {id(p) for p, _ in self._pairs}
-        self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in copied]
-        self._before = [q.detach().clone() for _, q in self._pairs]
-        return again
 
-    def _same(self, again: torch.optim.Optimizer) -> bool:
-        fused = any(group.get("fused") for group in again.param_groups)
-        for (p, q), before in zip(self._pairs, self._before, strict=True):
-            if not _close(local(p).detach(), q.detach(), before, fused=fused):
-                return False
-            entries = self._optimizer.state.get(p) or {}
-            for name, expected in (again.state.get(q) or {}).items():
-                executed = local(entries.get(name))
-                if not isinstance(expected, Tensor):
-                    if executed != expected:
-                        return False
-                elif not (isinstance(executed, Tensor) and _close(executed.detach(), expected, expected, fused=fused)):
-                    return False
-        return True
+def _step_hooks(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of the functions that the script calls before and after the update."""
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    modules = [getattr(hook, "__module__", "") or "" for hook in hooks]
+    return [
+        str(getattr(hook, "__qualname__", type(hook).__qualname__)).rpartition("<locals>.")[2][:100]
+        for hook, module in zip(hooks, modules, strict=True)
+        if module != step_hooks.__name__
+    ]
 
 
 def _parameter(p: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from dpspec.errors import UnobservableError
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.fingerprints import Tally, TensorSnapshot
+from dpspec.recording.folder.probe_facts import ScaledFacts
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
@@ -36,8 +37,11 @@ from dpspec.recording.watching.step_hooks import attach_step_hooks, put_method
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
 
-#: Relative rounding of a gradient that is divided by the declared number.
-_DIVIDED = 2.0**-18
+#: Relative rounding of a gradient that is divided by the declared number, and a relative factor beyond rounding.
+_DIVIDED, _FACTOR = 2.0**-18, 1e-4
+
+#: The places of a map of the gradients.
+_BEFORE, _WITHIN = "before the update", "in the update"
 
 #: Coordinates that are compared in double precision at one time.
 _CHUNK = 2**20
@@ -111,6 +115,13 @@ class SteppedGradients:
         self._left = TensorSnapshot()
         self.changed = Tally()
         self.compared = 0
+        self._scaled = self._explained = 0
+        self._mapped: set[str] = set()  # the places in the step with a map
+
+    @property
+    def scaled(self) -> ScaledFacts:
+        """The updates with one factor beyond the divisor."""
+        return ScaledFacts(scaled=self._scaled, explained=self._explained)
 
     def _row(self) -> Tensor | None:
         """(coordinates,), a copy of all gradients; None if a parameter has none."""
@@ -153,8 +164,14 @@ class SteppedGradients:
         step.divided = torch.where(differs, torch.nan, fitted), 1.0
         if bool(differs) and self._is_centered(noisy, divided * measured):
             differs, step.divided = torch.zeros_like(differs), (fitted, 1.0)
-        if bool(differs) and self._is_mapped("before the update", noisy):
+        if bool(differs) and self._is_mapped(_BEFORE, noisy):
             differs = torch.zeros_like(differs)
+        elif not bool(differs):
+            is_scaled = abs(float(fitted) / step.divisor - 1.0) > max(_FACTOR, tolerance / 4.0)
+            is_mapped = (is_scaled or _BEFORE in self._mapped) and self._is_mapped(_BEFORE, noisy)
+            if is_scaled or self._scaled:  # the map of the other steps gives the factor 1, too
+                self._scaled += 1
+                self._explained += is_mapped
         self.changed.add(differs)
         self._divided = divided
         self.keep_divided()
@@ -163,14 +180,19 @@ class SteppedGradients:
         return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
 
     def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
-        return self._is_centered(divided, stepped) or self._is_mapped("in the update", divided)
+        return self._is_centered(divided, stepped) or self._is_mapped(_WITHIN, divided)
 
     def _is_mapped(self, stage: str, values: Tensor) -> bool:
-        """Whether the gradients come from a map of a row of all values."""
+        """Whether the gradients come from a map of a row of all values.
+
+        Where a map was found, it is also asked about steps without a change: it may be none, as clipping of short ones.
+        """
         shapes = [local(p).shape for p in self._parameters]
         rows = torch.split(values, [shape.numel() for shape in shapes])
         values_of = [row.view(shape) for row, shape in zip(rows, shapes, strict=True)]
-        return self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
+        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
+        self._mapped |= {stage} if is_mapped else set()
+        return is_mapped
 
     def keep_divided(self) -> None:
         self._left.keep(p.grad for p in self._parameters)
@@ -180,17 +202,18 @@ class SteppedGradients:
         if self._left.exists:
             self.changed.add(self._left.differ(p.grad for p in self._parameters))
 
-    def end(self) -> None:
-        """The step is over: compare the gradients unless the optimizer adds to them."""
+    def end(self) -> bool:
+        """The step is over: compare the gradients unless the optimizer adds to them; whether they were compared."""
         self._noisy, divided, self._divided = None, self._divided, None
-        if not self._left.exists:
-            return
-        if all(p.grad is not None for p in self._parameters) and not adds_in_place(self._optimizer.original_optimizer):
+        compared = self._left.exists and not adds_in_place(self._optimizer.original_optimizer)
+        if compared := compared and all(p.grad is not None for p in self._parameters):
             differs = self._left.differ(p.grad for p in self._parameters)
-            stepped = self._row() if divided is not None and bool(differs) else None
+            changed = bool(differs)
+            stepped = self._row() if divided is not None and (changed or _WITHIN in self._mapped) else None
             if stepped is None or divided is None or not self._is_explained(divided, stepped):
                 self.changed.add(differs)
         self._left.forget()
+        return compared
 
 
 class OpacusWatch:

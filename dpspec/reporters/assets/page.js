@@ -3,8 +3,8 @@
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
-    const folded = target.tagName === "ARTICLE" ? target.querySelector("details.cell") : target.closest("details");
-    if (folded) folded.open = true;
+    const first = target.tagName === "ARTICLE" ? target.querySelector("details.cell") : target;
+    for (let part = first; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     target.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
