@@ -27,7 +27,7 @@ class AdaptiveCount:
     """Observes the noise of each count, and compares each clip norm with the one that follows from the count before.
 
     Attributes:
-        facts: What was observed so far.
+        facts: The observations.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """The eight channels through which records can reach a released model, as a view of checks and assumptions.
 
 A recorded run is private if its data reaches the released model only through the noisy sums. The channel of a check or
-an assumption is that of its condition (:mod:`dpspec.engine.recorded.conditions`).
+an assumption is its condition's (:mod:`dpspec.engine.recorded.conditions`).
 """
 
 import math

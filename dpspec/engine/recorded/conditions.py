@@ -20,7 +20,7 @@ class Condition:
     Attributes:
         channel: The channel that it belongs to; None without one.
         text: The statement of an assumption; a run adds what its recording shows. Empty for conditions of checks alone.
-        advice: What to do if a test rejects it, and no test of the run has advice of its own. Empty without tests.
+        advice: What to do if a test rejects it, and no test of the run has specific advice. Empty without tests.
         is_statistical: Whether some of its tests have p-values between 0 and 1, which share the level.
         is_supported: Whether the checks of its channel support it, so that it makes no channel an assumed one.
     """

@@ -1,6 +1,6 @@
 """The faults that tests of a recorded run look for, and the outcomes of these tests.
 
-A :class:`Fault` is declared once, beside the code that tests for it: its name, what rejects, and what to do then. It
+A :class:`Fault` is declared once, with the code that tests for it: its name, what rejects, and what to do then. It
 makes all outcomes of its tests.
 
 >>> fault = Fault(
@@ -32,7 +32,7 @@ class RunTest:
         title: The fault in words, for users.
         check: The outcome as a result contains it.
         is_exact: Whether it compares all steps without randomness. Otherwise it has a p-value, or covers some steps.
-        limit_of: The deviation of which ``check.detectable`` is the smallest that the test finds.
+        limit_of: The kind of deviation whose smallest found size is ``check.detectable``.
         advice: A likely cause, and what to do; empty for a test that leaves it to the condition's advice.
     """
 
@@ -63,7 +63,7 @@ class Fault:
         assumption: The name of the condition that a training with this fault violates.
         title: The fault in words. A count of it, or a property without it, is the test's name for users.
         advice: A likely cause, and what to do.
-        limit_of: The deviation of which the limit of its tests speaks.
+        limit_of: The kind of deviation that the limit of its tests measures.
     """
 
     name: str

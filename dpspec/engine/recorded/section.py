@@ -69,7 +69,7 @@ def recorded_origin(run: RecordedRun) -> RecordedOrigin:
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
-    """What the recorder did not observe; a loop that reports its batches needs no loader."""
+    """The parts that the recorder did not observe; a loop that reports its batches needs no loader."""
     if run.header.no_loader and not reports_batches(run):
         yield "no loader was given: the drawn records are not observed"
     yield from run.header.notes

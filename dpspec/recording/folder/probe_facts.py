@@ -1,4 +1,4 @@
-"""What each observer of a training counts: the form on disk, and how facts of ranks and of parts become one.
+"""Counts of each observer of a training: the form on disk, and how facts of ranks and of parts become one.
 
 A field says how its values of several ranks, and of several parts of a resumed training, are joined:
 
@@ -19,14 +19,14 @@ Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
 #: Joins the values of several ranks or parts.
 Join: TypeAlias = Callable[[Sequence[Any]], Any]
 
-#: Of which recordings facts are joined: of the processes of one training, or of its jobs.
+#: The recordings whose facts are joined: of the processes of one training, or of its jobs.
 Across: TypeAlias = Literal["ranks", "parts"]
 
 T = TypeVar("T")
 
 
 def join_by(of_ranks: Join, of_parts: Join | None = None) -> Mapping[str, Join]:
-    """The metadata of a field. of_parts: how its values of parts are joined, if not as those of ranks."""
+    """The metadata of a field. of_parts: how its values of parts are joined, if not as values of ranks."""
     return {"ranks": of_ranks, "parts": of_parts or of_ranks}
 
 
@@ -42,7 +42,7 @@ def joined(rows: Sequence[T], across: Across) -> T:
     return result
 
 
-#: The metadata of facts that are a dataclass of their own.
+#: The metadata of a fact that is a dataclass of facts.
 OWN: Mapping[str, Join] = {"ranks": lambda rows: joined(rows, "ranks"), "parts": lambda rows: joined(rows, "parts")}
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
@@ -92,7 +92,7 @@ class SumFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipLimitFacts:
-    """Norms of clipping over those of the noise: the steps with a larger one, the smallest and the largest ratio."""
+    """Norms of clipping over norms of the noise: the steps with a larger one, the smallest and the largest ratio."""
 
     larger: Count = field(metadata=join_by(max, sum))
     smallest: Number = field(metadata=_MIN)
@@ -161,7 +161,7 @@ class PassFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFacts:
-    """Steps whose gradients were compared with what a loop reports. summed: with a reported sum; different: with other
+    """Steps whose gradients were compared with a loop's reports. summed: with a reported sum; different: with other
     gradients than sum and noise; hidden: the length of noise that rounding can hide, in standard deviations."""
 
     steps: Count = field(metadata=join_by(itemgetter(0), sum))

@@ -89,7 +89,7 @@ class SecondOptimizer(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts, end = [], "."
-        kinds = Counter(map(tuple, facts["others"])).items()  # those of the model first, as three are printed
+        kinds = Counter(map(tuple, facts["others"])).items()  # the model's first, as three are printed
         for (name, inside, outside, steps), optimizers in sorted(kinds, key=lambda kind: not kind[0][1]):
             if run.own_loop and not inside and optimizers >= _MOST_OPTIMIZERS:
                 continue  # of clients, whose clipped changes are the contributions of a federated training

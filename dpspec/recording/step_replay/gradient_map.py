@@ -49,7 +49,7 @@ class GradientMap:
 
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
-            read in Python after the sources, or read before and uses as they are.
+            read in Python after the sources, or read before and uses without change.
     """
 
     def __init__(

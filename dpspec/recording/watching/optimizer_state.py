@@ -138,7 +138,7 @@ class AuditedUpdates:
 
     @property
     def facts(self) -> UpdateFacts | None:
-        """What was recomputed.
+        """Counts of recomputed updates.
 
         None for optimizers that are not recomputed: other classes, LBFGS, SparseAdam, and fused updates in half
         precision.
@@ -172,8 +172,8 @@ class AuditedUpdates:
         """Compare the update.
 
         Args:
-            compared: Whether changes of the gradients within the step are compared elsewhere. Else only centered ones
-                are recomputed.
+            compared: Whether the caller compares changes of the gradients within the step. Else only centered ones are
+                recomputed.
         """
         self._keep_state(self._audited)
         copied, self._copy = self._copy, None

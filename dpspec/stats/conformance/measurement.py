@@ -18,7 +18,7 @@ CLIP_TOLERANCE = 1e-4
 #: Whether a test uses released models, or reports of the backend.
 Observed: TypeAlias = Literal["measured", "reported"]
 
-#: Of which deviation a limit speaks: of the check's quantity at all steps, or at one step, or of another quantity.
+#: The deviation that a limit measures: of the check's quantity at all steps, or at one step, or of another quantity.
 LimitOf: TypeAlias = Literal["all-steps", "one-step", "other-quantity"]
 
 
@@ -74,7 +74,7 @@ class Row:
 
     A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``of_batches`` the test
     takes one phase whose sampling scheme names the check, else all runs. ``rows``: whether the evidence depends on the
-    rows. ``limit_of``: the deviation of which ``detectable`` speaks.
+    rows. ``limit_of``: the deviation that ``detectable`` measures.
     """
 
     test: Callable[..., Outcome] = field(kw_only=False)
