@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpspec.contract.sampling import SCHEMES
-from dpspec.engine.recorded import combined_checks
 from dpspec.engine.recorded.channels import KINDS
+from dpspec.engine.recorded.conditions import TESTED
 from dpspec.sampling import scheme_named
 from dpspec.stats.conformance.table import TABLE, Row
 from generator.markdown import cell, tidy
@@ -40,7 +40,7 @@ COMPARED = {
 
 def page() -> str:
     """Every check, and every channel."""
-    assert {*COMPARED} == {*combined_checks.KINDS}
+    assert {*COMPARED} == {*TESTED}
     lines = [
         "# Checks\n",
         "The conformance checks of a run that dpspec trains ([explanation](../explanation/conformance.md)). Sampling "

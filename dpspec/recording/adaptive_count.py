@@ -6,9 +6,11 @@ It multiplies the clip norm by exp(-rate (count / rows - quantile)), between two
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
+from dpspec.recording.folder.probe_facts import AdaptiveFacts
 from dpspec.recording.watching.step_hooks import put_method
 
 #: The attributes of the optimizer that choose the clip norm, which must be constants.
@@ -25,15 +27,13 @@ class AdaptiveCount:
     """Observes the noise of each count, and compares each clip norm with the one that follows from the count before.
 
     Attributes:
-        found: The number of noisy counts, the sum and the largest of the squares of their noise over its variance, the
-            number of counts without noise and of clip norms that do not follow, and the smallest standard deviation of
-            the noise in records.
+        facts: The observations.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._count = optimizer, 0.0
         self._next_clip_norm: float | None = None
-        self.found: tuple[int, float, float, int, int, float] = (0, 0.0, 0.0, 0, 0, math.inf)
+        self.facts = AdaptiveFacts(counts=0, squares=0.0, largest=0.0, silent=0, unexplained=0, least_std=math.inf)
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         """Begin to observe, until ``undo`` ends it."""
@@ -50,16 +50,21 @@ class AdaptiveCount:
         self._count = float(self._optimizer.unclipped_num)
         expected, clip_norm = self._next_clip_norm, float(self._optimizer.max_grad_norm)
         if expected is not None and not abs(clip_norm - expected) <= _ROUNDING * expected:
-            steps, total, largest, silent, unexplained, least_std = self.found
-            self.found = steps, total, largest, silent, unexplained + 1, least_std
+            self.facts = replace(self.facts, unexplained=self.facts.unexplained + 1)
 
     def _after(self) -> None:
         std, quantile, rate, low, high = (float(getattr(self._optimizer, name)) for name in CONSTANTS)
         noisy, rows = float(self._optimizer.unclipped_num), int(self._optimizer.sample_size)
         square = ((noisy - self._count) / std) ** 2 if std > 0.0 else 0.0
-        steps, total, largest, silent, unexplained, least_std = self.found
-        silent += square == 0.0
-        self.found = steps + 1, total + square, max(largest, square), silent, unexplained, min(least_std, std)
+        before = self.facts
+        self.facts = AdaptiveFacts(
+            counts=before.counts + 1,
+            squares=before.squares + square,
+            largest=max(before.largest, square),
+            silent=before.silent + (square == 0.0),
+            unexplained=before.unexplained,
+            least_std=min(before.least_std, std),
+        )
         share = noisy / rows if rows else math.copysign(math.inf, noisy)
         grown = math.exp(min(700.0, -rate * (share - quantile)))
         self._next_clip_norm = min(high, max(low, float(self._optimizer.max_grad_norm) * grown))

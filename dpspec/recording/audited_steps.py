@@ -13,6 +13,7 @@ import math
 import random
 
 from dpspec.errors import UsageError
+from dpspec.recording.folder.probe_facts import AuditFacts
 
 #: The number of first steps that are audited.
 FIRST = 50
@@ -48,9 +49,8 @@ class AuditedSteps:
         self._steps = self.count = 0
 
     @property
-    def counts(self) -> list[float]:
-        """[steps, audited steps, probability of a step after the first ones]."""
-        return [self._steps, self.count, self.share]
+    def facts(self) -> AuditFacts:
+        return AuditFacts(steps=self._steps, audited=self.count, share=self.share)
 
     def include(self) -> None:
         """Audit the current step too."""

@@ -41,7 +41,7 @@ MECHANISM = dps.Mechanism(
     recordable=True,
     missing=True,
     tokens=True,
-    assumptions=("dpspec.engine.recorded.channels",),
+    assumptions=("dpspec.engine.recorded.channels", "dpspec.engine.recorded.conditions"),
 )
 
 

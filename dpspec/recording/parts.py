@@ -238,6 +238,7 @@ class Parts:
             **ranks,
             shards=self.shards,
             part=part,
+            no_loader=sampler is None,
             notes=tuple(notes),
         )
 

@@ -8,6 +8,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from dpspec.errors import UnobservableError, UsageError
 from dpspec.recording.adaptive_count import AdaptiveCount
 from dpspec.recording.audited_steps import SHARE, AuditedSteps
 from dpspec.recording.early_warnings import warn_at_first_step
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.header import Header
+from dpspec.recording.folder.probe_facts import ScaledFacts
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
@@ -268,7 +271,7 @@ class WatchedTraining:
         if send and self._saved is not None:
             self._saved.send()
         step, options = writer.steps, self._options.current()
-        self._states.note(step, options, lambda: writer.save(self._states.state(step, options, self._facts())))
+        self._states.note(step, options, lambda: writer.save(self._states.state(step, options, asdict(self._facts()))))
 
     def detach(self) -> None:
         try:
@@ -327,8 +330,8 @@ class WatchedTraining:
         self._states.end()
         self._rules.stop()
         whole = not self._parts.shards and (self._rank is None or self._rank.group.rank == 0)
-        facts = {**self._facts(), "error": kind.__name__[:100] if kind is not None else ""}
-        incomplete = self.writer.end(facts, self._weights() if whole else None)
+        facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
+        incomplete = self.writer.end(asdict(facts), self._weights() if whole else None)
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
@@ -340,56 +343,58 @@ class WatchedTraining:
         except Exception as error:  # tensors of other libraries
             return f"the model's tensors could not be read: {type(error).__name__}"
 
-    def _facts(self) -> dict[str, Any]:
-        opacus, samples, accountant = self._opacus, self.samples, self._parts.accountant
-        passes = None if self._passes is None else self._passes.found
-        maps = self._replays.maps if self._replays is not None else None
-        compared = opacus.gradients.compared if opacus is not None else int((self._reported.found or [0, 0])[1])
+    def _facts(self) -> Facts:
+        opacus, samples, accountant, replays = self._opacus, self.samples, self._parts.accountant, self._replays
+        ghost = None if opacus is None else opacus.ghost
+        state = {name: tuple(names) for name, names in self._model_state.changed().items()}
+        maps, gradients = None if replays is None else replays.maps, self._reported.facts
+        compared = opacus.gradients.compared if opacus is not None else 0 if gradients is None else gradients.summed
+        passes = None if self._passes is None else self._passes.facts
         if passes is not None and self._rank is not None:
-            passes[1] += int(self._rank.other)
-        return {
-            "outside": float(self._watch.moved()),
-            "loaded": self._loaded.count + self._loaded.is_pending,
-            "returned": self._loaded.returned + self._loaded.is_returned,
-            "other_steps": self._others.steps,
-            **self._model_state.changed(),
-            "audits": self.audits.counts,
-            "meddled": int(opacus.gradients.changed) if opacus is not None else None,
-            "scaled": opacus.gradients.scaled if opacus is not None else [0, 0],
-            "maps": maps.found(compared) if maps is not None else None,
-            "map_inputs": maps.shapes if maps is not None else "",
-            "resumed": self._resumed,
-            "sums": opacus.sums.found if opacus is not None else None,
-            "clip_limits": opacus.limits.ratios if opacus is not None else None,
-            **self._ghost_facts(),
-            **({"adaptive": self._adaptive.found} if self._adaptive is not None else {}),
-            "replays": self._replays.counts if self._replays is not None else None,
-            "sizes": self._replays.sizes if self._replays is not None else None,
-            "carrying": self._replays.carrying if isinstance(self._replays, ReplayedSteps) else 0,
-            "tables": self._replays.tables if isinstance(self._replays, ReplayedSteps) else 0,
-            "replay_failure": self._replays.abstained if self._replays is not None else "",
-            "passes": passes,
-            "gradients": self._reported.found,
-            "seeds": self._seeds.found if self._seeds is not None else None,
-            "noise": self._noise.found(),
-            "rules": self._rules.facts(),
-            "restated": self._updates.restated if self._updates is not None else None,
-            "loss_scaler": self._scaler is not None and self._scaler.used,
-            "updates": self._updates.found if self._updates is not None else None,
-            "optimizer": self._updates.kind if self._updates is not None else "",
-            "step_hooks": self._updates.hooks if isinstance(self._updates, AuditedUpdates) else [],
-            "norm_type": opacus.precision.norm_type if opacus is not None else "",
-            "sum_type": opacus.precision.sum_type if opacus is not None else "",
-            "drawn_batches": samples.drawn if samples is not None else None,
-            "passed_over": samples.passed_over if samples is not None else None,
-            "history": accountant.history() if accountant is not None else None,
-            "seconds": time.monotonic() - self._started,
-        }
-
-    def _ghost_facts(self) -> dict[str, Any]:
-        ghost = None if self._opacus is None else self._opacus.ghost
-        norms: list[str] = [] if ghost is None else ghost.unverified
-        return {"unverified_norms": norms, **({} if ghost is None else {"ghost": ghost.found})}
+            passes = replace(passes, moved=passes.moved + int(self._rank.other))
+        return Facts(
+            outside=float(self._watch.moved()),
+            loaded=self._loaded.count + self._loaded.is_pending,
+            returned=self._loaded.returned + self._loaded.is_returned,
+            other_steps=self._others.steps,
+            buffers=state["buffers"],
+            state=state["state"],
+            attributes=state["attributes"],
+            rounded=state["rounded"],
+            coarse=state["coarse"],
+            audits=self.audits.facts,
+            meddled=int(opacus.gradients.changed) if opacus is not None else None,
+            scaled=ScaledFacts(scaled=0, explained=0) if opacus is None else opacus.gradients.scaled,
+            maps=maps.facts(compared) if maps is not None else None,
+            map_inputs=maps.shapes if maps is not None else "",
+            resumed=self._resumed,
+            sums=opacus.sums.facts if opacus is not None else None,
+            clip_limits=opacus.limits.facts if opacus is not None else None,
+            ghost=None if ghost is None else ghost.facts,
+            unverified_norms=() if ghost is None else tuple(ghost.unverified),
+            adaptive=None if self._adaptive is None else self._adaptive.facts,
+            replays=None if replays is None else replays.facts,
+            sizes=None if replays is None else replays.sizes,
+            carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
+            tables=replays.tables if isinstance(replays, ReplayedSteps) else 0,
+            replay_failure="" if replays is None else replays.abstained,
+            passes=passes,
+            gradients=gradients,
+            seeds=None if self._seeds is None else self._seeds.facts,
+            noise=self._noise.found(),
+            rules=self._rules.facts(),
+            restated=None if self._updates is None else self._updates.restated,
+            loss_scaler=self._scaler is not None and self._scaler.used,
+            updates=None if self._updates is None else self._updates.facts,
+            optimizer="" if self._updates is None else self._updates.kind,
+            step_hooks=tuple(self._updates.hooks) if isinstance(self._updates, AuditedUpdates) else (),
+            norm_type="" if opacus is None else opacus.precision.norm_type,
+            sum_type="" if opacus is None else opacus.precision.sum_type,
+            drawn_batches=None if samples is None else samples.drawn,
+            passed_over=None if samples is None else samples.passed_over,
+            history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
+            seconds=time.monotonic() - self._started,
+        )
 
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
@@ -523,7 +528,7 @@ class WatchedTraining:
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
         sampler = self._parts.sampler
         if sampler is None:
-            return None, ["no loader was given: the drawn records are not observed"]
+            return None, []
         notes = [sampler.note] if sampler.note else []
         if sampler.batches is None:
             return None, notes

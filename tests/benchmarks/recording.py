@@ -154,10 +154,10 @@ def measure_parts(kind, batch, count):
         for number in range(FIRST + count):
             for name, training_steps in (("without", plain), ("audited" if number < FIRST else "later", steps)):
                 clock.take()
-                begun, tried = time.process_time(), replays.counts[0]
+                begun, tried = time.process_time(), replays.facts.tried
                 next(training_steps)
                 spent = time.process_time() - begun
-                if replays.counts[0] == tried and number % FIRST > 1:  # not replayed, and warm
+                if replays.facts.tried == tried and number % FIRST > 1:  # not replayed, and warm
                     totals[name].append(spent)
                     if name != "without":
                         rows[name].append(clock.take())
@@ -181,12 +181,12 @@ def measure(kind, batch, count):
             for start in range(0, FIRST + count, TURN):
                 for name, (steps, _) in trainings.items():
                     for _ in range(TURN):
-                        begun, tried = time.process_time(), replays.counts[0]
+                        begun, tried = time.process_time(), replays.facts.tried
                         size = next(steps)
                         spent = time.process_time() - begun
                         first[name] += spent if start < FIRST else 0.0
                         if start >= FIRST:
-                            times = replayed if replays.counts[0] > tried else seconds[name]
+                            times = replayed if replays.facts.tried > tried else seconds[name]
                             times.append(spent / max(1, size))
         size = sum(path.stat().st_size for path in where.iterdir()) / (FIRST + count)
     parameters = sum(p.numel() for p in parts["model"].parameters())

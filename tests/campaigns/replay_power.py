@@ -133,7 +133,7 @@ def row(name: str, runs: int) -> str:
     for schedule in SCHEDULES.values():
         results = [run(name, schedule) for _ in range(runs)]
         cells.append(sum(result.conformance.status == "deviates" for result in results))
-        replayed += [end.replays[1] for result in results if (end := result.run.end) and end.replays]
+        replayed += [end.replays.replayed for result in results if (end := result.run.end) and end.replays]
     return f"| {name} | {' | '.join(map(str, cells))} | {statistics.median(replayed):.0f} |"
 
 

@@ -78,7 +78,7 @@ def of_a_record(optimizer: Any) -> None:
 @pytest.mark.family
 @pytest.mark.parametrize(
     ("method", "change", "test"),
-    [("add_noise", other_count, COUNT_NOISE), ("update_max_grad_norm", of_a_record, NEXT_NORM)],
+    [("add_noise", other_count, COUNT_NOISE.title), ("update_max_grad_norm", of_a_record, NEXT_NORM.title)],
 )
 def test_other_counts_and_clip_norms_deviate(method, change, test, tmp_path):
     found = recorded(tmp_path / "run", prepare=after_each(method, change), clipping="adaptive", epochs=3)

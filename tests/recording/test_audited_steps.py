@@ -14,6 +14,7 @@ from dpspec.engine.recorded.checks import EDITED
 from dpspec.errors import UsageError
 from dpspec.recording import audited_steps
 from dpspec.recording.audited_steps import FIRST, POWER, AuditedSteps, found_faults
+from dpspec.recording.folder.probe_facts import AuditFacts
 
 
 def chosen(steps: int, share: float) -> list[bool]:
@@ -23,7 +24,7 @@ def chosen(steps: int, share: float) -> list[bool]:
     for _ in range(steps):
         audited.append(audits.audited)
         audits.end_step()
-    assert audits.counts == [steps, sum(audited), share]
+    assert audits.facts == AuditFacts(steps=steps, audited=sum(audited), share=share)
     return audited
 
 
@@ -71,7 +72,7 @@ def audited_counts(folder: Path, script: Any, monkeypatch: pytest.MonkeyPatch, *
     training.private.noise_multiplier = 3.0
     with training.recorder(folder, **{"audit": 1e-12, **given}) as run:
         script(training)
-    steps, audited, _ = run._training.audits.counts
+    steps, audited = run._training.audits.facts.steps, run._training.audits.facts.audited
     return int(steps), int(audited)
 
 
@@ -122,7 +123,7 @@ def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, m
         training.train()
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=10.0))
     assert words in found.audit.recording.ran
-    assert f"{found.run.end.replays[1]:.0f} replayed" in found.audit.recording.ran
-    sums = next(check for check in found.tests if check.test.startswith(EDITED))
+    assert f"{found.run.end.replays.replayed:.0f} replayed" in found.audit.recording.ran
+    sums = next(check for check in found.tests if check.test.startswith(EDITED.title))
     assert sums.test.endswith("exact") is (audit == 1.0)
     assert "of 20 steps" in sums.note

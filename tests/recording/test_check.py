@@ -18,8 +18,10 @@ from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, Result
-from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
+from dpspec.engine.recorded.channels import CHANNELS, assumes, channels, complete
 from dpspec.engine.recorded.check import document_of
+from dpspec.engine.recorded.conditions import channel_of
+from dpspec.engine.recorded.faults import RunTest
 from dpspec.errors import SpecError, UsageError
 
 DELTA = 1e-5
@@ -156,7 +158,7 @@ def test_adam_keeps_the_lower_end_from_refuting(recordings: Recordings) -> None:
     assert (found.verdict, found.exit_code) == ("open", 1)
 
 
-def made(**other: Any) -> Check:
+def made(*, exact: bool = False, **other: Any) -> RunTest:
     given = {
         "assumption": "independent-noise",
         "test": "a test",
@@ -164,15 +166,16 @@ def made(**other: Any) -> Check:
         "observed": "reported",
         "detectable": 0.1,
     }
-    return Check(**{**given, **other})
+    check = Check(**{**given, **other})
+    return RunTest(name="test", title=check.test, check=check, is_exact=exact)
 
 
-def exact(right: bool = True) -> Check:
-    return made(test="a comparison, exact", p_value=float(right), detectable=0.0)
+def exact(right: bool = True) -> RunTest:
+    return made(exact=True, p_value=float(right), detectable=0.0)
 
 
-def noise(*given: Check | Assumption, assumed: tuple[str, ...] = ()) -> Channel:
-    checks = [one for one in given if isinstance(one, Check)]
+def noise(*given: RunTest | Assumption, assumed: tuple[str, ...] = ()) -> Channel:
+    checks = [one for one in given if isinstance(one, RunTest)]
     rest = complete(checks, [one for one in given if isinstance(one, Assumption)], assumed)
     return {one.name: one for one in channels(checks, rest)}["noise"]
 

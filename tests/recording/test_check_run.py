@@ -1,5 +1,6 @@
 """Compare ``dpspec check`` with external accountants and hand-written schedules."""
 
+import dataclasses
 import json
 import math
 import re
@@ -15,6 +16,10 @@ from support.opacus_training import Training, after_each, recorded, scheduled
 from dpspec.cli.app import main
 from dpspec.decimals import upper
 from dpspec.engine.accountant_figure import accountant_epsilon
+from dpspec.engine.recorded.checks import MOVED
+from dpspec.engine.recorded.executed_run import observe
+from dpspec.engine.recorded.rules import fired_rules
+from dpspec.engine.recorded.sentences import run_facts
 from dpspec.reporters.page import render
 
 DELTA = 1e-5
@@ -222,6 +227,24 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
     assert "Train all tensors with the private optimizer" in first
     assert not any("SAM" in text or "clamping" in text for text in further)
     assert "Another optimizer (SGD)" in render(found.result).partition("What to fix in the training")[2]
+
+
+def test_an_optimizer_outside_the_model_in_the_first_part_explains_no_move(sound):
+    """The caution is of the first part with another optimizer. The move has the cause of a later one."""
+    outside, inside = (
+        {"others": [["SGD", number, 2 - number, 9]], "readers": [], "before_steps": 0} for number in (0, 2)
+    )
+    run, _ = observe(sound)
+    moved = [MOVED.none_found(2)]
+
+    def facts_with(*parts):
+        end = dataclasses.replace(run.end, rules=[{"second-optimizer": facts} for facts in parts])
+        of_parts = dataclasses.replace(run, end=end)
+        return [*run_facts(of_parts, moved, fired_rules(of_parts, delta=DELTA, group_size=1, accept={}))]
+
+    assert facts_with(outside, inside) == [MOVED.advice]
+    (cause,) = facts_with(inside, outside)
+    assert cause.startswith("Another optimizer (SGD) stepped 9 times on 2 tensors of the model.")
 
 
 def test_confirm_asks_about_mistakes_that_no_step_shows(sound):

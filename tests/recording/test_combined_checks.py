@@ -1,11 +1,9 @@
 """One check for each assumption, from all of its tests."""
 
-import ast
 import math
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,10 @@ import pytest
 from support.checked_runs import checked
 from support.recordings import Recordings
 
-from dpspec import engine
 from dpspec.contract import Check
-from dpspec.engine.recorded.combined_checks import KINDS, combined, corrected
+from dpspec.engine.recorded.combined_checks import combined, corrected
+from dpspec.engine.recorded.conditions import TESTED
+from dpspec.engine.recorded.faults import RunTest, checks_of
 from dpspec.engine.recorded.noise_checks import noise_checks
 from dpspec.stats import gaussian_noise
 from dpspec.stats.binomial import TruncatedSize
@@ -23,20 +22,10 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 
-#: Functions that make a test of a recorded run; the first argument is the assumption.
-MAKERS = {"check", "none_found", "_audited", "_sampled", "_equal"}
-
 
 def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:
-    names = {row.assumption for row in table.TABLE if row.observed == "reported"}
-    for path in (Path(engine.__file__).parent / "recorded").glob("*.py"):
-        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
-            maker = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            first = call.args[0] if call.args else None
-            if maker in MAKERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                names.add(first.value)
-    assert names <= set(KINDS)
-    assert len(set(KINDS)) == len(KINDS) <= 17
+    assert {row.assumption for row in table.TABLE if row.observed == "reported"} <= {*TESTED}
+    assert len(TESTED) <= 17
 
 
 def test_a_run_has_one_check_for_each_assumption(recordings: Recordings) -> None:
@@ -44,7 +33,7 @@ def test_a_run_has_one_check_for_each_assumption(recordings: Recordings) -> None
     names = [check.assumption for check in found.checks]
     assert found.fine
     assert len(names) == len({*names}) <= 17
-    assert {*names} == {test.assumption for test in found.tests} <= {*KINDS}
+    assert {*names} == {test.assumption for test in found.tests} <= {*TESTED}
     assert len(found.tests) > 30
     for name in ("sampling", "noise-scale", "independent-noise", "noise-law"):
         (check,) = [check for check in found.checks if check.assumption == name]
@@ -53,51 +42,54 @@ def test_a_run_has_one_check_for_each_assumption(recordings: Recordings) -> None
         assert check.detectable is not None
 
 
-def result_of(assumption: str, p_value: float, test: str = "name", **values: Any) -> Check:
-    return Check(assumption=assumption, test=test, p_value=p_value, observed="reported", **values)
+def result_of(assumption: str, p_value: float, title: str = "name", *, exact: bool = False, **values: Any) -> RunTest:
+    of_test = {name: values.pop(name) for name in ("limit_of",) if name in values}
+    test = f"{title}, exact" if exact else title
+    check = Check(assumption=assumption, test=test, p_value=p_value, observed="reported", **values)
+    return RunTest(name="test", title=title, check=check, is_exact=exact, **of_test)
 
 
 def test_p_values_count_the_statistical_tests_alone() -> None:
-    tests = [result_of("noise-law", 1e-9), result_of("noise-law", 0.6), result_of("noise-law", 1.0, "a count, exact")]
+    tests = [result_of("noise-law", 1e-9), result_of("noise-law", 0.6), result_of("noise-law", 1.0, exact=True)]
     tests += [result_of("sampling", 1e-9), result_of("clipping", 1.0), result_of("clipping", 1.0)]
-    assert [test.p_value for test in corrected(tests)] == [2e-9, 1.0, 1.0, 1e-9, 1.0, 1.0]
-    assert [check.p_value for check in combined(corrected(tests))] == [2e-9, 1e-9, 1.0]
+    assert [test.check.p_value for test in corrected(tests)] == [2e-9, 1.0, 1.0, 1e-9, 1.0, 1.0]
+    assert [test.check.p_value for test in combined(corrected(tests))] == [2e-9, 1e-9, 1.0]
 
 
 def test_a_violated_exact_test_rejects_alone() -> None:
     tests = [
         result_of("sampling", 0.3),
-        result_of("sampling", 0.0, "steps, exact", declared=0.0, measured=4.0, note="few"),
+        result_of("sampling", 0.0, "steps", exact=True, declared=0.0, measured=4.0, note="few"),
     ]
-    (check,) = combined(corrected(tests))
+    (check,) = checks_of(combined(corrected(tests)))
     assert (check.p_value, check.test, check.measured) == (0.0, "steps, exact", 4.0)
-    tests[1] = replace(tests[1], p_value=1.0)
-    assert combined(corrected(tests))[0].test == "name"
+    tests[1] = replace(tests[1], check=replace(tests[1].check, p_value=1.0))
+    assert combined(corrected(tests))[0].check.test == "name"
     assert check.note == "1 of 2 tests pass; few"
 
 
 def test_a_check_names_all_rejected_tests_with_their_values() -> None:
     tests = [
-        result_of("clipping", 0.0, "a, exact", measured=7.0),
-        result_of("clipping", 1.0, "b, exact"),
-        result_of("clipping", 0.0, "c, exact", measured=3.0),
-        result_of("clipping", 0.0, "d, exact", measured=5.0, privacy="data-dependent"),
+        result_of("clipping", 0.0, "a", exact=True, measured=7.0),
+        result_of("clipping", 1.0, "b", exact=True),
+        result_of("clipping", 0.0, "c", exact=True, measured=3.0),
+        result_of("clipping", 0.0, "d", exact=True, measured=5.0, privacy="data-dependent"),
     ]
-    (check,) = combined(corrected(tests))
-    assert (check.test, check.measured) == ("a; c; d, exact", 7.0)
-    assert check.note == "1 of 4 tests pass; also c: reported 3"
+    (test,) = combined(corrected(tests))
+    assert (test.title, test.check.test, test.check.measured) == ("a; c; d", "a; c; d, exact", 7.0)
+    assert test.check.note == "1 of 4 tests pass; also c: reported 3"
     (alone,) = combined(corrected(tests[:1]))
     assert alone == tests[0]
 
 
 def test_the_limit_is_the_largest_of_the_tests_of_all_steps() -> None:
-    limits = [("chi-square", "all", 0.1), ("chi-square", "in total", 0.2), ("chi-square at each step", "", 5.0)]
-    tests = [result_of("noise-law", 0.5, test, note=note, detectable=limit) for test, note, limit in limits]
-    tests.append(result_of("noise-law", 0.5, "variance of something", detectable=0.5))
-    (check,) = combined(tests)
+    limits = [("all-steps", 0.1), ("all-steps", 0.2), ("one-step", 5.0), ("other-quantity", 0.5)]
+    tests = [result_of("noise-law", 0.5, detectable=limit, limit_of=limit_of) for limit_of, limit in limits]
+    (check,) = checks_of(combined(tests))
     assert check.detectable == 0.2
     assert "4 of 4 tests pass (limits of other quantities: up to 50%)" in check.note
-    assert combined([replace(test, detectable=None) for test in tests])[0].detectable is None
+    unlimited = [replace(test, check=replace(test.check, detectable=None)) for test in tests]
+    assert combined(unlimited)[0].check.detectable is None
 
 
 RATE = 0.05
@@ -137,7 +129,7 @@ def test_corrected_limits_are_above_the_limits_at_the_smaller_level(
     exact = LIMITS[name]().detectable
     sampling._detectable_overlap.cache_clear()
     tests = [result_of("sampling", 0.5, detectable=limit)] * number
-    corrected_limit = corrected(tests)[0].detectable
+    corrected_limit = corrected(tests)[0].check.detectable
     assert limit is not None
     assert corrected_limit is not None
     assert exact is None or limit <= exact <= corrected_limit <= limit * (1.0 + math.log(number) / 13.8)
@@ -165,7 +157,7 @@ def test_normalized_products_find_what_raw_products_find() -> None:
         sums = NoiseSums.of(np.square(rows).sum(axis=1), rows, rows.shape[1])
         raw = [c for c in table.of_runs([], [RunEvidence(noise_log=sums)]) if c.assumption == "independent-noise"]
         run: Any = types.SimpleNamespace(end=None, rows=rows)
-        p_value = min(test.p_value for test in noise_checks(run))
+        p_value = min(test.check.p_value for test in noise_checks(run))
         assert p_value <= max(1e-12, 4.0 * min(check.p_value for check in raw))
         smaller += p_value < 1e-9
     assert smaller > 20

@@ -123,9 +123,9 @@ def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], Non
     replays = found.run.end.replays
     assert (found.status, found.run.end.replay_failure) == (("proved", "no-deviation-found"), "")
     assert replays is not None
-    assert replays[1] >= 2.0
-    assert 1.0 < replays[3] <= 2.0 + 1e-5
-    assert replays[4:] == (0.0, 0.0)
+    assert replays.replayed >= 2.0
+    assert 1.0 < replays.moved <= 2.0 + 1e-5
+    assert (replays.outputs, replays.gradients) == (0.0, 0.0)
 
 
 def centered(loop: OwnLoop, run: Any) -> None:
@@ -193,14 +193,14 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
 @pytest.mark.parametrize(
     ("step", "test"),
     [
-        (centered, OTHERS_MOVED),
-        (mixed_up, OTHERS_MOVED),
-        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED),
-        (neighboring(nearest_in_a_copy), OTHERS_MOVED),
-        (unclipped, SUM_MOVED),
-        (scaled_by_the_longest, OTHERS_MOVED),
-        (with_momentum(in_place=False), OTHERS_MOVED),
-        (with_momentum(in_place=True), OTHERS_MOVED),
+        (centered, OTHERS_MOVED.title),
+        (mixed_up, OTHERS_MOVED.title),
+        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED.title),
+        (neighboring(nearest_in_a_copy), OTHERS_MOVED.title),
+        (unclipped, SUM_MOVED.title),
+        (scaled_by_the_longest, OTHERS_MOVED.title),
+        (with_momentum(in_place=False), OTHERS_MOVED.title),
+        (with_momentum(in_place=True), OTHERS_MOVED.title),
     ],
 )
 def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def recorded(folder: Path, training: Training, script: Script = Training.train) 
 def test_a_run_with_filled_batches_deviates_by_the_name_of_the_option(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Filled(batch=2, epochs=1, **made))
     assert found.status == ("open", "deviates")
-    assert FILLED in found.rejected
+    assert FILLED.title in found.rejected
     (advice,) = found.audit.recording.advice
     assert "Leave rand_on_empty out of make_private" in advice
     assert not found.audit.recording.rules  # the random rows are not rows of drawn records

@@ -24,6 +24,7 @@ from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import of_ranks
 from dpspec.recording.folder.joined_folder import Comparison, joined_comparison
+from dpspec.recording.folder.probe_facts import PassFacts, SumFacts
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -151,32 +152,32 @@ def scaled_up(optimizer: Any, original: Callable[[Any], None]) -> None:
 
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
-    "noisy everywhere": (lambda t, rank: setattr(t.private, "rank", 0), joined_checks.ONE_NOISE),
-    "noisy nowhere": (lambda t, rank: setattr(t.private, "rank", 1), joined_checks.ONE_NOISE),
-    "noise twice on another": (noise_twice_on_another, joined_checks.OTHER_SETUP),
+    "noisy everywhere": (lambda t, rank: setattr(t.private, "rank", 0), joined_checks.ONE_NOISE.title),
+    "noisy nowhere": (lambda t, rank: setattr(t.private, "rank", 1), joined_checks.ONE_NOISE.title),
+    "noise twice on another": (noise_twice_on_another, joined_checks.OTHER_SETUP.title),
     "noise in turns": (
         lambda t, rank: after_scaling(t, lambda optimizer: setattr(optimizer, "rank", 1 - optimizer.rank)),
-        joined_checks.ONE_NOISE,
+        joined_checks.ONE_NOISE.title,
     ),
-    "other clip": (lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
-    "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED),
+    "other clip": (lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP.title),
+    "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED.title),
     "each rank draws from all records": (
         lambda t, rank: setattr(t, "loader", DPDataLoader.from_data_loader(t.plain_loader())),
-        joined_checks.SHARED,
+        joined_checks.SHARED.title,
     ),
     "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
-    "shares by other orders": (lambda t, rank: t.loader.batch_sampler.set_epoch(rank), joined_checks.FOREIGN),
+    "shares by other orders": (lambda t, rank: t.loader.batch_sampler.set_epoch(rank), joined_checks.FOREIGN.title),
     "one generator": (
         lambda t, rank: setattr(t.loader.batch_sampler, "generator", torch.Generator().manual_seed(3)),
-        joined_checks.SEEDS,
+        joined_checks.SEEDS.title,
     ),
-    "no reduction": (lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None), joined_checks.UNEQUAL),
-    "half reduced": (reduced(half_reduced), joined_checks.NO_SUM),
-    "scaled up": (reduced(scaled_up), joined_checks.NO_SUM),
-    "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL),
+    "no reduction": (lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None), joined_checks.UNEQUAL.title),
+    "half reduced": (reduced(half_reduced), joined_checks.NO_SUM.title),
+    "scaled up": (reduced(scaled_up), joined_checks.NO_SUM.title),
+    "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL.title),
     "changed before": (
         lambda t, rank: after_scaling(t, lambda optimizer: [p.grad.add_(0.1 * rank) for p in optimizer.params]),
-        checks.MEDDLED,
+        checks.MEDDLED.title,
     ),
 }
 
@@ -196,7 +197,7 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
     assert found.status == ("open", "deviates")
-    assert (FAULTS[name][1] if name in FAULTS else joined_checks.SEEDS) in found.rejected
+    assert (FAULTS[name][1] if name in FAULTS else joined_checks.SEEDS.title) in found.rejected
     if name == "seeds":
         assert any("torch.manual_seed(seed + rank)" in words for words in found.audit.recording.advice)
 
@@ -206,7 +207,7 @@ def test_infinite_numbers_of_a_rank_are_no_proof(name: str, sound: Path, monkeyp
     infinite(name, monkeypatch)
     found = check_run(sound, QUESTION)
     assert found.status == ("open", "deviates")
-    assert joined_checks.NO_SUM in found.rejected
+    assert joined_checks.NO_SUM.title in found.rejected
 
 
 def skips(training: Ranked, rank: int) -> None:
@@ -234,9 +235,9 @@ def shorter(training: Ranked, rank: int) -> None:
 @pytest.mark.parametrize(
     ("made", "codes", "test"),
     [
-        ({"within": skips}, [0, 0], joined_checks.SHORTER),
+        ({"within": skips}, [0, 0], joined_checks.SHORTER.title),
         ({"within": killed}, [1, 9], None),
-        ({"loop": shorter}, [0, 0], joined_checks.SHORTER),
+        ({"loop": shorter}, [0, 0], joined_checks.SHORTER.title),
     ],
 )
 def test_an_incomplete_rank_is_never_proved(made, codes, test, tmp_path):
@@ -308,10 +309,15 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound,
 
 def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     whole: Any = observe(sound / ".." / "other")[0].end
-    one = replace(whole, sums=(4, 0), passes=(9, 0, 4, 0, 9), norm_type="", drawn_batches=4)
-    other = replace(whole, sums=(4, 1), passes=(8, 2, 4, 1, 7), norm_type="bfloat16")
+    passes = [
+        PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
+        PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
+    ]
+    one = replace(whole, sums=SumFacts(compared=4, edited=0), passes=passes[0], norm_type="", drawn_batches=4)
+    other = replace(whole, sums=SumFacts(compared=4, edited=1), passes=passes[1], norm_type="bfloat16")
     found = of_ranks([one, replace(other, drawn_batches=7)], None, [4, 5], 4)
-    assert (found.sums, found.passes) == ((8, 1), (17, 2, 8, 1, 16))
+    assert found.sums == SumFacts(compared=8, edited=1)
+    assert found.passes == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
 
 

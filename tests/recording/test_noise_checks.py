@@ -12,6 +12,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
+from dpspec.engine.recorded.faults import checks_of
 from dpspec.engine.recorded.noise_checks import ALONG, PAIRS, noise_checks
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -199,8 +200,8 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
             total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (reports[:2], reports[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
-    assert compared.found is not None
-    assert compared.found[:3] == [12, 12, 0]
+    assert compared.facts is not None
+    assert (compared.facts.steps, compared.facts.summed, compared.facts.different) == (12, 12, 0)
 
 
 @pytest.mark.family
@@ -237,7 +238,7 @@ def made(noise: Any, rows: Any = None) -> list[Any]:
         header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
         rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
     )
-    return list(noise_checks(run))
+    return [*checks_of(noise_checks(run))]
 
 
 def test_good_statistics_give_eight_tests() -> None:
@@ -251,7 +252,7 @@ def test_good_statistics_give_eight_tests() -> None:
 )
 def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool) -> None:
     """At all steps, or at one of many."""
-    found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG)]
+    found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG.title)]
     assert len(found) == 2
     assert any(one.p_value < 1e-9 for one in found) == rejects
 
@@ -281,5 +282,5 @@ def test_noise_that_repeats_is_rejected() -> None:
     rows = np.random.default_rng(3).standard_normal((200, 96))
     assert min(one.p_value for one in made({}, rows)) > 1e-4
     rows[151] = -rows[150]
-    (found,) = [one for one in made({}, rows) if one.test == PAIRS]
+    (found,) = [one for one in made({}, rows) if one.test == PAIRS.title]
     assert found.p_value < 1e-9

@@ -274,7 +274,7 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
         header=types.SimpleNamespace(layers=layers),
         rows=np.zeros((0, 1)),
     )
-    return list(noise_checks(run))
+    return [test.check for test in noise_checks(run)]
 
 
 SHAPES: list[list[tuple[int, ...]]] = [
@@ -324,8 +324,8 @@ def test_a_cut_is_found_in_many_numbers(cut: float, steps: int, found: bool) -> 
     """Of 10^4 numbers 27 exceed 3 standard deviations, of 3 * 10^5 numbers 19 exceed 4, and 2 exceed 4.5."""
     torch.manual_seed(1)
     drawn = watched([(3000,)], steps, lambda _: truncated(cut)(torch.empty(3000)))
-    assert rejected(drawn, EXTREME) == found
-    (check,) = [check for check in drawn if check.test == EXTREME]
+    assert rejected(drawn, EXTREME.title) == found
+    (check,) = [check for check in drawn if check.test == EXTREME.title]
     # The stated limit is the cut that is found.
     assert check.detectable is not None
     assert check.declared is not None
@@ -352,7 +352,7 @@ def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) 
     torch.manual_seed(2)
     count, kept = math.prod(shapes[0]), dict[str, Any]()
     drawn = watched(shapes, 100, lambda step: from_table(size)(step, torch.empty(count), kept))
-    assert rejected(drawn, POOLED)
+    assert rejected(drawn, POOLED.title)
 
 
 @pytest.mark.family
@@ -361,7 +361,7 @@ def test_numbers_of_a_table_are_found(shapes: list[tuple[int, ...]], size: int) 
 def test_fresh_numbers_neither_seem_cut_nor_from_a_table(shapes: list[tuple[int, ...]], seed: int) -> None:
     torch.manual_seed(seed)
     drawn = watched(shapes, 60, lambda _: torch.randn(sum(map(math.prod, shapes))))
-    assert min(check.p_value for check in drawn if check.test in (EXTREME, POOLED)) > 1e-4
+    assert min(check.p_value for check in drawn if check.test in (EXTREME.title, POOLED.title)) > 1e-4
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -370,7 +370,7 @@ def test_sums_that_take_the_noise_back_are_found(share: float) -> None:
     for _ in range(10):
         noise, clipped = torch.randn(40, 50), 2.0 * torch.randn(40, 50)
         add(watch, [noise], [clipped - share * noise], 1.0)
-    found = [one for one in checks_of(watch, [(40, 50)]) if one.test.startswith(ALONG)]
+    found = [one for one in checks_of(watch, [(40, 50)]) if one.test.startswith(ALONG.title)]
     assert len(found) == 2
     assert any(one.p_value < 1e-9 for one in found) == bool(share)
 
@@ -429,7 +429,7 @@ def test_numbers_that_return_in_later_steps_are_found(
 ) -> None:
     torch.manual_seed(seed)
     kept: dict[str, Any] = {}
-    assert rejected(watched([(2100,)], 70, lambda step: noise(step, torch.randn(2100), kept)), POOLED)
+    assert rejected(watched([(2100,)], 70, lambda step: noise(step, torch.randn(2100), kept)), POOLED.title)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

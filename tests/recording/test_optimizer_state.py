@@ -1,5 +1,6 @@
 """The state of the inner optimizer, and recomputed updates."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.opacus_training import Training, recorded
 from support.plain_loop import plain_loop
 from torch import nn
 
+from dpspec.recording.folder.probe_facts import UpdateFacts
 from dpspec.recording.watching.optimizer_state import AuditedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]
@@ -146,8 +148,8 @@ def stepped(optimizer: torch.optim.Optimizer, between: Between | None, trained: 
             between(optimizer)
         optimizer.step()
         updates.after_step()
-    assert updates.found is not None
-    return updates.found
+    assert updates.facts is not None
+    return [*dataclasses.astuple(updates.facts)]
 
 
 def with_momentum() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -164,7 +166,7 @@ def test_momentum_that_changes_inside_a_step() -> None:
     momentum_inside(optimizer)
     optimizer.step()
     updates.after_step()
-    assert updates.found == [1, 1, 1, 0]
+    assert updates.facts == UpdateFacts(steps=1, recomputed=1, different=1, failed=0)
 
 
 def test_parameters_of_no_group_must_not_move() -> None:
@@ -192,7 +194,7 @@ def test_honest_updates_are_equal(name: str, kind: torch.dtype) -> None:
     model = network().to(kind)
     optimizer = KINDS[name](model.parameters())
     if "fused" in name and kind is torch.bfloat16:  # these kernels round differently at another address
-        assert AuditedUpdates(optimizer, []).found is None
+        assert AuditedUpdates(optimizer, []).facts is None
         return
     steps, recomputed, different, failed = stepped(optimizer, None, list(model.parameters()), steps=12)
     assert (steps, different, failed) == (12, 0, 0)
@@ -210,4 +212,4 @@ def test_state_is_compared_after_audited_steps_only() -> None:
         updates.after_step()
         momentum(optimizer)
     assert updates.restated == 2  # the fifth step ended unaudited
-    assert updates.found == [5, 2, 0, 0]
+    assert updates.facts == UpdateFacts(steps=5, recomputed=2, different=0, failed=0)

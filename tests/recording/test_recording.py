@@ -274,7 +274,9 @@ def test_what_is_not_said_is_unknown(tmp_path):
     assert all(math.isnan(getattr(step, name)) for name in unknown)
     assert kept.members is None
     assert math.isnan(kept.largest)
-    assert header.notes == ("no loader was given: the drawn records are not observed",)
+    assert header.no_loader
+    (unseen,) = check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.unrecognized
+    assert unseen == "no loader was given: the drawn records are not observed"
 
 
 def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):

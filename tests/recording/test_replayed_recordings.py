@@ -30,7 +30,7 @@ class Centered(Training):
 def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict[str, Check]:
     kind(**given).run(folder)
     checks = checked(folder, epsilon=100.0).tests
-    return {check.test: check for check in checks if check.test in (SUM_MOVED, OTHERS_MOVED)}
+    return {check.test: check for check in checks if check.test in (SUM_MOVED.title, OTHERS_MOVED.title)}
 
 
 @pytest.mark.family
@@ -38,7 +38,7 @@ def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "adaptive", "ghost"])
 def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, physical: int | None, tmp_path: Path) -> None:
     checks = replays(tmp_path / "run", clipping=clipping, physical=physical)
-    moved, others = checks[SUM_MOVED], checks[OTHERS_MOVED]
+    moved, others = checks[SUM_MOVED.title], checks[OTHERS_MOVED.title]
     assert 0.5 < (moved.measured or 0.0) <= 2.0 + 1e-6
     assert (moved.p_value, others.p_value, others.measured) == (1.0, 1.0, 0.0)
 
@@ -62,7 +62,7 @@ def test_labels_of_later_physical_batches_stay() -> None:
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_that_change_others_are_found_for_each_clipping(clipping, physical, tmp_path):
     checks = replays(tmp_path / "run", Centered, clipping=clipping, physical=physical)
-    assert checks[OTHERS_MOVED].p_value == 0.0
+    assert checks[OTHERS_MOVED.title].p_value == 0.0
 
 
 class Tokens(Training):
@@ -100,10 +100,10 @@ class CenteredTokens(Tokens):
 @pytest.mark.parametrize("clipping", ["flat", "ghost"])
 def test_records_of_tokens_are_replaced_by_as_many_different_ones(clipping: str, tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", Tokens, clipping=clipping)
-    assert 0.5 < (checks[SUM_MOVED].measured or 0.0) <= 2.0 + 1e-6
-    assert checks[OTHERS_MOVED].measured == 0.0
+    assert 0.5 < (checks[SUM_MOVED.title].measured or 0.0) <= 2.0 + 1e-6
+    assert checks[OTHERS_MOVED.title].measured == 0.0
     checks = replays(tmp_path / "centered", CenteredTokens, clipping=clipping)
-    assert checks[OTHERS_MOVED].p_value == 0.0
+    assert checks[OTHERS_MOVED.title].p_value == 0.0
 
 
 class Reading(Training):
@@ -223,10 +223,10 @@ class SortedSequences(Sequences):
 @pytest.mark.filterwarnings("ignore")
 def test_layers_with_records_in_different_orders_are_found(tmp_path: Path) -> None:
     for kind in (Sequences, TokenSequences):
-        assert replays(tmp_path / kind.__name__, kind, epochs=1)[OTHERS_MOVED].p_value == 0.0
+        assert replays(tmp_path / kind.__name__, kind, epochs=1)[OTHERS_MOVED.title].p_value == 0.0
     assert not replays(tmp_path / "sorted", SortedSequences, epochs=1)  # the lengths decide shapes: abstains
     checks = replays(tmp_path / "inside", SortedInside, epochs=1)
-    assert [checks[name].p_value for name in (SUM_MOVED, OTHERS_MOVED)] == [1.0, 1.0]
+    assert [checks[name].p_value for name in (SUM_MOVED.title, OTHERS_MOVED.title)] == [1.0, 1.0]
 
 
 class TimeFirst(Training):
@@ -266,13 +266,13 @@ class TimeFirst(Training):
 @pytest.mark.filterwarnings("ignore")
 def test_batches_in_the_second_dimension_are_replayed_from_the_loader(tmp_path: Path) -> None:
     checks = replays(tmp_path / "run", TimeFirst, poisson=False, epochs=1)
-    assert [checks[name].p_value for name in (SUM_MOVED, OTHERS_MOVED)] == [1.0, 1.0]
+    assert [checks[name].p_value for name in (SUM_MOVED.title, OTHERS_MOVED.title)] == [1.0, 1.0]
 
 
 @pytest.mark.ci
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_other_clipping(tmp_path: Path) -> None:
     assert replays(tmp_path / "honest", Reading) == {}
-    assert replays(tmp_path / "unclipped", ReadingUnclipped, clip=0.01)[SUM_MOVED].p_value == 0.0
+    assert replays(tmp_path / "unclipped", ReadingUnclipped, clip=0.01)[SUM_MOVED.title].p_value == 0.0
 
 
 class ReadingCentered(Reading, Centered):
@@ -281,7 +281,7 @@ class ReadingCentered(Reading, Centered):
 
 @pytest.mark.ci
 def test_a_loss_that_is_logged_before_the_step_does_not_hide_mixed_records(tmp_path: Path) -> None:
-    assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED].p_value == 0.0
+    assert replays(tmp_path / "run", ReadingCentered)[OTHERS_MOVED.title].p_value == 0.0
 
 
 class ScaledByItsLoss(Training):
@@ -296,7 +296,7 @@ class ScaledByItsLoss(Training):
 
 @pytest.mark.ci
 def test_a_number_of_python_that_scales_the_loss_is_followed(tmp_path: Path) -> None:
-    assert replays(tmp_path / "run", ScaledByItsLoss)[OTHERS_MOVED].p_value == 0.0
+    assert replays(tmp_path / "run", ScaledByItsLoss)[OTHERS_MOVED.title].p_value == 0.0
 
 
 class InAutocast(Training):
@@ -317,8 +317,8 @@ class CenteredInAutocast(InAutocast, Centered):
 @pytest.mark.ci
 def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
     checks = replays(tmp_path / "honest", InAutocast)
-    assert (checks[SUM_MOVED].p_value, checks[OTHERS_MOVED].p_value) == (1.0, 1.0)
-    assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED].p_value == 0.0
+    assert (checks[SUM_MOVED.title].p_value, checks[OTHERS_MOVED.title].p_value) == (1.0, 1.0)
+    assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED.title].p_value == 0.0
 
 
 def test_a_step_of_another_optimizer_ends_the_trace() -> None:
@@ -358,7 +358,7 @@ def reading_in_forward(function: Any) -> type[Training]:
 @pytest.mark.parametrize("name", READING_IN_FORWARD)
 def test_numbers_that_the_forward_pass_reads_are_followed(name: str, tmp_path: Path) -> None:
     found = replays(tmp_path / "run", reading_in_forward(READING_IN_FORWARD[name]), epochs=1)
-    assert found[OTHERS_MOVED].p_value == 0.0
+    assert found[OTHERS_MOVED.title].p_value == 0.0
 
 
 @pytest.mark.ci

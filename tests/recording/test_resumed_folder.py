@@ -65,7 +65,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
     assert "Part 2 continues step 20 of part 1." in parts.cautions
     assert parts.run.end.drawn_batches == 40
-    assert parts.run.end.passes[2] == 40
+    assert parts.run.end.passes.steps == 40
 
 
 def moved(job: Job) -> None:
@@ -101,11 +101,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "",
     ),
     "scheduler": ({"restores": ("model", "accountant")}, "lr of parameter group 0 changed before step 21", ""),
-    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, "", joined_checks.RECOUNTED),
+    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, "", joined_checks.RECOUNTED.title),
     "history": (
         {"change": lambda job: setattr(job.engine.accountant, "history", [(2.0, 0.1, 20)])},
         "",
-        joined_checks.RECOUNTED,
+        joined_checks.RECOUNTED.title,
     ),
     "shuffled": ({"poisson": False}, "", "assumed Poisson sampling, although the loader's batches are shuffled"),
     "inside": ({"during": moved_once}, "", "parameter changes outside the DP optimizer"),
@@ -245,7 +245,7 @@ def test_an_engine_of_its_own_in_each_round_deviates(tmp_path: Path) -> None:
     """A client of a federation: other weights are loaded before each round, and its accountant starts again."""
     later: dict[str, Any] = {"change": put_weights_of_a_server, "restores": ("model",), "steps": 5}
     found = resumed(tmp_path / "run", {"steps": 5}, later, later, later)
-    assert found.rejected == {joined_checks.RECOUNTED}
+    assert found.rejected == {joined_checks.RECOUNTED.title}
     assert "The accountant counted 5 of 20 steps" in " ".join(found.cautions)
     assert found.doubts.count("no earlier part ended with") == 1
     assert "part 2 starts with parameters" in found.doubts
@@ -300,7 +300,7 @@ def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
     def mixing(job: Job) -> None:
         job.criterion = lambda scores, y: torch.nn.functional.cross_entropy(scores - scores.mean(0), y)
 
-    assert checks.OTHERS_MOVED in resumed(tmp_path / "run", {"change": mixing}, {}).rejected
+    assert checks.OTHERS_MOVED.title in resumed(tmp_path / "run", {"change": mixing}, {}).rejected
 
 
 @pytest.mark.ci
@@ -455,7 +455,7 @@ def test_ranks_that_record_other_steps_in_each_part_are_not_proved(tmp_path: Pat
     """The numbers of recorded steps are equal over both parts."""
     jobs = RankedJobs(tmp_path)
     assert [jobs.run(recorded=steps) for steps in ((5, 3), (3, 5))] == [[0, 0]] * 2
-    assert joined_checks.SHORTER in checked(jobs.folder).rejected
+    assert joined_checks.SHORTER.title in checked(jobs.folder).rejected
 
 
 @pytest.mark.ci

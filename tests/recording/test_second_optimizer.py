@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec.recording.rules.second_optimizer import SecondOptimizer
+from dpspec.recording.rules.second_optimizer import SecondOptimizer, changes_model
 
 FEDERATED, OPACUS = (RuleRun(own_loop=own_loop, steps=100, delta=1e-5) for own_loop in (True, False))
 
@@ -35,6 +35,15 @@ def test_few_optimizers_and_those_of_the_model_get_one():
     model = nn.Linear(4, 2)
     assert "another optimizer" in SecondOptimizer.caution(facts(model, *clients(1)), FEDERATED).lower()
     assert "2 tensors of the model" in SecondOptimizer.caution(facts(model, *[model] * 20), FEDERATED)
+
+
+def test_optimizers_of_the_model_are_named_first():
+    model = nn.Linear(4, 2)
+    others = [["One", 0, 2, 9], ["Two", 0, 2, 9], ["Three", 0, 2, 9], ["Last", 2, 0, 9]]
+    found = {**facts(model), "others": others}
+    assert changes_model(found)
+    assert SecondOptimizer.caution(found, OPACUS).startswith("Another optimizer (Last) stepped 9 times on 2 tensors of")
+    assert not changes_model({**found, "others": others[:3]})
 
 
 def gan_facts(loss_of):

@@ -200,40 +200,43 @@ def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
 
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
-    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
-    "no noise": (no_noise, joined_checks.EACH_NOISE),
-    "noise on one shard": (lambda t, rank: no_noise(t, rank, (1,)), joined_checks.EACH_NOISE),
-    "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, (1,), 3), joined_checks.EACH_NOISE),
+    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS.title),
+    "no noise": (no_noise, joined_checks.EACH_NOISE.title),
+    "noise on one shard": (lambda t, rank: no_noise(t, rank, (1,)), joined_checks.EACH_NOISE.title),
+    "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, (1,), 3), joined_checks.EACH_NOISE.title),
     "less noise on a rank": (
         lambda t, rank: setattr(t.private, "noise_multiplier", 0.3 if rank else 1.0),
-        joined_checks.OTHER_SETUP,
+        joined_checks.OTHER_SETUP.title,
     ),
     "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
-    "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
-    "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
-    "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
+    "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE.title),
+    "overlapping noise": (overlapping_noise, joined_checks.SEEDS.title),
+    "other clip of norms": (
+        lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank),
+        joined_checks.OTHER_SETUP.title,
+    ),
     "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
     "changed before the step": (
         lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
-        checks.MEDDLED,
+        checks.MEDDLED.title,
     ),
-    "changed sum": (changed_sum, joined_checks.NO_SUM),
-    "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM),
+    "changed sum": (changed_sum, joined_checks.NO_SUM.title),
+    "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM.title),
 }
 
 #: The same for scripts of the recorded block.
 WITHIN: dict[str, tuple[Script, str]] = {
     "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
-    "rows of another model": (rows_of_another_model, checks.MOVED),
-    "skips": (skips, joined_checks.SHORTER),
-    "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL),
-    "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS),
+    "rows of another model": (rows_of_another_model, checks.MOVED.title),
+    "skips": (skips, joined_checks.SHORTER.title),
+    "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL.title),
+    "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS.title),
 }
 
 TESTS = {
     **{name: test for name, (_, test) in {**FAULTS, **WITHIN}.items()},
-    "averaged": joined_checks.NO_SUM,  # for loss_reduction="sum", the average of FSDP2 is another gradient
-    "seeds": joined_checks.SEEDS,
+    "averaged": joined_checks.NO_SUM.title,  # for loss_reduction="sum", the average of FSDP2 is another gradient
+    "seeds": joined_checks.SEEDS.title,
 }
 
 
@@ -298,7 +301,7 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert WithFrozenLayer(tmp_path / "run", sharded=True, epochs=2, within=frozen_rows).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
     assert found.status == ("open", "deviates")
-    assert checks.OTHER_PARAMETERS in found.rejected
+    assert checks.OTHER_PARAMETERS.title in found.rejected
 
 
 @pytest.mark.ci
@@ -335,7 +338,7 @@ def test_a_rank_without_a_whole_recording_blocks_no_other(made, codes, tmp_path)
         return
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
-    assert (joined_checks.SHORTER in found.rejected) == (made["within"] is failing)
+    assert (joined_checks.SHORTER.title in found.rejected) == (made["within"] is failing)
 
 
 def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.sketches import directions
 from torch import nn
 
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.recording.folder.probe_facts import SeedFacts
 from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch
@@ -78,10 +79,10 @@ BOTH = seeded(5)
         (BOTH, BOTH, ""),
         (seeded(5), seeded(6), ""),
         (None, seeded(7), ""),
-        (seeded(5), seeded(5), SHARED_SEED),
-        (seeded(SECRET), None, SHARED_SEED),  # as torch.manual_seed of the training
-        (torch.Generator(), None, PUBLIC_SEED),
-        (None, torch.Generator(), PUBLIC_SEED),
+        (seeded(5), seeded(5), SHARED_SEED.title),
+        (seeded(SECRET), None, SHARED_SEED.title),  # as torch.manual_seed of the training
+        (torch.Generator(), None, PUBLIC_SEED.title),
+        (None, torch.Generator(), PUBLIC_SEED.title),
     ],
 )
 def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):
@@ -90,7 +91,7 @@ def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):
     if test:
         assert found.rejected == {test}
     else:
-        assert found.run.end.seeds == (0, 0)
+        assert found.run.end.seeds == SeedFacts(shared=0, public=0)
 
 
 def drawn_at(training: Training, rate: Any) -> None:

@@ -19,6 +19,7 @@ from dpspec.engine.recorded.canaries import CanaryBound, canary_bound
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.combined_checks import SEPARATOR
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
+from dpspec.engine.recorded.faults import checks_of
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import ExitCode
 from dpspec.json_records import write
@@ -121,7 +122,7 @@ class CheckedRun:
     @cached_property
     def tests(self) -> tuple[Check, ...]:
         """The tests of which the checks consist, without those of a declaration."""
-        return observe(self.path)[1]
+        return checks_of(observe(self.path)[1])
 
     @property
     def status(self) -> tuple[str | None, str]:

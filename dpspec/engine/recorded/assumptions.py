@@ -9,7 +9,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
-from dpspec.engine.recorded.channels import TEXTS, stated
+from dpspec.engine.recorded.conditions import NOTHING_ELSE, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import (
     why_noise_seems_cut,
@@ -92,7 +92,7 @@ class RunAssumptions:
             text += f", although {maybe}" if maybe else ""
         if calling := ", ".join(run.options.calling):
             text += f". {calling} calls functions of the script, which are assumed to read no record"
-        return Assumption(name="data-independent-hyperparameters", status=status, text=text)
+        return stated("data-independent-hyperparameters", status=status, text=text)
 
 
 def _first_assumptions(
@@ -125,7 +125,7 @@ def _first_assumptions(
     if header.world:
         yield _joined_ranks(run)
     if header.shards and run.end is not None and run.end.noise is None:
-        yield Assumption(name="noise", status="unchecked", text="the noise of a rank was not observed")
+        yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
@@ -212,7 +212,7 @@ def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         often = (run.end.passed_over or 0) > max(3, run.steps // 4)
         text += ", but batches were skipped so often that it may be a selection" if often else ""
-        yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
+        yield stated("unused-batches", status="unchecked" if often else "declared", text=text)
 
 
 def _joined_ranks(run: RecordedRun) -> Assumption:
@@ -244,7 +244,7 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
             "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
             "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
         )
-    elif ghost and passes is not None and observed and passes[1] == 0 and not run.norm_excess:
+    elif ghost and passes is not None and observed and passes.unobserved == 0 and not run.norm_excess:
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
             "gives the weighted sum of the gradients"
@@ -257,7 +257,7 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
             ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
             "criterion's loss, in float32"
         )
-    yield Assumption(name=PER_RECORD_CLIPPING, status=status, text=text)
+    yield stated(PER_RECORD_CLIPPING, status=status, text=text)
 
 
 def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:
@@ -276,9 +276,9 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
             "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
             "and has no noise: train without it, under autocast in bfloat16"
         )
-    if end.updates is not None and end.updates[3]:
+    if end.updates is not None and end.updates.failed:
         doubts.append(
-            f"{end.updates[3]} updates could not be recomputed: {_changes_in_step(end)}, or an option or "
+            f"{end.updates.failed} updates could not be recomputed: {_changes_in_step(end)}, or an option or "
             "a part of the state cannot be copied"
         )
     named = _CLASS.fullmatch(end.optimizer)
@@ -298,7 +298,8 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
     """Whether a map of the noisy gradient reads no record, if the optimizer steps with other gradients."""
     if run.end is None or run.end.maps is None:
         return
-    explained, without, replayed, _ = run.end.maps
+    maps = run.end.maps
+    explained, without = maps.explained, maps.without
     if steps := run.mapped_steps:
         shapes = run.end.map_inputs
         reads = (
@@ -306,8 +307,8 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
         )
         text = (
             f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over the "
-            f"divisor. What changes them {reads}, and {several(replayed, 'replay')} with other records moved none: if "
-            "it depends on no record, --assume gradient-map"
+            f"divisor. What changes them {reads}, and {several(maps.replayed, 'replay')} with other records moved "
+            "none: if it depends on no record, --assume gradient-map"
         )
         yield stated("gradient-map", text, "unchecked")
     elif explained and without:
@@ -324,7 +325,7 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
     """The assumption with its doubts, which leave it open; none without doubts and text."""
     if doubts or text:
         status: AssumptionStatus = "unchecked" if doubts else "declared"
-        yield Assumption(name=name, status=status, text="; ".join(filter(None, [*doubts, text])))
+        yield stated(name, status=status, text="; ".join(filter(None, [*doubts, text])))
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
@@ -355,7 +356,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     before, resumed = run.header.told_before, run.end is not None and run.end.resumed
     text, doubt = TEXTS["released-model"], ""
     if run.header.model == ARRAYS:
-        text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
+        text = f"only the parameters that the loop reported last are released; {NOTHING_ELSE}"
     if before:
         doubt = f", but its accountant had counted {before} steps when it began"
     elif resumed:
@@ -369,7 +370,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
-        yield Assumption(name="released-model", status=status, text=f"{text}{doubt}")
+        yield stated("released-model", status=status, text=f"{text}{doubt}")
         return
     recorded = run.folder.weights
     if isinstance(recorded, str):
@@ -380,9 +381,9 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     equal, sentence = released.sentence(recorded)
     if not equal:
         fix = "release the state_dict() at the end of the block; an average or a cast of it is another model"
-        yield Assumption(name="released-model", status="false", text=f"{sentence}: {fix}")
+        yield stated("released-model", status="false", text=f"{sentence}: {fix}")
         return
-    yield Assumption(name="released-model", status="reported", text=sentence)
+    yield stated("released-model", status="reported", text=sentence)
     yield stated("model-choice", doubt, status)
 
 
@@ -407,8 +408,8 @@ def _unmixed_batches(run: RecordedRun) -> Assumption:
 
 def _replays(run: RecordedRun) -> str:
     end = run.end
-    if end is not None and end.replays is not None and end.replays[1] >= 1.0:
-        return f"; {end.replays[1]:.0f} steps were replayed with other records, and tested"
+    if end is not None and end.replays is not None and end.replays.replayed >= 1.0:
+        return f"; {end.replays.replayed:.0f} steps were replayed with other records, and tested"
     if end is not None and end.replay_failure:
         return f"; the chosen steps were not replayed: {end.replay_failure}"
     return ""
@@ -427,18 +428,18 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
         yield reduction
     if run.header.model == ARRAYS:
         text = "the loop computes each gradient at the parameters that it reported last"
-        yield Assumption(name="gradient-parameters", status="declared", text=text)
-    counts = None if end is None else end.passes
-    if run.header.source == "opacus" and counts is not None and counts[3]:
+        yield stated("gradient-parameters", status="declared", text=text)
+    passes = None if end is None else end.passes
+    if run.header.source == "opacus" and passes is not None and passes.unseen:
         text = (
-            f"no forward pass in training mode was observed at {counts[3]} of {counts[2]} steps: call the model that "
-            "dpspec.record got, and compile it by torch.compile, not in place"
+            f"no forward pass in training mode was observed at {passes.unseen} of {passes.steps} steps: call the model "
+            "that dpspec.record got, and compile it by torch.compile, not in place"
         )
-        yield Assumption(name="gradient-parameters", status="unchecked", text=text)
+        yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
-        yield Assumption(name="ended-by-error", status="unchecked", text=text)
+        yield stated("ended-by-error", status="unchecked", text=text)
 
 
 def _loss_reduction(run: RecordedRun) -> Assumption | None:
@@ -453,7 +454,7 @@ def _loss_reduction(run: RecordedRun) -> Assumption | None:
     if end.sizes is None:
         sizes = np.unique(run["rows"][np.isfinite(run["rows"])])
         return None if len(sizes) < 2 else stated("loss-reduction", "; no step was replayed at another batch size")
-    steps, low, high, _ = end.sizes
+    steps, low, high = end.sizes.steps, end.sizes.lowest, end.sizes.highest
     expected = -1.0 if declared == "mean" else 0.0
     power = low if expected - low > high - expected else high
     if abs(power - expected) <= _SAME_POWER:

@@ -91,7 +91,7 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
     limits = None if run.end is None else run.end.clip_limits
-    if limits is not None and limits[1] < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
+    if limits is not None and limits.smallest < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
         bound = replace(bound, tight=False)
     if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
         bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
@@ -216,7 +216,7 @@ def _adaptive_epsilon(
         reason = "which nothing bounds if a record is added or removed: use --adjacency zero-out"
         return ScheduleEpsilon(None, f"adaptive clipping divides its noisy count by the real batch size, {reason}")
     counted = None if run.end is None else run.end.adaptive
-    if counted is None or counted[0] < run.steps or not 0.0 < counted[5] < LARGEST_MULTIPLIER:
+    if counted is None or counted.counts < run.steps or not 0.0 < counted.least_std < LARGEST_MULTIPLIER:
         return ScheduleEpsilon(None, "the noisy count of adaptive clipping was not observed at every step")
     raised = run["deviation"] / run["clip_norm"] / run["noise_multiplier"]
     multipliers = np.asarray(noise) * raised
@@ -224,7 +224,9 @@ def _adaptive_epsilon(
         return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
     rounded = _rounded_down(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
     counts = Counter(zip(rounded, rates, strict=True))
-    pairs = ((real_divisor_pair(rate, sigma, counted[5], size), steps) for (sigma, rate), steps in counts.items())
+    pairs = (
+        (real_divisor_pair(rate, sigma, counted.least_std, size), steps) for (sigma, rate), steps in counts.items()
+    )
     method = "Gaussians of the drawn records, with the noisy count of adaptive clipping; batches amplify nothing"
     return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
 

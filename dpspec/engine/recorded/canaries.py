@@ -12,19 +12,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope
+from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.data.score_table import read_columns
 from dpspec.decimals import lower, upper
 from dpspec.engine.recorded.bounds import ZERO_OUT, ScheduleBounds
-from dpspec.engine.recorded.channels import stated
+from dpspec.engine.recorded.conditions import stated
+from dpspec.engine.recorded.faults import Fault, RunTest
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
 from dpspec.stats.attacks import guess_counts
-from dpspec.stats.conformance.measurement import exactly
+
+CONTRADICTED = Fault(
+    name="contradicted-schedule",
+    assumption="nothing-unseen",
+    title="lower bound by canaries, above the bound of the recorded schedule",
+    observed="measured",
+    advice="",
+)
 
 #: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.
 _MOST_BYTES = 9 * MOST_CANARIES + 2**16
@@ -202,12 +210,11 @@ def doubts(bound: CanaryBound | None) -> Iterator[Assumption]:
             f"{canary_text}, above the certified bound; one in twenty sound runs shows that: train again with other "
             "inclusion bits and more canaries"
         )
-        yield Assumption(name="canaries", status="unchecked", text=text)
+        yield stated("canaries", status="unchecked", text=text)
 
 
-def contradiction(bound: CanaryBound | None) -> Iterator[Check]:
-    """The check that rejects if canaries contradict the schedule. One that does not reject would support nothing."""
+def contradiction(bound: CanaryBound | None) -> Iterator[RunTest]:
+    """The test that rejects if canaries contradict the schedule. One that does not reject would support nothing."""
     if bound is not None and bound.contradicts and bound.upper is not None:
-        test = "lower bound by canaries, above the bound of the recorded schedule"
         note = f"at delta = {bound.delta:g}, p = {upper(bound.p_value)}"
-        yield exactly(test, False, bound.upper, bound.lower, None).check("nothing-unseen", "measured", note)
+        yield CONTRADICTED.compared(False, bound.upper, bound.lower, note, None)

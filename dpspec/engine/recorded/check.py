@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
+from dpspec.engine.recorded.channels import HYPERPARAMETERS, require_known
+from dpspec.engine.recorded.conditions import ASSUMABLE
 from dpspec.engine.recorded.rules import require_rules
 from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
 from dpspec.errors import SpecError, UsageError

@@ -13,25 +13,21 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
-from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
+from dpspec.contract import Assumption, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
 from dpspec.contract.executed import ExecutedSection
 from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun
+from dpspec.engine.recorded.advice import advice_on
 from dpspec.engine.recorded.assumptions import RunAssumptions
 from dpspec.engine.recorded.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
 from dpspec.engine.recorded.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of
-from dpspec.engine.recorded.channels import (
-    ASSUMABLE,
-    HYPERPARAMETERS,
-    assumes,
-    channels,
-    complete,
-    require_known,
-    stated,
-)
-from dpspec.engine.recorded.checks import advice, declared_tests, own_checks
+from dpspec.engine.recorded.channels import HYPERPARAMETERS, assumes, channels, complete, require_known
+from dpspec.engine.recorded.checks import declared_tests, own_checks
 from dpspec.engine.recorded.combined_checks import combined, corrected
+from dpspec.engine.recorded.conditions import ASSUMABLE, stated
+from dpspec.engine.recorded.faults import RunTest, checks_of
 from dpspec.engine.recorded.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
-from dpspec.engine.recorded.recorded_run import RecordedRun, evidence, read_run
+from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
+from dpspec.engine.recorded.reported_checks import reported_checks
 from dpspec.engine.recorded.rules import fired_rules, require_rules
 from dpspec.engine.recorded.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec.engine.recorded.section_groups import with_words
@@ -42,7 +38,6 @@ from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.recording.folder.weights import ReleasedModel
 from dpspec.results.conformance_status import rejected
-from dpspec.stats.conformance import table
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -54,7 +49,7 @@ _MOST_PHASES = 200
 GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", default=None)
 
 
-def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
+def observe(path: Path) -> tuple[RecordedRun, tuple[RunTest, ...]]:
     """A run and all its tests that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
@@ -63,7 +58,7 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
         stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
         cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
-    return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
+    return run, (*reported_checks(run), *own_checks(run))
 
 
 class RecordedRuns:
@@ -169,7 +164,7 @@ def _executed(
     names: dict[str, tuple[str, ...]],
     records: int,
     run: RecordedRun,
-    tested: tuple[Check, ...],
+    tested: tuple[RunTest, ...],
     digest: str,
     released: ReleasedModel | None,
 ) -> ExecutedRun:
@@ -184,7 +179,7 @@ def _executed(
         sizes.add(run.header.copies)
     tests = corrected([*tested, *declared_tests(run, phases, records), *contradiction(canaries)])
     checks = combined(tests)
-    bad = [test for test in tests if rejected(test, len(checks))]
+    bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
@@ -230,7 +225,7 @@ def _executed(
     executed = f"{executed_sentence(run)}{verified}"
     to_confirm = confirmations(run, first, public, run_assumptions.reduction, released=bool(verified))
     return ExecutedRun(
-        checks=checks,
+        checks=checks_of(checks),
         assumptions=tuple(map(_marked, needed)),
         findings=tuple(findings),
         evidence=tuple(guesses),
@@ -247,7 +242,7 @@ def _executed(
                 phases=tuple(executed_phases[:_MOST_PHASES]),
                 more_phases=max(0, len(executed_phases) - _MOST_PHASES),
                 phases_alone=schedule.is_of_phases_alone,
-                advice=tuple(dict.fromkeys(sentence for check in bad if (sentence := advice(check, bad)))),
+                advice=advice_on(bad, bad),
                 assumes=assumes(run_channels),
                 assumed=assumed,
                 public=public,

@@ -12,51 +12,119 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dpspec.contract import Check
-from dpspec.engine.recorded.joined_checks import none_found
+from dpspec.engine.recorded.conditions import FRESH, GAUSSIAN
+from dpspec.engine.recorded.faults import Fault, RunTest
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import LEVEL, Measurement
+from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
 
-#: Names of the tests.
-OTHERS = "gradients other than the reported sum and noise"
-REPEATED = "absolute values that repeat within a step"
-POOLED = "absolute values that repeat between steps"
-EXTREME = "largest absolute value of all noise"
-DIRECTIONS = "components of all steps along each other"
-PAIRS = "noise of two steps along each other"
-DISTANCES = "noise of all steps at one distance along each other"
-QUIET = "chi-square of the quietest coordinate of all"
-SHAPE = "share of values in an interval"
-ALONG = "noise of each step along its sum"
-COARSE = "values rounded more coarsely than their type"
-SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
-PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
-
-#: Tests of numbers that repeat: few numbers have another standard deviation than their distribution.
-FEW_NUMBERS = (REPEATED, POOLED)
-
-#: Advice on noise that repeats, and on noise of another distribution.
-FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
-GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
-
-#: Advice for a rejected test, by the test's name.
-ADVICE = dict.fromkeys((REPEATED, DIRECTIONS, PAIRS, DISTANCES), FRESH)
-ADVICE[POOLED] = (
-    "Few numbers make up all noise (a table, a pool of vectors, noise of an earlier step in another order), and the "
-    "difference of two steps has none: draw new noise for every coordinate at every step."
+OTHERS = Fault(
+    name="noise-not-in-gradients",
+    assumption="update",
+    title="gradients other than the reported sum and noise",
+    observed="measured",
+    advice=(
+        "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or the sum "
+        "was reported after the noise was added. Move weight decay and momentum into the optimizer."
+    ),
 )
-ADVICE[SHAPE] = GAUSSIAN
-ADVICE[EXTREME] = (
-    "Noise is cut (clamp, trunc_normal_) or has other tails: an output beyond the cut shows a record with certainty. "
-    f"{GAUSSIAN}"
+REPEATED = Fault(
+    name="repeated-values",
+    assumption="independent-noise",
+    title="absolute values that repeat within a step",
+    observed="reported",
+    advice=FRESH,
 )
-ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
-ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."
-ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
-ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
-ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
+POOLED = Fault(
+    name="pooled-values",
+    assumption="independent-noise",
+    title="absolute values that repeat between steps",
+    observed="reported",
+    advice=(
+        "Few numbers make up all noise (a table, a pool of vectors, noise of an earlier step in another "
+        "order), and the difference of two steps has none: draw new noise for every coordinate at every "
+        "step."
+    ),
+)
+EXTREME = Fault(
+    name="largest-value",
+    assumption="noise-law",
+    title="largest absolute value of all noise",
+    observed="reported",
+    advice=(
+        "Noise is cut (clamp, trunc_normal_) or has other tails: an output beyond the cut shows a record "
+        "with certainty. "
+        f"{GAUSSIAN}"
+    ),
+    limit_of="other-quantity",
+)
+DIRECTIONS = Fault(
+    name="dependent-steps",
+    assumption="independent-noise",
+    title="components of all steps along each other",
+    observed="reported",
+    advice=FRESH,
+)
+PAIRS = Fault(
+    name="dependent-pairs",
+    assumption="independent-noise",
+    title="noise of two steps along each other",
+    observed="reported",
+    advice=FRESH,
+    limit_of="one-step",
+)
+DISTANCES = Fault(
+    name="dependent-distances",
+    assumption="independent-noise",
+    title="noise of all steps at one distance along each other",
+    observed="reported",
+    advice=FRESH,
+)
+QUIET = Fault(
+    name="quietest-coordinate",
+    assumption="per-layer-noise",
+    title="chi-square of the quietest coordinate of all",
+    observed="reported",
+    advice="One parameter got less noise than the others: draw noise of the same size for each coordinate.",
+    limit_of="other-quantity",
+)
+SHAPE = Fault(
+    name="values-in-intervals",
+    assumption="noise-law",
+    title="share of values in an interval",
+    observed="reported",
+    advice=GAUSSIAN,
+)
+ALONG = Fault(
+    name="noise-along-sum",
+    assumption="independent-noise",
+    title="noise of each step along its sum",
+    observed="reported",
+    advice="The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses.",
+    limit_of="one-step",
+)
+COARSE = Fault(
+    name="coarse-values",
+    assumption="noise-law",
+    title="values rounded more coarsely than their type",
+    observed="reported",
+    advice="Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid.",
+)
+SHARED_SEED = Fault(
+    name="shared-seed",
+    assumption="independent-noise",
+    title="steps whose noise and batch come from two generators with one seed",
+    observed="measured",
+    advice="Both draw the same numbers: give noise_generator another seed than the loader's, or neither.",
+)
+PUBLIC_SEED = Fault(
+    name="public-seed",
+    assumption="secret-randomness",
+    title="steps with the seed of an unseeded torch.Generator(), which is public",
+    observed="measured",
+    advice="Call seed() of the generator, or manual_seed() with a secret number.",
+)
 
 #: The probability of the largest value below which a claim stays open, as of one honest recording in 40,000.
 _SUSPICIOUS = 5e-5
@@ -72,51 +140,53 @@ _FEWEST_STEPS, _FEWEST_NUMBERS, _ROUNDED = 4, 256, 1.01
 _HIDDEN = 0.1
 
 
-def noise_checks(run: RecordedRun) -> Iterator[Check]:
+def noise_checks(run: RecordedRun) -> Iterator[RunTest]:
     for facts in _rank_facts(run):
         yield from _statistics(facts)
     yield from _directions(run)
 
 
-def _statistics(facts: Mapping[str, Any]) -> Iterator[Check]:
+def _statistics(facts: Mapping[str, Any]) -> Iterator[RunTest]:
     """Whether values are fresh, Gaussian, of one size, and not in the sum that they are added to."""
     repeats, sampled = numbers(facts.get("repeats"), 3), _count(facts.get("sampled"))
     grid = _grid(facts)  # values on a grid repeat and have trailing zero bits
     if repeats is not None and not grid and repeats[0] <= repeats[2] and repeats[2] >= 1.0:
-        measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED)
-        note = f"among {int(repeats[2]):,} of {sampled} sampled steps"
-        yield measured.check("independent-noise", "reported", note)
+        measured = gaussian_noise.repeats(int(repeats[0]), repeats[1], int(repeats[2]), 1, REPEATED.title)
+        yield REPEATED.measured(measured, f"among {int(repeats[2]):,} of {sampled} sampled steps")
     pooled = numbers(facts.get("pooled"), 3)
     if pooled is not None and not grid and pooled[0] <= pooled[2] and pooled[2] >= 1.0:
-        measured = gaussian_noise.repeats(int(pooled[0]), pooled[1], int(pooled[2]), 1, POOLED)
-        yield measured.check("independent-noise", "reported", f"among the {int(pooled[2]):,} largest of several steps")
+        measured = gaussian_noise.repeats(int(pooled[0]), pooled[1], int(pooled[2]), 1, POOLED.title)
+        yield POOLED.measured(measured, f"among the {int(pooled[2]):,} largest of several steps")
     if (largest := _extreme(facts)) is not None:
         measured, tested = largest
-        yield measured.check("noise-law", "reported", f"{tested}, in standard deviations")
+        yield EXTREME.measured(measured, f"{tested}, in standard deviations")
     quietest = numbers(facts.get("quietest"), 4)
     if quietest is not None and min(quietest[1:3]) >= 1.0 and quietest[3] <= 1.0:
         least, steps, count, rounding = quietest
         # Rounding can bring each value of a coordinate closer to 0.
         least = (math.sqrt(least) + math.sqrt(steps) * (rounding + grid)) ** 2
-        measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
-        yield measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
+        measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET.title)
+        yield QUIET.measured(measured, f"of {int(count)} coordinates")
     edge_error, counted = numbers([facts.get("room")], 1), _count(facts.get("counted"))
-    for name, tried, note in (("counts", 1, "in total"), ("worst_counts", counted, f"at each step, of {counted}")):
+    of_steps: tuple[tuple[str, int, str, LimitOf], ...] = (
+        ("counts", 1, "in total", "all-steps"),
+        ("worst_counts", counted, f"at each step, of {counted}", "one-step"),
+    )
+    for name, tried, note, limit_of in of_steps:
         counts = numbers(facts.get(name), gaussian_noise.INTERVALS)
         if edge_error is not None and counts is not None and tried and sum(counts) >= 1.0:
-            measured = gaussian_noise.shares([int(count) for count in counts], edge_error[0] + grid, tried, SHAPE)
-            yield measured.check("noise-law", "reported", note)
+            measured = gaussian_noise.shares([int(count) for count in counts], edge_error[0] + grid, tried, SHAPE.title)
+            yield SHAPE.measured(measured, note, limit_of=limit_of)
     coarse_counts = numbers(facts.get("coarse"), 2)
     if coarse_counts is not None and not grid and coarse_counts[0] <= coarse_counts[1] and coarse_counts[1] >= 1.0:
-        measured = gaussian_noise.coarse(int(coarse_counts[0]), int(coarse_counts[1]), COARSE)
-        yield measured.check("noise-law", "reported", "sampled values")
+        measured = gaussian_noise.coarse(int(coarse_counts[0]), int(coarse_counts[1]), COARSE.title)
+        yield COARSE.measured(measured, "sampled values")
     along_sums = numbers(facts.get("along_sums"), 3)
     if along_sums is not None and along_sums[0] >= 1.0 and along_sums[2] <= along_sums[1]:
         steps = int(along_sums[0])
-        measured = gaussian_noise.spread(along_sums[1], steps, ALONG)
-        yield measured.check("independent-noise", "reported", "in total")
-        measured = gaussian_noise.spread(along_sums[2], 1, ALONG, steps)
-        yield measured.check("independent-noise", "reported", f"at each step, of {steps}")
+        yield ALONG.measured(gaussian_noise.spread(along_sums[1], steps, ALONG.title), "in total")
+        measured = gaussian_noise.spread(along_sums[2], 1, ALONG.title, steps)
+        yield ALONG.measured(measured, f"at each step, of {steps}")
 
 
 def _extreme(facts: Mapping[str, Any]) -> tuple[Measurement, str] | None:
@@ -125,7 +195,7 @@ def _extreme(facts: Mapping[str, Any]) -> tuple[Measurement, str] | None:
     if extremes is None or extremes[0] < 1.0 or extremes[2] > 1.0:
         return None
     rounding = extremes[2] + _grid(facts)
-    return gaussian_noise.extreme(extremes[1], extremes[0], rounding, EXTREME), f"of {int(extremes[0]):,} numbers"
+    return gaussian_noise.extreme(extremes[1], extremes[0], rounding, EXTREME.title), f"of {int(extremes[0]):,} numbers"
 
 
 def _grid(facts: Mapping[str, Any]) -> float:
@@ -154,7 +224,7 @@ def why_noise_seems_cut(run: RecordedRun) -> str:
     for facts in _rank_facts(run):
         measured, tested = _extreme(facts) or (None, "")
         if measured is not None and measured.p_value < _SUSPICIOUS and measured.measured < measured.declared:
-            shown = f"the {EXTREME}, {tested}, is {measured.measured:.4g} standard deviations"
+            shown = f"the {EXTREME.title}, {tested}, is {measured.measured:.4g} standard deviations"
             return f"{shown}, as if it was cut there (probability {measured.p_value:.1g} without a cut)"
     return ""
 
@@ -192,16 +262,15 @@ def _rank_facts(run: RecordedRun) -> list[Mapping[str, Any]]:
     return [facts for facts in listed if isinstance(facts, Mapping)]
 
 
-def _directions(run: RecordedRun) -> Iterator[Check]:
+def _directions(run: RecordedRun) -> Iterator[RunTest]:
     rows = run.rows[run.rows.any(axis=1)]
     if len(rows) < 2:
         return
     note, (squares, degrees) = f"of {len(rows)} steps, along the recorder's directions", gaussian_noise.dependence(rows)
-    pairs = gaussian_noise.pair_correlation(rows, PAIRS)
-    yield pairs.check("independent-noise", "reported", f"with each step before, {note}")
-    yield gaussian_noise.lag_correlation(rows, DISTANCES).check("independent-noise", "reported", note)
+    yield PAIRS.measured(gaussian_noise.pair_correlation(rows, PAIRS.title), f"with each step before, {note}")
+    yield DISTANCES.measured(gaussian_noise.lag_correlation(rows, DISTANCES.title), note)
     if degrees:
-        yield gaussian_noise.spread(squares, degrees, DIRECTIONS).check("independent-noise", "reported", note)
+        yield DIRECTIONS.measured(gaussian_noise.spread(squares, degrees, DIRECTIONS.title), note)
 
 
 def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:
@@ -216,18 +285,11 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1e18 else 0
 
 
-def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
-    _, summed, apart, _ = _compared_gradients(run)
-    if summed:
-        changed = 0 if run.mapped_steps else apart  # the assumption gradient-map asks about mapped ones
-        yield none_found("update", OTHERS, "measured", changed, f"sum and noise over a divisor, at {summed} steps")
-
-
-def _compared_gradients(run: RecordedRun) -> tuple[int, int, int, float]:
-    """[compared steps, those with a reported sum, those whose gradient is not sum and noise, length of noise that
-    rounding can hide in standard deviations]."""
+def reported_noise_checks(run: RecordedRun) -> Iterator[RunTest]:
     gradients = None if run.end is None else run.end.gradients
-    return gradients or (0, 0, 0, 0.0)
+    if gradients is not None and gradients.summed:
+        changed = 0 if run.mapped_steps else gradients.different  # the assumption gradient-map asks about mapped ones
+        yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {gradients.summed} steps")
 
 
 def why_noise_unconfirmed(run: RecordedRun) -> str:
@@ -238,23 +300,23 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     """
     if not run.header.optimizer:
         return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
-    compared_steps, summed, apart, hidden = _compared_gradients(run)
+    gradients = None if run.end is None else run.end.gradients
     zero = run["noise_squares"] == 0.0
     if zero.any():
         return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
-    if not compared_steps:
+    if gradients is None or not gradients.steps:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
             "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
-    if summed < compared_steps:
+    if gradients.summed < gradients.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if compared_steps < steps:
-        return f"only {compared_steps} of {steps} steps could be compared with their gradients"
-    if apart and not run.mapped_steps:
-        return f"gradients of {apart} steps are not the reported sum and noise"
+    if gradients.steps < steps:
+        return f"only {gradients.steps} of {steps} steps could be compared with their gradients"
+    if gradients.different and not run.mapped_steps:
+        return f"gradients of {gradients.different} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
-    coarse = hidden > _HIDDEN * math.sqrt(smallest)
+    coarse = gradients.hidden > _HIDDEN * math.sqrt(smallest)
     return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

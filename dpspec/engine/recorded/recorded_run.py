@@ -303,10 +303,11 @@ class RecordedRun:
     def mapped_steps(self) -> int:
         """The number of inspected steps whose other gradients no replay explains, and that replays with other records
         did not move; 0 if a record moved one, or none was replayed: then they deviate."""
-        if self.end is None or self.end.maps is None or not self.end.maps[2] or self.end.maps[3]:
+        end = self.end
+        if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
             return 0
-        scaled, explained = self.end.scaled if self._has_one_factor else (0, 0)
-        return (self.end.meddled or 0) + (self.end.gradients or (0, 0, 0))[2] + scaled - explained
+        scaled = end.scaled.scaled - end.scaled.explained if self._has_one_factor else 0
+        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different) + scaled
 
     @property
     def has_mapped_factor(self) -> bool:
@@ -317,8 +318,8 @@ class RecordedRun:
         """
         if self.end is None or self.end.loss_scaler:
             return False
-        scaled, explained = self.end.scaled
-        is_explained = 0 < scaled == explained and (self._has_one_factor or not self._has_constant_factor)
+        facts = self.end.scaled
+        is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)
         return is_explained or (self._has_one_factor and self.mapped_steps > 0)
 
     @property

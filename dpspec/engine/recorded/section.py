@@ -67,9 +67,10 @@ def recorded_origin(run: RecordedRun) -> ExecutedOrigin:
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
-    """The recorder's notes; a loop that reports its batches needs no loader."""
-    reports = reports_batches(run)
-    return (note for note in run.header.notes if not (reports and note.startswith("no loader was given")))
+    """The parts that the recorder did not observe; a loop that reports its batches needs no loader."""
+    if run.header.no_loader and not reports_batches(run):
+        yield "no loader was given: the drawn records are not observed"
+    yield from run.header.notes
 
 
 def reports_batches(run: RecordedRun) -> bool:

@@ -4,18 +4,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dpspec.contract import Assumption, Check
+from dpspec.contract import Assumption
 from dpspec.contract.executed import FiredRule
 from dpspec.decimals import nearest
-from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS, advice
+from dpspec.engine.recorded.advice import advice_on
+from dpspec.engine.recorded.checks import MOVED, OTHER_PARAMETERS
+from dpspec.engine.recorded.faults import RunTest
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, public_name
 from dpspec.engine.recorded.rules import facts_of_parts
 from dpspec.engine.recorded.section import reports_batches
 from dpspec.recording.audited_steps import POWER, found_faults
 from dpspec.recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec.recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
-from dpspec.recording.rules.second_optimizer import OF_MODEL
 from dpspec.recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
+from dpspec.recording.rules.second_optimizer import changes_model
 from dpspec.text import joined, several
 
 
@@ -48,7 +50,7 @@ def confirmations(
         *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
         *("frozen layers", "initial weights"),
     )
-    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps[0]
+    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
@@ -74,7 +76,7 @@ def confirmations(
 def _not_replayed(run: RecordedRun) -> str:
     """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
     end = run.end
-    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else end.replays[:2]
+    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else (end.replays.tried, end.replays.replayed)
     if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
     reason = end.replay_failure
@@ -162,17 +164,19 @@ def _audits(run: RecordedRun) -> str:
     """
     if run.end is None:
         return ""
-    steps, audited, share = run.end.audits
-    replayed = 0 if run.end.replays is None else int(run.end.replays[1])
+    audits = run.end.audits
+    steps, replayed = audits.steps, 0 if run.end.replays is None else int(run.end.replays.replayed)
     replays = f"{replayed:,} replayed"
-    if audited == steps:
+    if audits.are_whole:
         return f"; all {steps:,} steps audited; {replays}"
-    faulty = found_faults(steps, share)
+    faulty = found_faults(steps, audits.share)
     power = f"{faulty:,} wrong updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
-    return f"; {audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
+    return (
+        f"; {audits.audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
+    )
 
 
-def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[FiredRule]) -> Iterator[str]:
+def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[FiredRule]) -> Iterator[str]:
     """The first facts of a faulty run: an exception, the missing end, other writes to weights, and advice on checks.
 
     A second optimizer, or loaded weights, move parameters between the steps, so checks of the parameters follow from
@@ -183,15 +187,13 @@ def run_facts(run: RecordedRun, rejected: Sequence[Check], rules: Sequence[Fired
         yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
-    moved = [check for check in rejected if check.test.startswith((MOVED, OTHER_PARAMETERS))]
-    causes = [
-        rule
-        for rule in rules
-        if rule.name == LOADED_WEIGHTS.name or (rule.name == SECOND_OPTIMIZER.name and OF_MODEL in rule.text)
-    ]
+    moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
+    optimizers = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
+    others = [facts for facts in optimizers if isinstance(facts, Mapping) and facts.get("others")]
+    explaining = {LOADED_WEIGHTS.name}
+    if others and changes_model(others[0]):  # the caution is of the first part with another optimizer
+        explaining.add(SECOND_OPTIMIZER.name)
+    causes = [rule for rule in rules if rule.name in explaining]
     for rule in causes if moved else ():
         yield f"{rule.text} {rule.fix}"
-    unexplained = [check for check in rejected if not causes or check not in moved]
-    for sentence in dict.fromkeys(advice(check, rejected) for check in unexplained):
-        if sentence:
-            yield sentence
+    yield from advice_on([test for test in rejected if not causes or test not in moved], rejected)

@@ -1,79 +1,112 @@
 """The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import itemgetter
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from dpspec import json_records
 from dpspec.errors import RecordingError
-from dpspec.json_records import Between, Count, Real
+from dpspec.json_records import Count
 from dpspec.recording.folder.header import LONGEST, texts
+from dpspec.recording.folder.probe_facts import (
+    OWN,
+    AdaptiveFacts,
+    AuditFacts,
+    ClipLimitFacts,
+    GhostFacts,
+    GradientFacts,
+    MapFacts,
+    Number,
+    PassFacts,
+    ReplayFacts,
+    ScaledFacts,
+    SeedFacts,
+    SizeFacts,
+    SumFacts,
+    UpdateFacts,
+    join_by,
+)
 
 Names: TypeAlias = tuple[str, ...]
-Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
+
+
+def _word(values: Sequence[str]) -> str:
+    """The first that is not empty; of half precisions the coarser one."""
+    return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
+
+
+def _union(names: Sequence[Names]) -> Names:
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+
+def _rules(rows: Sequence[Any]) -> list[Any]:
+    """The facts of all ranks or parts: a list of mappings by rule."""
+    return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
+
+
+_SUM, _MAX, _FIRST = join_by(sum), join_by(max), join_by(itemgetter(0))
+_WORD, _UNION, _RULES = join_by(_word), join_by(_union), join_by(_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts over all steps; None if the recorder does not observe them. The observers' ``found`` describes the rows.
+    """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
     outside: 1 if code other than the optimizer moved a parameter after the last step. loaded: the number of steps
     before which loaded weights moved the parameters; returned: before which weights of an earlier step were put back in
-    another way. other_steps: of other private optimizers. audits: the numbers of
-    steps and of audited steps, and the probability of an audit after the first ones. resumed: whether the optimizer had
-    made steps at the beginning. history: the accountant's. adaptive: of :class:`AdaptiveCount`. noise: of
+    another way. other_steps: of other private optimizers. resumed: whether the optimizer had
+    made steps at the beginning. history: the accountant's. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. scaled: of :class:`SteppedGradients`. maps: of
-    :class:`GradientMaps`; map_inputs: the shapes of further tensors that a map of the noisy gradient reads.
-    step_hooks: the names of functions of the script that a step of the optimizer calls, if it changes gradients.
-    ``error`` belongs to the end alone.
+    tables: of those that depend on a table of all records. map_inputs: the shapes of further tensors that a map
+    of the noisy gradient reads. step_hooks: the names of functions of the script that a step of the optimizer calls, if
+    it changes gradients. ``error`` belongs to the end alone.
     """
 
-    outside: Number
-    loaded: Count
-    returned: Count
-    other_steps: Count
-    buffers: Names
-    state: Names
-    attributes: Names
-    rounded: Names
-    coarse: Names
-    audits: tuple[Count, Count, Number]
-    resumed: bool
-    meddled: Count | None
-    scaled: tuple[Count, Count]
-    maps: tuple[Count, Count, Count, Count] | None
-    map_inputs: str
-    sums: tuple[Count, Count] | None
-    clip_limits: tuple[Count, Number, Number] | None
-    ghost: tuple[Count, Count, Count] | None = None
-    unverified_norms: Names
-    adaptive: tuple[Count, Number, Number, Count, Count, Number] | None = None
-    replays: tuple[Number, Number, Number, Number, Number, Number] | None
-    replay_failure: str
-    carrying: Count
-    tables: Count
-    sizes: tuple[Count, Real, Real, Number] | None
-    passes: tuple[Count, Count, Count, Count, Count] | None
-    gradients: tuple[Count, Count, Count, Number] | None
-    seeds: tuple[Count, Count] | None
-    restated: Count | None
-    loss_scaler: bool
-    updates: tuple[Count, Count, Count, Count] | None
-    optimizer: str
-    step_hooks: Names
-    norm_type: str
-    sum_type: str
-    drawn_batches: Count | None
-    passed_over: Count | None
-    history: tuple[tuple[float, float, Count], ...] | None
-    seconds: Number
-    noise: Any
-    rules: Any = ()
-    error: str = ""
+    outside: Number = field(metadata=_MAX)
+    loaded: Count = field(metadata=join_by(max, sum))
+    returned: Count = field(metadata=join_by(max, sum))
+    other_steps: Count = field(metadata=join_by(max, sum))
+    buffers: Names = field(metadata=_UNION)
+    state: Names = field(metadata=_UNION)
+    attributes: Names = field(metadata=_UNION)
+    rounded: Names = field(metadata=_UNION)
+    coarse: Names = field(metadata=_UNION)
+    audits: AuditFacts = field(metadata=OWN)
+    resumed: bool = field(metadata=join_by(max, itemgetter(0)))
+    meddled: Count | None = field(metadata=_SUM)
+    scaled: ScaledFacts = field(metadata=OWN)
+    maps: MapFacts | None = field(metadata=OWN)
+    map_inputs: str = field(metadata=_WORD)
+    sums: SumFacts | None = field(metadata=OWN)
+    clip_limits: ClipLimitFacts | None = field(metadata=OWN)
+    ghost: GhostFacts | None = field(metadata=OWN)
+    unverified_norms: Names = field(metadata=_UNION)
+    adaptive: AdaptiveFacts | None = field(metadata=OWN)
+    replays: ReplayFacts | None = field(metadata=OWN)
+    replay_failure: str = field(metadata=_WORD)
+    carrying: Count = field(metadata=_SUM)
+    tables: Count = field(metadata=_SUM)
+    sizes: SizeFacts | None = field(metadata=OWN)
+    passes: PassFacts | None = field(metadata=OWN)
+    gradients: GradientFacts | None = field(metadata=OWN)
+    seeds: SeedFacts | None = field(metadata=OWN)
+    restated: Count | None = field(metadata=_SUM)
+    loss_scaler: bool = field(metadata=_MAX)
+    updates: UpdateFacts | None = field(metadata=OWN)
+    optimizer: str = field(metadata=_WORD)
+    step_hooks: Names = field(metadata=_UNION)
+    norm_type: str = field(metadata=_WORD)
+    sum_type: str = field(metadata=_WORD)
+    drawn_batches: Count | None = field(metadata=_FIRST)
+    passed_over: Count | None = field(metadata=join_by(max, sum))
+    history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))
+    seconds: Number = field(metadata=join_by(max, sum))
+    noise: Any = field(metadata=join_by(list))
+    rules: Any = field(default=(), metadata=_RULES)
+    error: str = field(default="", metadata=join_by(_word, itemgetter(-1)))
 
 
 def read_facts(read: Any, where: str) -> Facts:
@@ -92,80 +125,26 @@ def read_facts(read: Any, where: str) -> Facts:
     return facts
 
 
-Join: TypeAlias = Callable[[Sequence[Any]], Any]
-
-
-def _columns(*kinds: Callable[[Sequence[Any]], Any]) -> Join:
-    def joined(rows: Sequence[Any]) -> Any:
-        return tuple(kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True))
-
-    return joined
-
-
-def _word(values: Sequence[str]) -> str:
-    """The first that is not empty; of half precisions the coarser one."""
-    return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
-
-
-def _rules(rows: Sequence[Any]) -> list[Any]:
-    """The facts of all ranks or parts: a list of mappings by rule."""
-    return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
-
-
-_RANKS: dict[str, Join] = {
-    **dict.fromkeys(("meddled", "restated", "carrying", "tables"), sum),
-    **dict.fromkeys(
-        ("sums", "ghost", "maps", "scaled", "passes", "updates", "seeds"),
-        lambda rows: tuple(map(sum, zip(*rows, strict=True))),
-    ),
-    **dict.fromkeys(
-        ("buffers", "state", "attributes", "rounded", "coarse", "unverified_norms", "step_hooks"),
-        lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
-    ),
-    **dict.fromkeys(
-        ("outside", "loaded", "returned", "other_steps", "passed_over", "seconds", "resumed", "loss_scaler"), max
-    ),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "map_inputs", "error", "replay_failure"), _word),
-    **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
-    "adaptive": _columns(sum, sum, max, sum, sum, min),
-    "clip_limits": _columns(max, min, max),
-    "audits": _columns(min, min, min),
-    "replays": _columns(sum, sum, sum, max, max, max),
-    "sizes": _columns(sum, min, max, max),
-    "rules": _rules,
-}
-
-_PARTS: dict[str, Join] = {
-    **_RANKS,
-    **dict.fromkeys(("loaded", "returned", "other_steps", "passed_over", "seconds"), sum),
-    **dict.fromkeys(("history", "error"), itemgetter(-1)),
-    "audits": _columns(sum, sum, min),
-    "resumed": itemgetter(0),
-    "clip_limits": _columns(sum, min, max),
-    "gradients": _columns(sum, sum, sum, max),
-    "noise": list,
-}
-
-
 def of_ranks(rank_facts: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
     """The facts of all ranks; None if one rank has not observed them.
 
     used: the number of batches that the steps of each rank used; batches: of the joined steps.
     """
-    values = {name: [getattr(facts, name) for facts in rank_facts] for name in _RANKS}
-    joined: dict[str, Any] = {
-        name: None if None in per_rank else _RANKS[name](per_rank) for name, per_rank in values.items()
-    }
+    joined: dict[str, Any] = {}
+    for declared in fields(Facts):
+        values = [getattr(facts, declared.name) for facts in rank_facts]
+        joined[declared.name] = None if None in values else declared.metadata["ranks"](values)
     if joined["drawn_batches"] is not None:
-        unused = (drawn - consumed for drawn, consumed in zip(values["drawn_batches"], used, strict=True))
+        drawn = [facts.drawn_batches or 0 for facts in rank_facts]
+        unused = (rank_drawn - consumed for rank_drawn, consumed in zip(drawn, used, strict=True))
         joined["drawn_batches"] = batches + max(unused)
-    return Facts(**joined, noise=noise)
+    return Facts(**{**joined, "noise": noise})
 
 
 def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
     """The facts of all parts that have observed them. batches: the number of all drawn batches."""
     joined: dict[str, Any] = {}
-    for name, join in _PARTS.items():
-        observed = [value for facts in part_facts if (value := getattr(facts, name)) is not None]
-        joined[name] = join(observed) if observed else None
+    for declared in fields(Facts):
+        observed = [value for facts in part_facts if (value := getattr(facts, declared.name)) is not None]
+        joined[declared.name] = declared.metadata["parts"](observed) if observed else None
     return Facts(**{**joined, "drawn_batches": batches})

@@ -21,7 +21,7 @@ from dpspec.json_records import Between
 from dpspec.recording.folder.step_record import MOST_RECORDS
 
 #: The version of the format of a folder.
-FORMAT = 8
+FORMAT = 9
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
@@ -65,7 +65,8 @@ class Header:
     coordinate, and the number of coordinates on all ranks. began: the time of its beginning; machine: its platform and
     devices; dtypes: of the parameters; dataset: its classes; indices: the commitment to the indices of a subset, whose
     salt is ``indices_salt``; federated: whether the records are clients. part: the number of a part of a training in
-    several jobs; 0 without ``resume=True``, so that a killed one may lack its last steps. notes: unknown parts.
+    several jobs; 0 without ``resume=True``, so that a killed one may lack its last steps. no_loader: whether
+    dpspec.record got no loader, so that only a loop that reports its batches has any. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class Header:
     indices_salt: str = ""
     federated: bool = False
     part: Annotated[int, Between(0, MOST_PARTS)] = 0
+    no_loader: bool = False
     notes: tuple[str, ...] = ()
 
     @property

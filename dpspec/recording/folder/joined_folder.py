@@ -305,6 +305,7 @@ def common_header(headers: Sequence[Header], **overrides: Any) -> Header:
     return replace(
         headers[0],
         repeats=max(header.repeats for header in headers),
+        no_loader=any(header.no_loader for header in headers),
         notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
         **overrides,
     )

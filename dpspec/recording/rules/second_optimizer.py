@@ -5,7 +5,7 @@ or its loss does.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -27,8 +27,11 @@ RULE = Rule(
 )
 
 
-#: The words of a caution for optimizers that change the recorded model.
-OF_MODEL = "tensors of the model"
+def changes_model(facts: Mapping[str, Any]) -> bool:
+    """Whether another optimizer has tensors of the recorded model, by the facts of the rule."""
+    listed = facts.get("others")
+    rows = [row for row in listed if isinstance(row, Sequence)] if isinstance(listed, Sequence) else []
+    return any(len(row) == 4 and row[1] for row in rows)
 
 
 class SecondOptimizer(TrainingRule):
@@ -86,10 +89,11 @@ class SecondOptimizer(TrainingRule):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         texts, end = [], "."
-        for (name, inside, outside, steps), optimizers in Counter(map(tuple, facts["others"])).items():
+        kinds = Counter(map(tuple, facts["others"])).items()  # the model's first, as three are printed
+        for (name, inside, outside, steps), optimizers in sorted(kinds, key=lambda kind: not kind[0][1]):
             if run.own_loop and not inside and optimizers >= _MOST_OPTIMIZERS:
                 continue  # of clients, whose clipped changes are the contributions of a federated training
-            targets = [f"{int(inside)} {OF_MODEL}"] if inside else []
+            targets = [f"{int(inside)} tensors of the model"] if inside else []
             targets += [f"{int(outside)} tensors outside the model"] if outside else []
             stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.audited_steps import AuditedSteps
+from dpspec.recording.folder.probe_facts import ReplayFacts
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec.recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec.recording.step_replay.held_records import DrawnRecords, HeldRecords
@@ -78,11 +79,18 @@ class ReplayedLoop:
         self.abstained = ""
 
     @property
-    def counts(self) -> list[float]:
-        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of the sum if the sum of
-        the step before grows by 1, largest change of the contributions of other records in clip norms]."""
-        moves = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
-        return [self._tried, self._replayed, self._replacements, *moves]
+    def facts(self) -> ReplayFacts:
+        """``outputs``: the move of the sum if the sum of the step before grows by 1; ``gradients``: the largest change
+        of the contributions of other records in clip norms."""
+        moved, carried, mixed = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
+        return ReplayFacts(
+            tried=self._tried,
+            replayed=self._replayed,
+            replacements=self._replacements,
+            moved=moved,
+            outputs=carried,
+            gradients=mixed,
+        )
 
     def begin(self) -> None:
         """A step begins: trace it if it is chosen, unless a mode of the script would see its replay."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from dpspec.recording.folder.probe_facts import MapFacts
 from dpspec.recording.step_replay.held_records import HeldRecords
 from dpspec.recording.step_replay.trace import (
     TO_PYTHON,
@@ -48,7 +49,7 @@ class GradientMap:
 
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
-            read in Python after the sources, or read before and uses as they are.
+            read in Python after the sources, or read before and uses without change.
     """
 
     def __init__(
@@ -218,8 +219,8 @@ class GradientMaps:
             self._explained[stage] = self._explained.get(stage, 0) + 1
         return is_explained
 
-    def found(self, compared: int) -> list[int]:
-        """[steps with the gradients of a known map, steps without it, replayed maps, those that a record moves].
+    def facts(self, compared: int) -> MapFacts:
+        """The steps with the gradients of a known map, and the replays of others.
 
         A map of some steps only may have been chosen by a record, as by the loss of a batch.
 
@@ -228,7 +229,7 @@ class GradientMaps:
         """
         most = max(self._explained.values(), default=0)
         without = compared - min(self._explained.values(), default=compared)
-        return [most, max(0, without), self.replayed, self.moved]
+        return MapFacts(explained=most, without=max(0, without), replayed=self.replayed, moved=self.moved)
 
     def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec.recording.audited_steps import AuditedSteps
+from dpspec.recording.folder.probe_facts import ReplayFacts, SizeFacts
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec.recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
@@ -96,18 +97,25 @@ class ReplayedSteps:
         self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
 
     @property
-    def counts(self) -> list[float]:
-        """[tried steps, replayed steps, replacements, largest move of the sum in clip norms, of other records' outputs
-        and of gradients at them, relative]."""
-        return [self._tried, self._replayed, self._replacements, *(min(move, 1e9) for move in self._moved)]
+    def facts(self) -> ReplayFacts:
+        """Changes of other records' outputs, and of gradients at them, are relative."""
+        moved, outputs, gradients = (min(move, 1e9) for move in self._moved)
+        return ReplayFacts(
+            tried=self._tried,
+            replayed=self._replayed,
+            replacements=self._replacements,
+            moved=moved,
+            outputs=outputs,
+            gradients=gradients,
+        )
 
     @property
-    def sizes(self) -> list[float] | None:
-        """[steps that were replayed at the batch size of another one, smallest and largest power of the batch size by
-        which gradients at the outputs change, largest move of the sum for each omitted or repeated record in clip
-        norms]; None before the first."""
-        powers = [min(max(power, -1e9), 1e9) for power in self._powers]
-        return [self._sizes, *powers, min(self._removed, 1e9)] if self._sizes else None
+    def sizes(self) -> SizeFacts | None:
+        """None before the first step that was replayed at another batch size."""
+        if not self._sizes:
+            return None
+        lowest, highest = (min(max(power, -1e9), 1e9) for power in self._powers)
+        return SizeFacts(steps=self._sizes, lowest=lowest, highest=highest, removed=min(self._removed, 1e9))
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack, loader: Any = None) -> None:
         """Observe batches of the loader and forward passes until ``undo`` ends it."""

@@ -8,6 +8,8 @@ change one norm alone, or change both between the physical batches of a step.
 import math
 from typing import Any
 
+from dpspec.recording.folder.probe_facts import ClipLimitFacts
+
 #: Relative rounding of the root of the sum of squares of limits, which Opacus computes in float32.
 CLIP_ROUNDING = 1e-5
 
@@ -40,11 +42,12 @@ class ClipLimits:
         self._larger, self._smallest, self._largest = 0, math.inf, 0.0
 
     @property
-    def ratios(self) -> list[float] | None:
-        """[steps that clip to a larger norm, smallest and largest ratio of the norms]; None without steps."""
+    def facts(self) -> ClipLimitFacts | None:
+        """None without steps."""
         if self._largest == 0.0:
             return None
-        return [self._larger, min(self._smallest, _LARGEST), min(self._largest, _LARGEST)]
+        smallest, largest = (min(ratio, _LARGEST) for ratio in (self._smallest, self._largest))
+        return ClipLimitFacts(larger=self._larger, smallest=smallest, largest=largest)
 
     def clip(self, limit: float) -> None:
         """A physical batch of the step is clipped to a norm; NaN clips nothing."""

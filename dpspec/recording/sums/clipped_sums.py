@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.fingerprints import Tally, TensorSnapshot
+from dpspec.recording.folder.probe_facts import SumFacts
 from dpspec.recording.ranks.shards import local
 
 #: Types of numbers with eleven or eight significant bits.
@@ -30,8 +31,8 @@ class SummedGradients:
         self._changed, self._compared = Tally(), 0
 
     @property
-    def found(self) -> list[int]:
-        return [self._compared, int(self._changed)]
+    def facts(self) -> SumFacts:
+        return SumFacts(compared=self._compared, edited=int(self._changed))
 
     def keep(self, *, audited: bool) -> None:
         self._left.forget()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.fingerprints import Tally, TensorSnapshot
+from dpspec.recording.folder.probe_facts import GhostFacts
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, product_type
@@ -46,9 +47,8 @@ class GhostSums:
         self.norm_type, self.sum_type = "", ""
 
     @property
-    def found(self) -> list[int]:
-        """[batches, batches that no criterion summed, batches with other gradients than the second pass left]."""
-        return [self._calls, self._unobserved, int(self._changed)]
+    def facts(self) -> GhostFacts:
+        return GhostFacts(batches=self._calls, unobserved=self._unobserved, changed=int(self._changed))
 
     @property
     def unverified(self) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from dpspec.recording.folder.probe_facts import GradientFacts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.centering import is_centered_row
 
@@ -50,10 +51,11 @@ class ReportedGradients:
             self._got = None
 
     @property
-    def found(self) -> list[float] | None:
-        """[steps, steps with a reported sum, steps at which sum and noise are not the gradient, length that rounding
-        can hide in standard deviations]; None if no step was compared."""
-        return [self._steps, self._summed, self._apart, self._room] if self._steps else None
+    def facts(self) -> GradientFacts | None:
+        """None if no gradient was compared."""
+        if not self._steps:
+            return None
+        return GradientFacts(steps=self._steps, summed=self._summed, different=self._apart, hidden=self._room)
 
     @torch.no_grad()
     def _gradients(self) -> Tensor | None:

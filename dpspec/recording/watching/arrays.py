@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
+from dpspec.recording.folder.probe_facts import UpdateFacts
 
 #: The packages of the functions of an optimizer of optax, and of the values in their closures.
 _LIBRARIES = ("optax", "jax", "jaxlib", "builtins")
@@ -74,9 +75,12 @@ class ReportedUpdates(torch.optim.Optimizer):
         self._steps = self._different = self._failed = 0
 
     @property
-    def found(self) -> list[int] | None:
-        """[steps, repeated updates, those with another result, those that failed]; None if none is repeated."""
-        return None if self._rule is None else [self._steps, self._steps - self._failed, self._different, self._failed]
+    def facts(self) -> UpdateFacts | None:
+        """None if no update is repeated."""
+        if self._rule is None:
+            return None
+        repeated = self._steps - self._failed
+        return UpdateFacts(steps=self._steps, recomputed=repeated, different=self._different, failed=self._failed)
 
     def report(self, parameters: Iterable[Any], gradients: Iterable[Any] | None) -> None:
         """Keep the arrays after a step, and the gradients that the script's optimizer got. Then call :meth:`step`."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.fingerprints import Tally, TensorSnapshot, any_event
+from dpspec.recording.folder.probe_facts import UpdateFacts
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.centering import is_centered
 from dpspec.recording.watching import step_hooks
@@ -136,15 +137,17 @@ class AuditedUpdates:
         return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     @property
-    def found(self) -> list[int] | None:
-        """[steps, recomputed steps, steps with another result, steps that could not be recomputed].
+    def facts(self) -> UpdateFacts | None:
+        """Counts of recomputed updates.
 
         None for optimizers that are not recomputed: other classes, LBFGS, SparseAdam, and fused updates in half
         precision.
         """
         if type(self._optimizer) not in STEPS or self._fused_half():
             return None
-        return [self._steps, self._recomputed, self._different, self._failed]
+        return UpdateFacts(
+            steps=self._steps, recomputed=self._recomputed, different=self._different, failed=self._failed
+        )
 
     @property
     def restated(self) -> int:
@@ -169,8 +172,8 @@ class AuditedUpdates:
         """Compare the update.
 
         Args:
-            compared: Whether changes of the gradients within the step are compared elsewhere. Else only centered ones
-                are recomputed.
+            compared: Whether the caller compares changes of the gradients within the step. Else only centered ones are
+                recomputed.
         """
         self._keep_state(self._audited)
         copied, self._copy = self._copy, None

@@ -19,6 +19,7 @@ from torch import Tensor
 from dpspec.errors import UnobservableError
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.fingerprints import Tally, TensorSnapshot
+from dpspec.recording.folder.probe_facts import ScaledFacts
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
@@ -104,8 +105,6 @@ class SteppedGradients:
     Attributes:
         changed: The number of updates with other gradients.
         compared: The number of compared updates.
-        scaled: [updates whose gradients have a factor beyond the divisor, or come after such ones, those of them whose
-            factor a map explains].
     """
 
     def __init__(self, optimizer: Any, explain: Explaining = lambda *_: False) -> None:
@@ -116,8 +115,13 @@ class SteppedGradients:
         self._left = TensorSnapshot()
         self.changed = Tally()
         self.compared = 0
-        self.scaled = [0, 0]
+        self._scaled = self._explained = 0
         self._mapped: set[str] = set()  # the places in the step with a map
+
+    @property
+    def scaled(self) -> ScaledFacts:
+        """The updates with one factor beyond the divisor."""
+        return ScaledFacts(scaled=self._scaled, explained=self._explained)
 
     def _row(self) -> Tensor | None:
         """(coordinates,), a copy of all gradients; None if a parameter has none."""
@@ -165,9 +169,9 @@ class SteppedGradients:
         elif not bool(differs):
             is_scaled = abs(float(fitted) / step.divisor - 1.0) > max(_FACTOR, tolerance / 4.0)
             is_mapped = (is_scaled or _BEFORE in self._mapped) and self._is_mapped(_BEFORE, noisy)
-            if is_scaled or self.scaled[0]:  # the map of the other steps gives the factor 1, too
-                self.scaled[0] += 1
-                self.scaled[1] += is_mapped
+            if is_scaled or self._scaled:  # the map of the other steps gives the factor 1, too
+                self._scaled += 1
+                self._explained += is_mapped
         self.changed.add(differs)
         self._divided = divided
         self.keep_divided()

@@ -10,6 +10,7 @@ from xxhash import xxh3_128
 
 from dpspec.recording.audited_steps import AuditedSteps
 from dpspec.recording.fingerprints import KEY, Tally, differ, fingerprint, is_plain, memory_of
+from dpspec.recording.folder.probe_facts import PassFacts
 from dpspec.recording.model_hook import ModelHook
 from dpspec.recording.ranks.shards import local
 
@@ -71,9 +72,14 @@ class GradientParameters:
         self._kinds: set[str] = set()
 
     @property
-    def found(self) -> list[int]:
-        """[passes, passes at other parameters, steps, steps without a forward pass, passes with compared values]."""
-        return [self._passes, int(self._other), self._steps, self._unseen, self._compared]
+    def facts(self) -> PassFacts:
+        return PassFacts(
+            passes=self._passes,
+            moved=int(self._other),
+            steps=self._steps,
+            unseen=self._unseen,
+            compared=self._compared,
+        )
 
     def attach(self, model: nn.Module, guarded: _Guarded, undo: ExitStack, compiled: nn.Module | None = None) -> None:
         """Add hooks, until ``undo`` removes them. ``guarded`` keeps faults of the recorder from the training.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dpspec.errors import UnobservableError
+from dpspec.recording.folder.probe_facts import SeedFacts
 from dpspec.recording.folder.step_record import Indices
 
 _Result = TypeVar("_Result")
@@ -162,8 +163,6 @@ class SeedWatch:
     Two generators with one seed draw the same numbers, so that noise determines batches. One generator for both does
     not repeat its numbers.
 
-    Attributes:
-        found: [steps with two generators of one seed, steps with the seed of ``torch.Generator()``, which is public].
     """
 
     def __init__(self, optimizer: Any, sampler: Any) -> None:
@@ -171,18 +170,22 @@ class SeedWatch:
         self._optimizer, self._sampler = optimizer, sampler
         self._public = _seed(torch.Generator())
         self._on_host = optimizer.params[0].device.type == "cpu"
-        self.found = [0, 0]
+        self._shared = self._steps_with_public = 0
 
     def step(self) -> None:
         noise: Any = self._optimizer.generator or (torch.default_generator if self._on_host else None)
         batches: Any = None if self._sampler is None else self._sampler.generator or torch.default_generator
         seeds = _seed(noise), _seed(batches)
         if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
-            self.found[0] += noise.device.type == batches.device.type
+            self._shared += noise.device.type == batches.device.type
         if self._public in seeds:
-            self.found[1] += any(
+            self._steps_with_public += any(
                 generator.device.type == "cpu" for generator in (noise, batches) if _seed(generator) == self._public
             )
+
+    @property
+    def facts(self) -> SeedFacts:
+        return SeedFacts(shared=self._shared, public=self._steps_with_public)
 
 
 def _seed(generator: Any) -> int | None:

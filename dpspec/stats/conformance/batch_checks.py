@@ -183,6 +183,7 @@ def exact_sizes(drawn: Drawn) -> Outcome:
     evidence="batch size at each step",
     null="exact binomial or Chernoff, two-sided, Bonferroni over steps",
     detects="another rate at one step",
+    limit_of="one-step",
 )
 def size_of_each_step(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
@@ -199,6 +200,7 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
     evidence="sum of the squared batch sizes",
     null="Chernoff under the exact distribution, lower tail",
     detects="sizes that vary less, as of a data loader with batches of one size",
+    limit_of="other-quantity",
 )
 def evenness(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
@@ -219,6 +221,7 @@ def evenness(drawn: Drawn) -> Outcome:
     evidence="sum over records of squared numbers of inclusions",
     null="Chernoff: independent binomial numbers, or negatively associated ones (upper tail)",
     detects="numbers of inclusions that vary more or less",
+    limit_of="other-quantity",
 )
 def inclusions(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
@@ -240,6 +243,7 @@ def inclusions(drawn: Drawn) -> Outcome:
     evidence="records in common with the batches 1, 2 and about one epoch before",
     null="a likelihood ratio against independence (Ville), Bonferroni over lags",
     detects="more or fewer records in common",
+    limit_of="other-quantity",
 )
 def overlaps(drawn: Drawn) -> Outcome:
     if not drawn.random:
@@ -279,6 +283,7 @@ def batches_of_each_epoch(drawn: Drawn) -> Outcome:
     evidence="records in common of two batches of the last four epochs, the worst pair",
     null="hypergeometric, Bonferroni over pairs",
     detects="a batch that returns",
+    limit_of="other-quantity",
 )
 def batches_of_different_epochs(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:

@@ -1,7 +1,7 @@
 """Outcomes of conformance tests, the checks that they become, and the rows of the table of checks."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Check
@@ -18,6 +18,9 @@ CLIP_TOLERANCE = 1e-4
 #: Whether a test uses released models, or reports of the backend.
 Observed: TypeAlias = Literal["measured", "reported"]
 
+#: The deviation that a limit measures: of the check's quantity at all steps, or at one step, or of another quantity.
+LimitOf: TypeAlias = Literal["all-steps", "one-step", "other-quantity"]
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -25,6 +28,7 @@ class Measurement:
 
     ``test`` may end with a comma and details of the run. ``p_value`` is 0 if it underflows. ``detectable`` is the
     smallest relative deviation that is rejected at ``LEVEL`` with probability ``POWER``; None without any.
+    ``is_exact``: whether the test has no randomness. ``name`` identifies the deviation, if a row has several.
     """
 
     test: str
@@ -32,9 +36,20 @@ class Measurement:
     measured: float
     p_value: float
     detectable: float | None
+    is_exact: bool = False
+    name: str = ""
 
     def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
-        return Check(assumption=assumption, observed=observed, note=note, **asdict(self))
+        return Check(
+            assumption=assumption,
+            test=f"{self.test}, exact" if self.is_exact else self.test,
+            p_value=self.p_value,
+            observed=observed,
+            declared=self.declared,
+            measured=self.measured,
+            detectable=self.detectable,
+            note=note,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ class Row:
 
     A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``of_batches`` the test
     takes one phase whose sampling scheme names the check, else all runs. ``rows``: whether the evidence depends on the
-    rows.
+    rows. ``limit_of``: the deviation that ``detectable`` measures.
     """
 
     test: Callable[..., Outcome] = field(kw_only=False)
@@ -71,9 +86,11 @@ class Row:
     detects: str
     of_batches: bool = False
     rows: bool = False
+    limit_of: LimitOf = "all-steps"
 
     @property
     def name(self) -> str:
+        """An identifier."""
         return getattr(self.test, "__name__", "")
 
 
@@ -94,9 +111,12 @@ def of_several(measurements: Sequence[Measurement | None]) -> Measurement | None
     return None if worst is None else replace(worst, detectable=max(limits, default=None))
 
 
-def exactly(test: str, right: bool, declared: float, measured: float, detectable: float | None = 0.0) -> Measurement:
+def exactly(
+    test: str, right: bool, declared: float, measured: float, detectable: float | None = 0.0, name: str = ""
+) -> Measurement:
     """Return the measurement of a property without randomness that holds if ``right``.
 
     ``detectable``: None for a property that covers a part of the assumption only.
     """
-    return Measurement(f"{test}, exact", float(declared), float(measured), 1.0 if right else 0.0, detectable)
+    p_value = 1.0 if right else 0.0
+    return Measurement(test, float(declared), float(measured), p_value, detectable, is_exact=True, name=name)

@@ -30,6 +30,9 @@ _AS_RANDOM = 10.0
 #: Maximum rounding error of a tested step.
 _BEARABLE = 1e-2
 
+#: Names of the deviations of clipped norms that no norm above the clip norm shows.
+MISCOUNTED, MISSING_NORMS, FURTHER_NORMS, OTHER_NORMS = "miscounted", "missing-norms", "further-norms", "other-norms"
+
 _ROUNDING = Abstention("the rounding of the parameters hides what a step adds")
 _DEPENDENT = Abstention("a batch depends on the epoch's other batches, so that residuals are not a martingale")
 
@@ -111,6 +114,7 @@ def released_noise(runs: Runs) -> Outcome:
     evidence="the same at each step",
     null="chi-square, lower tail, Bonferroni over steps",
     detects="less noise at one step",
+    limit_of="one-step",
 )
 def released_noise_of_each_step(runs: Runs) -> Outcome:
     outside_noise = runs.of(lambda run: run.noise)
@@ -257,6 +261,7 @@ def reported_noise(runs: Runs) -> Outcome:
     evidence="squared noise at each step",
     null="chi-square, two-sided, Bonferroni over steps",
     detects="more or less noise at one step",
+    limit_of="one-step",
 )
 def reported_noise_of_each_step(runs: Runs) -> Outcome:
     logs = runs.of(lambda run: run.noise_log)
@@ -283,6 +288,7 @@ def noise_of_counts(runs: Runs) -> Outcome:
     evidence="squared noise of each count of adaptive clipping",
     null="chi-square, two-sided, Bonferroni over steps",
     detects="a count without noise",
+    limit_of="one-step",
 )
 def noise_of_each_count(runs: Runs) -> Outcome:
     logs = runs.of(lambda run: run.count_log)
@@ -315,16 +321,24 @@ _repeated = partial(
     null="normal or Chernoff, Bonferroni over lags and pairs",
     detects="a correlation of all steps at one lag, and of two steps, the larger limit",
 )
-repeated_noise_of_two_runs = _repeated(
-    partial(_repeated_noise, second=True),
+
+
+@partial(
+    _repeated,
     compares="at every lag, of every two steps, and of two runs",
     evidence="products of the noise of different steps, and with the noise of a run with another seed",
 )
-repeated_noise = _repeated(
-    partial(_repeated_noise, second=False),
+def repeated_noise_of_two_runs(runs: Runs) -> Outcome:
+    return _repeated_noise(runs, second=True)
+
+
+@partial(
+    _repeated,
     compares="at every lag and of every two steps",
     evidence="products of the noise of different steps, without a second run",
 )
+def repeated_noise(runs: Runs) -> Outcome:
+    return _repeated_noise(runs, second=False)
 
 
 @partial(
@@ -360,12 +374,13 @@ def clipped_norms(runs: Runs) -> Outcome:
     clipped = largest <= 1.0 + CLIP_TOLERANCE
     miscounted = sum(log.miscounted or 0 for log in logs)
     if clipped and not missing and miscounted:
-        return exactly("counts that contradict the clipped norms", False, 0, miscounted)
+        return exactly("counts that contradict the clipped norms", False, 0, miscounted, name=MISCOUNTED)
+    if clipped and missing > 0:
+        return exactly("drawn records without a clipped norm", False, 0, missing, name=MISSING_NORMS)
     if clipped and missing:
-        test = "drawn records without a clipped norm" if missing > 0 else "clipped norms in excess of the drawn records"
-        return exactly(test, False, 0, abs(missing))
+        return exactly("clipped norms in excess of the drawn records", False, 0, -missing, name=FURTHER_NORMS)
     if clipped and astray:
-        return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
+        return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray, name=OTHER_NORMS)
     return Measurement("largest clipped norm", 1.0, largest, 1.0 if clipped else 0.0, CLIP_TOLERANCE)
 
 

@@ -42,7 +42,7 @@ from dpspec.stats.conformance.evidence import (
     kept_width,
     measured_steps,
 )
-from dpspec.stats.conformance.measurement import Outcome, Row
+from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, Row
 from dpspec.stats.conformance.sampling import constant, summary
 
 #: All checks, in the order of results.
@@ -101,13 +101,24 @@ def of_runs(
     *,
     privacy: Privacy = "data-dependent",
 ) -> Iterator[Check]:
+    return (check for _, _, check in outcomes(phases, runs, rows, privacy=privacy))
+
+
+def outcomes(
+    phases: Sequence[Phase],
+    runs: Sequence[RunEvidence],
+    rows: Sequence[Row] = TABLE,
+    *,
+    privacy: Privacy = "data-dependent",
+) -> Iterator[tuple[Row, Measurement | Abstention, Check]]:
+    """Yield each outcome with its row and its check; a row can have one for each phase."""
     read = Runs(phases, runs)
     try:
         for row in rows:
             for note, outcome in _outcomes(row, read):
                 if outcome is not None:
                     check = outcome.check(row.assumption, row.observed, note, row.null)
-                    yield replace(check, privacy=privacy) if row.rows else check
+                    yield row, outcome, replace(check, privacy=privacy) if row.rows else check
     except ArithmeticError as error:  # each number is in range, but not their sums or products
         raise ValueError(f"evidence: its numbers cannot be computed with ({error})") from error
 

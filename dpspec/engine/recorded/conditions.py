@@ -1,0 +1,315 @@
+"""The conditions of a proof on a recorded run: by name the channel, the statement and the advice of each.
+
+A condition is tested by checks, assumed, or both. Records can reach a released model through eight channels, and most
+conditions belong to one. Conditions without a channel compare the run with its accountant, its attack or its spec.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpspec.contract import Assumption
+from dpspec.contract.findings import AssumptionStatus
+from dpspec.contract.results import UNKNOWN
+from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A condition that checks test or that a proof assumes.
+
+    Attributes:
+        channel: The channel that it belongs to; None without one.
+        text: The statement of an assumption; a run adds what its recording shows. Empty for conditions of checks alone.
+        advice: What to do if a test rejects it, and no test of the run has specific advice. Empty without tests.
+        is_statistical: Whether some of its tests have p-values between 0 and 1, which share the level.
+        is_supported: Whether the checks of its channel support it, so that it makes no channel an assumed one.
+    """
+
+    name: str
+    channel: str | None = None
+    text: str = ""
+    advice: str = ""
+    is_statistical: bool = False
+    is_supported: bool = False
+
+
+#: Advice on noise that repeats, and on noise of another distribution.
+FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
+GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
+
+#: The statement on other trainings and on choices, for a model whose values alone are released.
+NOTHING_ELSE = (
+    "nothing is trained on these records before or after the recording, and no choice among models reads them: early "
+    "stopping and the best of several checkpoints are such choices"
+)
+
+#: All conditions, in the order of the table of channels.
+_ALL = (
+    Condition(name="sensitivity", channel="sensitivity"),
+    Condition(
+        name="clipping",
+        channel="sensitivity",
+        advice=(
+            "Clip the gradient of each record by itself to the declared clip norm, and change the sum by nothing "
+            "but noise."
+        ),
+    ),
+    Condition(
+        name="per-record-clipping",
+        channel="sensitivity",
+        text="a sum has one contribution of each drawn record, none longer than the clip norm",
+    ),
+    Condition(
+        name="one-record",
+        channel="sensitivity",
+        text=(
+            "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
+            "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, "
+            "collate function, constants of the loss, noise of any step"
+        ),
+    ),
+    Condition(
+        name="unmixed-batches",
+        channel="sensitivity",
+        text="no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
+        advice="Let each record contribute one gradient that depends on no other record.",
+    ),
+    Condition(
+        name="loop-reports",
+        channel="sensitivity",
+        text=(
+            "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
+            "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
+            "Gaussian beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor "
+            "as rounding leaves it, and arrays of parameters are the update as rounding leaves it, with nothing "
+            "written into their last bits"
+        ),
+    ),
+    Condition(
+        name="loss-reduction",
+        channel="sensitivity",
+        text="the loss has the reduction that make_private got as loss_reduction",
+    ),
+    Condition(
+        name="repeated-records",
+        channel="sensitivity",
+        text="no record occurs more often in the dataset of the loader than the claim's group size",
+    ),
+    Condition(
+        name="public-rows",
+        channel="sensitivity",
+        text=(
+            "rows of gradients beyond the drawn records are public, as the outputs of a generator that was "
+            "trained through the noisy sums alone: no record, a copy or a memory of one is among them"
+        ),
+    ),
+    Condition(name="noise", channel="noise"),
+    Condition(
+        name="noise-scale",
+        channel="noise",
+        advice=(
+            "The noise has another size than declared: its standard deviation is the noise multiplier times the "
+            "clip norm, in the sum before it is divided."
+        ),
+        is_statistical=True,
+    ),
+    Condition(
+        name="per-layer-noise",
+        channel="noise",
+        advice="A tensor got less noise than declared: draw noise of one standard deviation for all.",
+        is_statistical=True,
+    ),
+    Condition(
+        name="independent-noise",
+        channel="noise",
+        advice=f"Noise of steps, layers or coordinates depends on each other. {FRESH}",
+        is_statistical=True,
+    ),
+    Condition(name="noise-shape", channel="noise"),
+    Condition(
+        name="noise-law",
+        channel="noise",
+        text="noise is Gaussian and unpredictable",
+        advice=f"The noise is not Gaussian. {GAUSSIAN}",
+        is_statistical=True,
+        is_supported=True,
+    ),
+    Condition(
+        name="secret-randomness",
+        channel="noise",
+        text=(
+            "the adversary does not know the seeds of noise and batches, neither the seeds nor the states and "
+            "uses of the generators depend on the records, and no random number is used twice: a script that sets"
+            " a constant seed must keep it secret"
+        ),
+        advice="Seed generators from the operating system, and publish no seed.",
+    ),
+    Condition(
+        name="precision",
+        channel="noise",
+        text="the rounding of sums of gradients and noise has no effect on the privacy loss",
+    ),
+    Condition(
+        name="sampling",
+        channel="sampling",
+        text="each record enters each batch independently",
+        advice=(
+            "Batches were not drawn as declared: draw each record independently at each step, at the declared "
+            "rate, and use every batch that is drawn; or account for the actual scheme."
+        ),
+        is_statistical=True,
+    ),
+    Condition(
+        name="unused-batches",
+        channel="sampling",
+        text="drawn batches are unused only at the ends of passes over the loader, independently of their records",
+    ),
+    Condition(
+        name="order", channel="sampling", text="the order of the batches does not depend on the content of the records"
+    ),
+    Condition(
+        name="joined-ranks",
+        channel="sampling",
+        text=(
+            "the ranks of the process group are all processes that train, on one dataset, and the generators of "
+            "their batches, and of noise that several ranks draw, have different seeds and are independent"
+        ),
+    ),
+    Condition(
+        name="update-rule",
+        channel="update-rule",
+        advice="Let the optimizer of torch make its own update, without hooks that change it.",
+    ),
+    Condition(
+        name="update",
+        channel="update-rule",
+        advice=(
+            "Let the optimizer step once for each noisy sum, with this sum over the divisor, and write to "
+            "parameters by it alone."
+        ),
+    ),
+    Condition(
+        name="steps",
+        channel="update-rule",
+        advice="The run made other steps than declared: declare the executed number of updates.",
+    ),
+    Condition(
+        name="gradient-map",
+        channel="update-rule",
+        text="what changes the noisy gradient between its noise and the update reads no record",
+    ),
+    Condition(
+        name="gradient-parameters",
+        channel="gradient-parameters",
+        advice="Compute gradients at the parameters that the last step left.",
+    ),
+    Condition(
+        name="model-state",
+        channel="model-state",
+        advice="Train no buffer and no frozen parameter: they change without noise.",
+    ),
+    Condition(
+        name="released-model",
+        channel="released-model",
+        text=(
+            "only the values of the parameters and buffers in state_dict() at the end of the recording are "
+            "released, not storages, metadata or further entries, the module object (with its class, attributes, "
+            f"hooks and per-sample gradients) or the optimizer's state; {NOTHING_ELSE}"
+        ),
+    ),
+    Condition(
+        name="nothing-unseen",
+        channel="released-model",
+        advice=(
+            "Canaries show more than the recorded steps allow: something trains on the records that was not "
+            "recorded. Look for other training, before, within or after the block, and for code that writes to "
+            "the model."
+        ),
+    ),
+    Condition(
+        name="ended-by-error",
+        channel="released-model",
+        text=(
+            "the recording does not show how the script continued: record a run without it, or leave the loop "
+            "with break"
+        ),
+    ),
+    Condition(
+        name="joined-parts",
+        channel="released-model",
+        text=(
+            "the recorded parts of the training are on one dataset, with one model, whose attributes and "
+            "functions no record changed between them, nothing else was trained between them, their generators "
+            "are independent, and no record affects the choice of the checkpoints and of the loaded values"
+        ),
+    ),
+    Condition(
+        name="model-choice",
+        channel="released-model",
+        text=(
+            "nothing is trained on these records before the recording, and no choice among models reads them: "
+            "early stopping and the best of several checkpoints are such choices"
+        ),
+    ),
+    Condition(name="constants", channel="constants"),
+    Condition(
+        name="data-independent-hyperparameters",
+        channel="constants",
+        text=(
+            "rate and number of records of the sampler, divisor, clip norm, noise multiplier, learning rate and "
+            "number of steps, how and when their schedulers change them, and the initial model (parameters, "
+            "buffers and attributes) do not depend on the records"
+        ),
+        advice="Take divisor, rate, clip norm and schedule from constants that no record changes.",
+    ),
+    Condition(name=HONEST_SCRIPT, text=HONEST_SCRIPT_TEXT),
+    Condition(
+        name="blind-training",
+        text=(
+            "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the loss "
+            "read their inclusion bits"
+        ),
+    ),
+    Condition(
+        name="fair-coins", text="the inclusion bits of the canaries are independent and fair, and fixed before training"
+    ),
+    Condition(
+        name="scored-once",
+        text=(
+            "this run was not selected among several by the results of its canaries; all canaries are scored, by "
+            "one rule"
+        ),
+    ),
+    Condition(name="scored-model", text="the scored model is the recorded one after its last step"),
+    Condition(name="bounded", text="the executed schedule has a bound"),
+    Condition(
+        name="accounting",
+        advice="Let the accountant count the steps, the noise and the rate that the optimizer and the loader used.",
+    ),
+    Condition(name="canaries", advice="Keep the scores of all inserted canaries in the folder."),
+)
+
+#: All conditions by name.
+CONDITIONS: Mapping[str, Condition] = {condition.name: condition for condition in _ALL}
+
+#: The statements of assumptions, by name.
+TEXTS: Mapping[str, str] = {condition.name: condition.text for condition in _ALL if condition.text}
+
+#: The names of all conditions that checks test.
+TESTED = tuple(condition.name for condition in _ALL if condition.advice)
+
+#: All names that ``--assume`` accepts.
+ASSUMABLE = tuple(condition.name for condition in _ALL if condition.channel is not None)
+
+
+def stated(
+    name: str, detail: str = "", status: AssumptionStatus = "declared", *, text: str | None = None
+) -> Assumption:
+    """The assumption of a condition: its statement, or another ``text``, and a ``detail`` of the run."""
+    return Assumption(name=name, status=status, text=f"{CONDITIONS[name].text if text is None else text}{detail}")
+
+
+def channel_of(name: str) -> str | None:
+    """The channel of a check or an assumption, by its name."""
+    condition = CONDITIONS.get(name.removesuffix(UNKNOWN))
+    return None if condition is None else condition.channel

@@ -1,0 +1,188 @@
+"""Counts of each observer of a training: the form on disk, and how facts of ranks and of parts become one.
+
+A field says how its values of several ranks, and of several parts of a resumed training, are joined:
+
+>>> ranks = [UpdateFacts(steps=40, recomputed=40, different=n, failed=0) for n in (0, 2)]
+>>> joined(ranks, "ranks")
+UpdateFacts(steps=80, recomputed=80, different=2, failed=0)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import itemgetter
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from dpspec.json_records import Between, Count, Real
+
+Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
+
+#: Joins the values of several ranks or parts.
+Join: TypeAlias = Callable[[Sequence[Any]], Any]
+
+#: The recordings whose facts are joined: of the processes of one training, or of its jobs.
+Across: TypeAlias = Literal["ranks", "parts"]
+
+T = TypeVar("T")
+
+
+def join_by(of_ranks: Join, of_parts: Join | None = None) -> Mapping[str, Join]:
+    """The metadata of a field. of_parts: how its values of parts are joined, if not as values of ranks."""
+    return {"ranks": of_ranks, "parts": of_parts or of_ranks}
+
+
+def joined(rows: Sequence[T], across: Across) -> T:
+    """Join facts of one kind, field by field."""
+    kind: Any = type(rows[0])
+    result: T = kind(
+        **{
+            declared.name: declared.metadata[across]([getattr(row, declared.name) for row in rows])
+            for declared in fields(kind)
+        }
+    )
+    return result
+
+
+#: The metadata of a fact that is a dataclass of facts.
+OWN: Mapping[str, Join] = {"ranks": lambda rows: joined(rows, "ranks"), "parts": lambda rows: joined(rows, "parts")}
+
+_SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFacts:
+    """The audited steps. share: the probability of an audit after the first steps."""
+
+    steps: Count = field(metadata=join_by(min, sum))
+    audited: Count = field(metadata=join_by(min, sum))
+    share: Number = field(metadata=_MIN)
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all steps were audited."""
+        return self.audited == self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledFacts:
+    """Updates whose gradients have one factor beyond the divisor, or come after such ones. explained: whose factor a
+    map explains."""
+
+    scaled: Count = field(metadata=_SUM)
+    explained: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapFacts:
+    """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; without: steps
+    without it; moved: of the replayed maps those that a record moves."""
+
+    explained: Count = field(metadata=_SUM)
+    without: Count = field(metadata=_SUM)
+    replayed: Count = field(metadata=_SUM)
+    moved: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumFacts:
+    """Clipped sums that were compared before the noise, and those that changed after clipping."""
+
+    compared: Count = field(metadata=_SUM)
+    edited: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipLimitFacts:
+    """Norms of clipping over norms of the noise: the steps with a larger one, the smallest and the largest ratio."""
+
+    larger: Count = field(metadata=join_by(max, sum))
+    smallest: Number = field(metadata=_MIN)
+    largest: Number = field(metadata=_MAX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GhostFacts:
+    """Batches of ghost clipping. unobserved: whose second pass was not; changed: with other gradients than it left."""
+
+    batches: Count = field(metadata=_SUM)
+    unobserved: Count = field(metadata=_SUM)
+    changed: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveFacts:
+    """Noisy counts of adaptive clipping. squares, largest: the sum and the largest of the squares of their noise over
+    its variance; silent: counts without noise; unexplained: clip norms that do not follow; least_std: of the noise, in
+    records."""
+
+    counts: Count = field(metadata=_SUM)
+    squares: Number = field(metadata=_SUM)
+    largest: Number = field(metadata=_MAX)
+    silent: Count = field(metadata=_SUM)
+    unexplained: Count = field(metadata=_SUM)
+    least_std: Number = field(metadata=_MIN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayFacts:
+    """Replayed steps. moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the
+    largest changes of other records."""
+
+    tried: Number = field(metadata=_SUM)
+    replayed: Number = field(metadata=_SUM)
+    replacements: Number = field(metadata=_SUM)
+    moved: Number = field(metadata=_MAX)
+    outputs: Number = field(metadata=_MAX)
+    gradients: Number = field(metadata=_MAX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeFacts:
+    """Steps that were replayed at the batch size of another one. lowest, highest: powers of the batch size by which
+    gradients at the outputs change; removed: the largest move of the sum for each omitted or repeated record, in clip
+    norms."""
+
+    steps: Count = field(metadata=_SUM)
+    lowest: Real = field(metadata=_MIN)
+    highest: Real = field(metadata=_MAX)
+    removed: Number = field(metadata=_MAX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassFacts:
+    """Forward passes in training mode. moved: at other parameters than the last step left; steps, unseen: all steps,
+    and those without a pass; compared: passes whose values were compared."""
+
+    passes: Count = field(metadata=_SUM)
+    moved: Count = field(metadata=_SUM)
+    steps: Count = field(metadata=_SUM)
+    unseen: Count = field(metadata=_SUM)
+    compared: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientFacts:
+    """Steps whose gradients were compared with a loop's reports. summed: with a reported sum; different: with other
+    gradients than sum and noise; hidden: the length of noise that rounding can hide, in standard deviations."""
+
+    steps: Count = field(metadata=join_by(itemgetter(0), sum))
+    summed: Count = field(metadata=join_by(itemgetter(0), sum))
+    different: Count = field(metadata=join_by(itemgetter(0), sum))
+    hidden: Number = field(metadata=join_by(itemgetter(0), max))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedFacts:
+    """Steps with two generators of one seed, and with the public seed of an unseeded ``torch.Generator()``."""
+
+    shared: Count = field(metadata=_SUM)
+    public: Count = field(metadata=_SUM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFacts:
+    """Updates. recomputed: on copies; different: of these, with another result; failed: that cannot be recomputed."""
+
+    steps: Count = field(metadata=_SUM)
+    recomputed: Count = field(metadata=_SUM)
+    different: Count = field(metadata=_SUM)
+    failed: Count = field(metadata=_SUM)
