@@ -121,6 +121,26 @@ def scaled_by_a_label(training: Any, batch: Any, kept: dict[str, Any]) -> None:
         gradient.mul_(factor + 0.25)
 
 
+def scaled_by_a_copied_label(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    """No operation of torch reads the label."""
+    factor = 0.5 if training.loader.dataset.tensors[1].numpy()[0] else 2.0
+    for gradient in gradients(training):
+        gradient.mul_(factor)
+
+
+def scaled_by_a_count(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    """The script reads the shape of a result, which depends on the values. No record of these has such a feature."""
+    factor = 2.0 if len((batch[0].abs() > 50.0).nonzero()) else 0.5
+    for gradient in gradients(training):
+        gradient.mul_(factor)
+
+
+def scaled_by_a_selection(training: Any, batch: Any, kept: dict[str, Any]) -> None:
+    factor = 2.0 if len(batch[0][batch[0][:, 0] > 50.0]) else 0.5
+    for gradient in gradients(training):
+        gradient.mul_(factor)
+
+
 def scaled_by_a_tensor(training: Any, batch: Any, kept: dict[str, Any]) -> None:
     for gradient in gradients(training):
         gradient.mul_(kept.setdefault("factor", torch.tensor(0.5)))
@@ -253,6 +273,7 @@ def status(found: CheckedRun) -> str:
 #: Factors of all gradients, which are no multiples of the declared divisor.
 ASKED_FACTORS: list[Change] = [scaled_by_a_label, scaled_by_a_tensor]
 LEAKING_FACTORS: list[Change] = [
+    *(scaled_by_a_copied_label, scaled_by_a_count, scaled_by_a_selection),
     *(scaled_by_the_batch_size, scaled_by_the_loss, scaled_by_the_sum, halved_after_a_large_loss),
 ]
 
@@ -406,3 +427,62 @@ def test_maps_of_a_custom_loop(change: Change, leak: str, expected: str, report_
         assert "the divisor of gradients is from" in found.assumption("data-independent-hyperparameters").text
     else:
         assert found.fine is (expected == "passes")
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("length", [6.3, 0.2])
+def test_a_layer_without_noise_where_its_sum_is_short_is_not_proved(length: float, tmp_path: Path) -> None:
+    """A map that tests the exact sum: no step of this training has one below 0.2."""
+    loop = OwnLoop(sigma=1.0, rate=0.3)
+    with loop.recorder(tmp_path / "run") as run:
+        for _ in range(12):
+            drawn = loop.poisson()
+            norms, total = loop.clipped(loop.rows(drawn))
+            noise = loop.noise()
+            for number, (p, t, n) in enumerate(zip(loop.parameters, total, noise, strict=True)):
+                noisy = (t + n) / 90.0 * (0.5 + number)
+                p.grad = torch.where(t.norm() < length, t / 90.0, noisy) if number == 0 else noisy
+            loop.optimizer.step()
+            reported(run, drawn, norms, total, noise)
+            run.stepped()
+    assert not checked(tmp_path / "run", epsilon=20.0).fine
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("factor", [1.0, 1.0005])
+def test_a_small_factor_of_the_steps_of_one_record_is_asked(factor: float, tmp_path: Path) -> None:
+    """The noise of 92,002 coordinates has a length that shows a factor of 1.008: truth above 50, certified 4.7."""
+    loop = OwnLoop(sigma=1.0, rate=0.3)
+    with loop.recorder(tmp_path / "run") as run:
+        for _ in range(12):
+            drawn = loop.poisson()
+            norms, total = loop.clipped(loop.rows(drawn))
+            noise = loop.noise()
+            scale = factor if bool((drawn == 0).any()) else 1.0
+            for p, t, n in zip(loop.parameters, total, noise, strict=True):
+                p.grad = (t + n) / 90.0 * scale
+            loop.optimizer.step()
+            reported(run, drawn, norms, total, noise)
+            run.stepped()
+    found = checked(tmp_path / "run", epsilon=50.0)
+    assert found.fine is (factor == 1.0)
+    assert ("the divisor of gradients is from" in found.assumption("data-independent-hyperparameters").text) is (
+        factor != 1.0
+    )
+
+
+@pytest.mark.family
+def test_a_map_of_one_part_is_asked(tmp_path: Path) -> None:
+    """A record may have chosen the part, as in one recording the steps."""
+    training = Training(epochs=1).build()
+
+    def reduce_layer(*_: Any) -> None:
+        gradients(training)[0].mul_(0.25)
+
+    hook = training.private.original_optimizer.register_step_pre_hook(reduce_layer)
+    with training.recorder(tmp_path / "run", resume=True):
+        training.train()
+    hook.remove()
+    with training.recorder(tmp_path / "run", resume=True):
+        training.train()
+    assert status(checked(tmp_path / "run", epsilon=100.0)) == "asked"

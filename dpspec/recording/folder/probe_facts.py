@@ -73,11 +73,12 @@ class ScaledFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MapFacts:
-    """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; without: steps
-    without it; moved: of the replayed maps those that a record moves."""
+    """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; by_all: of each
+    known map; compared: steps whose gradients were compared; moved: of the replayed maps those that a record moves."""
 
     explained: Count = field(metadata=_SUM)
-    without: Count = field(metadata=_SUM)
+    by_all: Count = field(metadata=_SUM)
+    compared: Count = field(metadata=_SUM)
     replayed: Count = field(metadata=_SUM)
     moved: Count = field(metadata=_SUM)
 

@@ -12,7 +12,7 @@ factor of a layer. The operations of a traced step show the sources of the optim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -95,15 +95,12 @@ class GradientMap:
             addresses |= {*operation.addresses}
         inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
         factors = {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)}
-        for number in range(end):
-            if operations[number].function not in TO_PYTHON:
-                continue
-            read = float(operations[number].results)
+        for number, tensors, read in _reads_in_python(trace, end):
             if number >= max(start, sources_end):
                 part = GradientMap(
                     trace,
                     sources,
-                    _arguments(operations[number]),
+                    tensors,
                     start=start,
                     end=number,
                     sources_end=sources_end,
@@ -113,7 +110,7 @@ class GradientMap:
             elif not read.is_integer() and any(
                 math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
             ):
-                inputs += _arguments(operations[number])
+                inputs += tensors
         self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in inputs}.values())
         before = {address: content for address, content in trace.before.items() if address not in parameters}
         self._part = trace.part(steps_of_map, before)
@@ -163,7 +160,8 @@ class GradientMap:
     def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
         """Whether the results depend on more than the total of sum and noise, the sources in this order.
 
-        A function of S + n has the same value at S + d and n - d, for random d, up to rounding.
+        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = -S and d = n. A
+        condition on S alone that few random d change is met or not at S = 0.
 
         Raises:
             AbstainError: The operations cannot be repeated.
@@ -172,12 +170,13 @@ class GradientMap:
         longest = max([float(value.abs().max()) for value in (*sums, *noise) if value.numel()], default=0.0)
         same = self.apply([*sums, *noise])
         changes, rests = ([torch.zeros_like(result) for result in same] for _ in range(2))
-        for _ in range(_DIRECTIONS):
-            shifts = [spread * torch.randn_like(value) for value in noise]
-            opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
+        random_shifts = [[spread * torch.randn_like(value) for value in noise] for _ in range(_DIRECTIONS)]
+        for shifts in random_shifts:
             noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
-            exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
             changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
+        for shifts in (*random_shifts, [-total for total in sums], [*noise]):
+            opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
+            exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
             rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
         for change, remainder in zip(changes, rests, strict=True):
             if not remainder.numel():
@@ -227,9 +226,8 @@ class GradientMaps:
         Args:
             compared: The number of steps whose gradients were compared.
         """
-        most = max(self._explained.values(), default=0)
-        without = compared - min(self._explained.values(), default=compared)
-        return MapFacts(explained=most, without=max(0, without), replayed=self.replayed, moved=self.moved)
+        most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
+        return MapFacts(explained=most, by_all=least, compared=compared, replayed=self.replayed, moved=self.moved)
 
     def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""
@@ -260,6 +258,28 @@ def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
 
 def _numbers(operation: Operation) -> list[float]:
     return [leaf for leaf in tree_leaves((operation.args, dict(operation.kwargs))) if type(leaf) is float]
+
+
+def _reads_in_python(trace: StepTrace, end: int) -> Iterator[tuple[int, list[Tensor], float]]:
+    """Where the script may learn values: the number of operations before, the tensors, and the number that it read.
+
+    The number is NaN if the script reads several, or a shape that depends on the values, as of a mask's selection.
+    """
+    for number, operation in enumerate(trace.operations[:end]):
+        if operation.function in TO_PYTHON:
+            yield number, _arguments(operation), float(operation.results)
+        elif torch.Tag.dynamic_output_shape in operation.function.tags and _selects_by_values(operation):
+            yield number, _arguments(operation), math.nan
+    for number, tensor in trace.copied:
+        if number <= end:
+            yield number, [tensor], float(tensor) if tensor.numel() == 1 else math.nan
+
+
+def _selects_by_values(operation: Operation) -> bool:
+    """Whether the shape of the result depends on values: an index of integers gives its own shape."""
+    if operation.function is not torch.ops.aten.index.Tensor:
+        return True
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _arguments(operation)[1:])
 
 
 def _arguments(operation: Operation) -> list[Tensor]:

@@ -82,7 +82,7 @@ class Operation:
 class _UnseenReads(TorchFunctionMode):
     """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str, Tensor], None]) -> None:
         super().__init__()
         self._report = report
 
@@ -90,7 +90,7 @@ class _UnseenReads(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _UNSEEN_READS:
-            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}")
+            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}", args[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -105,6 +105,7 @@ class StepTrace(TorchDispatchMode):
         limits_copies: Whether copies of overwritten memory count in :data:`MOST_BYTES`: an update overwrites all
             parameters and the optimizer's state.
         reads: The first such read, of a value that may depend on a record; else empty.
+        copied: The tensors whose values the script copied without an operation, with the number of operations before.
     """
 
     def __init__(self, pauses: Pauses | None = None) -> None:
@@ -119,7 +120,8 @@ class StepTrace(TorchDispatchMode):
         self.before: dict[int, Tensor] = {}
         self.active = self.ignores_reads = self.limits_copies = False
         self.reads = ""
-        self._reads = _UnseenReads(self._fail_unless_paused)
+        self.copied: list[tuple[int, Tensor]] = []
+        self._reads = _UnseenReads(self._note_copy)
 
     def start(self) -> None:
         """Begin to note operations."""
@@ -190,9 +192,10 @@ class StepTrace(TorchDispatchMode):
         elif len(self.operations) > MOST_OPERATIONS:
             self.give_up(f"it has more than {MOST_OPERATIONS} operations")
 
-    def _fail_unless_paused(self, reason: str) -> None:
+    def _note_copy(self, reason: str, tensor: Tensor) -> None:
         if self._pauses.depth or self.failure:
             return
+        self.copied.append((len(self.operations), tensor))
         if self.ignores_reads:
             self.reads = self.reads or reason
         else:
@@ -201,7 +204,7 @@ class StepTrace(TorchDispatchMode):
     def give_up(self, reason: str) -> None:
         """Abstain from the replay of this step."""
         self.failure = reason[:200]
-        self.operations, self.before = [], {}
+        self.operations, self.before, self.copied = [], {}, []
 
     def part(self, operations: Sequence[Operation], before: Mapping[int, Tensor]) -> StepTrace:
         """Return a trace of some of the operations, for replays. before: as the attribute."""
