@@ -256,6 +256,7 @@ def _executed(
             unrecognized=tuple(unrecognized(run)),
             steps=run.steps,
             ended=run.end is not None,
+            stopped=bool(run.folder.fault),
         ),
     )
 
