@@ -82,10 +82,12 @@ contradicts is "not met".
 ## A sweep
 
 The cells of a [matrix](spec.md#matrix) share one statement: a row for each cell with its verdicts and digest, and the
-lines. A line that differs between cells has the weakest coverage, and the risk is the highest one.
-`statement-json` has the claims and the own lines of each cell. If you release the model of one cell, publish its
-statement: `dpspec run sweep.yaml --set mechanism.noise_multiplier=1.5 --report statement=FILE`, with `--set` for each
-axis, takes the trials of the sweep from the store. The choice of the cell is part of the release: see `tuning` below.
+lines. A line that differs between cells has the weakest coverage. It states up to three texts with their cells, or the
+text of a cell with this coverage and the number of the others. The risk is the highest one. An assumption that not all
+cells have begins with its cells. `statement-json` has the claims, lines, assumptions and provenance of each cell. If
+you release the model of one cell, publish its statement:
+`dpspec run sweep.yaml --set mechanism.noise_multiplier=1.5 --report statement=FILE`, with `--set` for each axis, takes
+the trials of the sweep from the store. The choice of the cell is part of the release: see `tuning` below.
 
 ## Lines and clauses
 

@@ -100,6 +100,7 @@ class Channel:
     Attributes:
         name: A name of the plugin that observed the training; empty for a sentence about no single channel.
         status: Weakest status of everything that the channel depends on; ``text`` gives the condition and the reason.
+        reason: Why it is open or violated, without the condition; empty for other channels.
         detectable: Smallest relative deviation that the channel's tests detect; 0 for exact comparisons, None without a
             test.
         sources: Names of the checks and assumptions that determine the status.
@@ -109,6 +110,7 @@ class Channel:
     name: str
     status: ChannelStatus
     text: str
+    reason: str = ""
     detectable: float | None = None
     sources: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()

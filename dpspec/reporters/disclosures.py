@@ -3,9 +3,9 @@
 Text from specs and plugins is returned unescaped: each format escapes it. No line depends on a data-dependent value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, open_cautions
@@ -139,6 +139,12 @@ CLAUSES: dict[str, dict[str, str]] = {
 #: The coverages, the weakest first.
 _WEAKEST: tuple[Coverage, ...] = ("not met", "not covered", "declared", "observed", "checked")
 
+#: A line of a sweep has at most this number of texts, and names at most this number of cells.
+_MOST_TEXTS = 3
+_MOST_NAMED = 3
+
+_T = TypeVar("_T", bound=Hashable)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -192,7 +198,7 @@ def lines_of_cells(result: Result, audits: Sequence[AuditResult], titles: Sequen
     """The lines for all cells of a matrix.
 
     Claims are counted over all cells, and the risk is the highest one. Another line that differs between cells has the
-    weakest coverage, and the text of a cell with it.
+    weakest coverage, and each text with its cells; of many texts, one with this coverage.
     """
     of_all = {line.key: line for line in (_privacy_loss(audits), _risk(audits, titles))}
     by_line = zip(*(lines(result, audit) for audit in audits), strict=True)
@@ -200,12 +206,41 @@ def lines_of_cells(result: Result, audits: Sequence[AuditResult], titles: Sequen
 
 
 def _weakest(of_cells: Sequence[Line], titles: Sequence[str]) -> Line:
-    index, line = min(enumerate(of_cells), key=lambda pair: _WEAKEST.index(pair[1].coverage))
-    differing = sum(of_cell != line for of_cell in of_cells)
-    if not differing:
-        return line
-    cells = f"{differing} other {'cell differs' if differing == 1 else 'cells differ'}"
-    return replace(line, text=f"of the cell {titles[index]}: {line.text.rstrip('.')}. {cells}")
+    cells_of = cells_by_value([line] for line in of_cells)
+    weakest, *stronger = sorted(cells_of, key=lambda line: _WEAKEST.index(line.coverage))
+    if not stronger:
+        return weakest
+    if len(cells_of) > _MOST_TEXTS:
+        cells = words.count(len(of_cells) - len(cells_of[weakest]), "other cell")
+        texts = [f"of {cells_in_words(cells_of[weakest], titles)}: {weakest.text}", f"The line of {cells} differs"]
+    else:
+        texts = [
+            f"of {cells_in_words(cells_of[line], titles)}"
+            f"{'' if line.coverage == weakest.coverage else f' ({line.coverage})'}: {line.text}"
+            for line in (weakest, *stronger)
+        ]
+    return replace(
+        weakest, text=". ".join([texts[0].rstrip("."), *(words.sentence(text.rstrip(".")) for text in texts[1:])])
+    )
+
+
+def cells_by_value(of_cells: Iterable[Iterable[_T]]) -> dict[_T, list[int]]:
+    """Return the numbers of the cells that have each value. of_cells: the distinct values of each cell."""
+    cells_of: dict[_T, list[int]] = {}
+    for number, values in enumerate(of_cells):
+        for value in values:
+            cells_of.setdefault(value, []).append(number)
+    return cells_of
+
+
+def cells_in_words(numbers: Sequence[int], titles: Sequence[str]) -> str:
+    """``the cells A; B``, ``all cells but A``, or ``5 of 9 cells, the first A``. titles: of all cells."""
+    excluded = [title for number, title in enumerate(titles) if number not in numbers]
+    if len(numbers) <= _MOST_NAMED:
+        return f"the cell{'' if len(numbers) == 1 else 's'} {'; '.join(titles[number] for number in numbers)}"
+    if len(excluded) <= _MOST_NAMED:
+        return f"all cells but {'; '.join(excluded)}"
+    return f"{len(numbers)} of {len(titles)} cells, the first {titles[numbers[0]]}"
 
 
 def guarantees(audit: AuditResult) -> list[tuple[Verdict, Finding | None]]:
@@ -342,7 +377,9 @@ _OTHER_MODEL = "The released model is another run of this mechanism than the aud
 
 def _mechanism(audit: AuditResult) -> Line:
     mechanism = audit.document.get("mechanism", {})
-    values = {key: value for key, value in mechanism.items() if key != "pipeline" and value is not None}
+    values = {
+        key: value for key, value in mechanism.items() if value is not None and not (key == "pipeline" and not value)
+    }
     declared = words.conditions(values)
     if audit.recording is not None:
         executed = "; ".join(words.phases(audit.recording))

@@ -7,14 +7,15 @@ which are false by design, and data-dependent values are omitted. The cells of a
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from typing import TypeAlias
 
 from dpspec import decimals
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import disclosures, matrices, words
-from dpspec.reporters.provenance import DATA_DIGEST, command, of_audit, of_judgement
+from dpspec.reporters.provenance import DATA_DIGEST, Row, command, of_audit, of_judgement
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.void_bounds import for_readers
@@ -23,6 +24,9 @@ from dpspec.version import VERSION
 
 #: The version of the JSON.
 SCHEMA = "dpspec/statement/v1"
+
+#: Name, status and text of an assumption.
+_Assumed: TypeAlias = tuple[str, str, str]
 
 #: The number of shown hexadecimal digits of a spec's digest.
 _DIGITS = 16
@@ -51,8 +55,11 @@ def _subjects(result: Result) -> Iterator[tuple[Result, Matrix | None]]:
 def _lines(result: Result, matrix: Matrix | None) -> tuple[disclosures.Line, ...]:
     if matrix is None:
         return disclosures.lines(result, result.audits[0])
-    titles = [matrices.cell_title(matrix, audit) for audit in matrix.audits]
-    return disclosures.lines_of_cells(result, matrix.audits, titles)
+    return disclosures.lines_of_cells(result, matrix.audits, _titles(matrix))
+
+
+def _titles(matrix: Matrix) -> list[str]:
+    return [matrices.cell_title(matrix, audit) for audit in matrix.audits]
 
 
 def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
@@ -82,7 +89,7 @@ def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
     for line in _lines(result, matrix):
         yield f"| {line.name} | **{line.coverage}** | {markdown(line.text)} |"
     yield ""
-    if assumed := _assumptions(result.audits):
+    if assumed := _assumptions(result, matrix):
         yield from ("The bounds hold under these assumptions:", "")
         yield from (f"- {markdown(f'{name} ({status}): {text}')}" for name, status, text in assumed)
         yield ""
@@ -131,8 +138,18 @@ def _grid(matrix: Matrix) -> Iterator[str]:
     yield ""
 
 
-def _assumptions(audits: Sequence[AuditResult]) -> list[tuple[str, str, str]]:
-    return list(dict.fromkeys(assumption for audit in audits for assumption in disclosures.assumptions(audit)))
+def _assumptions(result: Result, matrix: Matrix | None) -> list[_Assumed]:
+    """All assumptions; the text of one that not all cells of a matrix have begins with its cells."""
+    if matrix is None:
+        return list(disclosures.assumptions(result.audits[0]))
+    titles = _titles(matrix)
+    cells_of = disclosures.cells_by_value(disclosures.assumptions(audit) for audit in matrix.audits)
+    return [
+        assumption
+        if len(numbers) == len(titles)
+        else (*assumption[:2], f"of {disclosures.cells_in_words(numbers, titles)}: {assumption[2]}")
+        for assumption, numbers in cells_of.items()
+    ]
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -151,9 +168,9 @@ def _statement(result: Result, matrix: Matrix | None) -> dict[str, Json]:
     first, stated = result.audits[0], _lines(result, matrix)
     outcome = answer(result)
     cautions = [rule for audit in result.audits for rule in (*open_cautions(audit), *accepted_cautions(audit))]
-    private = not disclosures.has_public_data(first)
-    rows = [*of_audit(first), *of_judgement(result)]
-    cells = [_of_cell(result, matrix, audit, stated) for audit in matrix.audits] if matrix else []
+    assumed = _assumptions(result, matrix)
+    shared = [row for row in _provenance(first) if all(row in _provenance(audit) for audit in result.audits)]
+    cells = [_of_cell(result, matrix, audit, stated, assumed, shared) for audit in matrix.audits] if matrix else []
     return {
         "name": matrix.name if matrix else first.name,
         "passed": outcome.passed,
@@ -164,12 +181,20 @@ def _statement(result: Result, matrix: Matrix | None) -> dict[str, Json]:
         **({"cells": cells} if matrix else _guarantees(first)),
         "cautions": [asdict(rule) for rule in dict.fromkeys(cautions)],
         "lines": [{**asdict(line), "clauses": disclosures.CLAUSES[line.key]} for line in stated],
-        "assumptions": [
-            {"name": name, "status": status, "text": text} for name, status, text in _assumptions(result.audits)
-        ],
-        "provenance": {term: text for term, text in rows if not (private and term == DATA_DIGEST)},
+        "assumptions": _assumptions_json(assumed),
+        "provenance": dict([*shared, *of_judgement(result)]),
         "command": list(command(result)),
     }
+
+
+def _assumptions_json(assumed: Iterable[_Assumed]) -> Json:
+    return [{"name": name, "status": status, "text": text} for name, status, text in assumed]
+
+
+def _provenance(audit: AuditResult) -> list[Row]:
+    """The rows of an audit; a published statement omits the digest of private data."""
+    private = not disclosures.has_public_data(audit)
+    return [row for row in of_audit(audit) if not (private and row[0] == DATA_DIGEST)]
 
 
 def _guarantees(audit: AuditResult) -> dict[str, Json]:
@@ -180,8 +205,15 @@ def _guarantees(audit: AuditResult) -> dict[str, Json]:
     }
 
 
-def _of_cell(result: Result, matrix: Matrix, audit: AuditResult, stated: Sequence[disclosures.Line]) -> dict[str, Json]:
-    """The values and claims of a cell, and the lines that it does not share with the matrix."""
+def _of_cell(
+    result: Result,
+    matrix: Matrix,
+    audit: AuditResult,
+    stated: Sequence[disclosures.Line],
+    assumed: Sequence[_Assumed],
+    shared: Sequence[Row],
+) -> dict[str, Json]:
+    """The values and claims of a cell, and the lines, assumptions and provenance that not all cells share."""
     alone = replace(result, audits=(audit,))
     outcome = answer(alone)
     return {
@@ -190,6 +222,8 @@ def _of_cell(result: Result, matrix: Matrix, audit: AuditResult, stated: Sequenc
         "headline": outcome.headline,
         **_guarantees(audit),
         "lines": [asdict(line) for line in disclosures.lines(alone, audit) if line not in stated],
+        "assumptions": _assumptions_json(own for own in disclosures.assumptions(audit) if own not in assumed),
+        "provenance": dict(row for row in _provenance(audit) if row not in shared),
     }
 
 

@@ -151,7 +151,7 @@ def test_what_is_sound_is_kept() -> None:
         (dataclasses.replace(EVIDENCE, statistics=FrozenMap()), "lacks the counts present, absent"),
         (
             dataclasses.replace(EVIDENCE, quantity="accuracy"),
-            "of kind 'many-run' tests no metric (valid kinds: average, binomial)",
+            "of kind 'many-run' tests no metric (valid kinds: average, binomial, bounded-average, bounded-mean)",
         ),
         (
             dataclasses.replace(EVIDENCE, quantity="accuracy", kind="binomial", statistics=TOO_MANY),

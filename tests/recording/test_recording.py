@@ -275,8 +275,10 @@ def test_what_is_not_said_is_unknown(tmp_path):
     assert kept.members is None
     assert math.isnan(kept.largest)
     assert header.no_loader
-    (unseen,) = check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.unrecognized
-    assert unseen == "no loader was given: the drawn records are not observed"
+    section = check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording
+    (accountant,) = (group for group in section.groups if group.title == "The script's accountant")
+    unseen = [text for text in accountant.sentences if text.startswith("not recognized: ")]
+    assert unseen == ["not recognized: no loader was given: the drawn records are not observed"]
 
 
 def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):

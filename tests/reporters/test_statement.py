@@ -336,10 +336,14 @@ def test_a_line_of_a_sweep_is_as_strong_as_in_its_weakest_cell() -> None:
     assert found["mechanism"].coverage == "not met"
     assert found["mechanism"].text.startswith("of the cell noise 2: ")
     assert "noise multiplier 2" in found["mechanism"].text
-    assert found["mechanism"].text.endswith("2 other cells differ")
+    assert ". Of the cell noise 1 (checked): kind group, noise multiplier 1," in found["mechanism"].text
+    assert ". Of the cell noise 3 (checked): kind group, noise multiplier 3," in found["mechanism"].text
     assert found["adjacency"] == stated(cells[0])["adjacency"]  # equal in all cells
-    one = disclosures.lines_of_cells(factory.result(*cells[:2]), cells[:2], titles[:2])
-    assert next(line for line in one if line.key == "mechanism").text.endswith("1 other cell differs")
+    more, names = [*cells, cell(4.0, conformance=conforms)], [*titles, "noise 4"]
+    found = {line.key: line for line in disclosures.lines_of_cells(factory.result(*more), more, names)}
+    assert found["mechanism"].coverage == "not met"
+    assert found["mechanism"].text.startswith("of the cell noise 2: ")
+    assert found["mechanism"].text.endswith("The line of 3 other cells differs")
 
 
 def test_the_risk_of_a_sweep_is_that_of_its_riskiest_cell() -> None:
@@ -363,3 +367,67 @@ def test_the_json_of_a_sweep_has_each_cell_and_its_own_lines() -> None:
         own = {line["key"]: line["text"] for line in one["lines"]}
         assert "mechanism" in own
         assert "adjacency" not in own
+
+
+def of_pipeline(pipeline: list[Any], *assumptions: Assumption) -> AuditResult:
+    mechanism = {"kind": "preprocessing", "private": {"kind": "gaussian"}, "pipeline": pipeline}
+    found = (dataclasses.replace(factory.audit().findings[0], assumptions=assumptions),)
+    document = FrozenMap({**DOCUMENT, "mechanism": mechanism, "claims": CLAIMS[1:2]})
+    at = FrozenMap({"mechanism.pipeline": pipeline})
+    return factory.audit(f"sweep[{len(pipeline)}]", document=document, cell=at, findings=found)
+
+
+ALONE = Assumption(name="released", status="declared", text="only the private output is released")
+MOMENTS = Assumption(name="released", status="declared", text="the noisy moments are released too")
+SHARED = Assumption(name="noise-scale", status="declared", text="noise of the declared scale")
+BY_RECORDER = Assumption(name="steps", status="by-construction", text="the loop counts its steps")
+
+
+def test_an_assumption_that_not_all_cells_have_names_its_cells() -> None:
+    cells = [of_pipeline([], SHARED, ALONE), of_pipeline([{"dp-pca": 2}], SHARED, MOMENTS, BY_RECORDER)]
+    text = statement.render(factory.result(*cells)).replace("\\", "")
+    assert "- noise-scale (declared): noise of the declared scale\n" in text
+    assert f"- released (declared): of the cell pipeline=[]: {ALONE.text}\n" in text
+    assert f"- released (declared): of the cell pipeline=[dp-pca 2]: {MOMENTS.text}\n" in text
+    assert f"- steps (by-construction): of the cell pipeline=[dp-pca 2]: {BY_RECORDER.text}\n" in text
+    (sweep,) = json.loads(statement.render_json(factory.result(*cells)))["statements"]
+    own = [[one["text"] for one in found["assumptions"]] for found in sweep["cells"]]
+    assert own == [[ALONE.text], [MOMENTS.text, BY_RECORDER.text]]
+
+
+def test_the_mechanism_of_a_sweep_has_the_pipeline_of_each_cell() -> None:
+    cells = [of_pipeline([]), of_pipeline([{"dp-pca": 2}])]
+    found = {line.key: line for line in disclosures.lines_of_cells(factory.result(*cells), cells, ["none", "pca"])}
+    text = found["mechanism"].text
+    assert text.startswith("of the cell none: kind preprocessing, private kind gaussian. ")
+    assert "Of the cell pca: kind preprocessing, private kind gaussian, pipeline [dp-pca 2]. " in text
+    preparation = found["pre-processing"]
+    assert preparation.coverage == "not covered"
+    assert "Of the cell pca (declared): part of the mechanism and of its bounds: [dp-pca 2]" in preparation.text
+
+
+def test_cells_are_named_while_they_are_few() -> None:
+    titles = [f"noise {number}" for number in range(1, 10)]
+    for numbers, words in (
+        ([0], "the cell noise 1"),
+        ([0, 2, 8], "the cells noise 1; noise 3; noise 9"),
+        ([*range(1, 9)], "all cells but noise 1"),
+        ([0, 2, 4, 6, 8], "5 of 9 cells, the first noise 1"),
+    ):
+        assert disclosures.cells_in_words(numbers, titles) == words
+
+
+def test_the_provenance_of_a_sweep_is_what_all_cells_share() -> None:
+    cells = [
+        dataclasses.replace(of_pipeline([]), digest="a" * 64),
+        dataclasses.replace(of_pipeline([{}]), digest="b" * 64),
+    ]
+    (sweep,) = json.loads(statement.render_json(factory.result(*cells)))["statements"]
+    assert "aaaa" not in json.dumps(sweep["provenance"])
+    assert [
+        mark in json.dumps(one["provenance"]) for mark, one in zip(("aaaa", "bbbb"), sweep["cells"], strict=True)
+    ] == [
+        True,
+        True,
+    ]
+    assert {"Data", "Judged"} <= set(sweep["provenance"])

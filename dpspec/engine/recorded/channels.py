@@ -154,10 +154,10 @@ def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumpt
         sources = (*(test.assumption for test in bad), *(assumption.name for assumption in false))
         notes = [test.title + (f" ({test.check.note})" if test.check.note else "") for test in bad]
         reasons = [*notes, *(assumption.text for assumption in false)]
-        return Channel(name=name, status="violated", text=f"{text}: {reasons[0]}", sources=_once(sources))
+        return _doubtful(name, "violated", reasons[0], _once(sources))
     if doubted or not (checks or assumptions):
         reasons = [assumption.text for assumption in doubted] or [KINDS[name].missing]
-        return Channel(name=name, status="open", text=f"{text}: {reasons[0]}", sources=_names(doubted))
+        return _doubtful(name, "open", reasons[0], _names(doubted))
     detectable = [test.check.detectable for test in checks]
     limits = [limit for limit in detectable if limit is not None and 0.0 < limit < math.inf]
     sharpest = min(limits) if limits else 0.0 if checks else None
@@ -172,6 +172,10 @@ def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumpt
         sources = _once(check.assumption for check in checks) + _once(assumption.name for assumption in assumptions)
         assumed = ()
     return Channel(name=name, status=status, text=text, detectable=sharpest, sources=_once(sources), assumes=assumed)
+
+
+def _doubtful(name: str, status: ChannelStatus, reason: str, sources: tuple[str, ...]) -> Channel:
+    return Channel(name=name, status=status, text=f"{KINDS[name].text}: {reason}", reason=reason, sources=sources)
 
 
 def _names(assumptions: Sequence[Assumption]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from dpspec.engine.recorded.combined_checks import combined, corrected
 from dpspec.engine.recorded.conditions import ASSUMABLE, stated
 from dpspec.engine.recorded.faults import RunTest, checks_of
 from dpspec.engine.recorded.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
+from dpspec.engine.recorded.missing_facts import missing_facts
 from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
 from dpspec.engine.recorded.reported_checks import reported_checks
 from dpspec.engine.recorded.rules import fired_rules, require_rules
@@ -183,7 +184,8 @@ def _executed(
     run_assumptions = RunAssumptions(run, public, released)
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        return complete(tested, (*run_assumptions.of(adjacency, size), *doubts(canaries)), assumed)
+        stated_of_run = (*run_assumptions.of(adjacency, size), *missing_facts(run), *doubts(canaries))
+        return complete(tested, stated_of_run, assumed)
 
     findings: list[Finding] = []
     guesses: list[Evidence] = []
@@ -256,6 +258,7 @@ def _executed(
             unrecognized=tuple(unrecognized(run)),
             steps=run.steps,
             ended=run.end is not None,
+            stopped=bool(run.folder.fault),
         ),
     )
 

@@ -27,8 +27,8 @@ _MOST_OPEN = 4
 #: Channels that nothing else than a missing end leaves open, or that it hides.
 _UNKNOWN_WITHOUT_END = ("model-state", "released-model")
 
-#: Words of a channel if the recorder gave up before the training ended.
-_STOPPED = "the recorder stopped after step"
+#: The channel whose reason says why the recorder gave up before the training ended.
+_ENDING = "released-model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ def with_words(
     unrecognized: Sequence[str],
     steps: int,
     ended: bool,
+    stopped: bool,
 ) -> ExecutedSection:
     """The section with its parts in words.
 
@@ -83,6 +84,7 @@ def with_words(
         unrecognized: Notes of the recorder on unknown objects.
         steps: The number of recorded steps.
         ended: Whether the recording has an end.
+        stopped: Whether the recorder gave up before the training ended.
     """
     full, brief, void_full, void_brief = _NO_ACCOUNTANT, _NO_ACCOUNTANT, _NO_ACCOUNTANT, _NO_ACCOUNTANT
     if report is not None:
@@ -113,7 +115,7 @@ def with_words(
         ),
         brief=SectionGroup(title="WHAT RAN", sentences=(section.ran, brief), if_deviating=(section.ran, void_brief)),
         closing=CLOSING,
-        open=tuple(_open(channels, unrecognized, "" if ended else incomplete)),
+        open=tuple(_open(channels, unrecognized, "" if ended else incomplete, stopped=stopped)),
         incomplete="" if ended else f"{incomplete} Record the whole training again.",
         answers=FrozenMap({**_ANSWERS, "accounting": f"{prefix}{full}"}),
         answers_if_deviating=FrozenMap({"accounting": f"{prefix}{void_full}"}),
@@ -144,18 +146,17 @@ def _rule(rule: FiredRule) -> str:
     return f"{rule.name}: {rule.text} {rule.why} {rule.fix}{accepted}"
 
 
-def _open(channels: Sequence[Channel], unrecognized: Sequence[str], no_end: str) -> Iterator[Channel]:
+def _open(channels: Sequence[Channel], unrecognized: Sequence[str], no_end: str, *, stopped: bool) -> Iterator[Channel]:
     """The reasons why nothing is proved of a run that does not deviate."""
     doubted = [channel for channel in channels if channel.status in ("open", "violated")]
     if not doubted:
         return
-    stopped = any(_STOPPED in channel.text for channel in doubted)  # it states the reason
-    if no_end and not stopped:
+    says_why = stopped and any(channel.name == _ENDING for channel in doubted)
+    if no_end and not says_why:
         advice = "Continue it from a checkpoint, with dpspec.record(..., resume=True), or record the training again."
         yield Channel(name="", status="open", text=f"{no_end} {advice}")
         doubted = [channel for channel in doubted if channel.name not in _UNKNOWN_WITHOUT_END]
     for channel in doubted[:_MOST_OPEN]:
-        reason = channel.text.partition(": ")[2] or channel.text  # the part after the requirement
-        yield Channel(name=channel.name, status=channel.status, text=reason)
+        yield Channel(name=channel.name, status=channel.status, text=channel.reason)
     for note in unrecognized[:2] if len(doubted) < _MOST_OPEN else ():
         yield Channel(name="", status="open", text=note)
