@@ -79,7 +79,7 @@ class RunAssumptions:
         doubts = list(run.options.doubts(public, private=True))
         divisors = run["divisor"][np.isfinite(run["divisor"])]
         low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
-        if "divisor" not in public and high > (1.0 + _divisor_precision(run)) * low:
+        if "divisor" not in public and high > (1.0 + _fitted_precision(run)) * low:
             doubts.append(
                 f"the divisor of gradients is from {low:.6g} to {high:.6g}: divide each step's "
                 "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
@@ -202,7 +202,7 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     return ", ".join(computed_constants)
 
 
-def _divisor_precision(run: RecordedRun) -> float:
+def _fitted_precision(run: RecordedRun) -> float:
     """Relative difference up to which fitted divisors are equal: a factor of some steps shows in their length.
 
     A factor of 1.008 shows the batches of 92,000 noisy coordinates that have it.
